@@ -1,0 +1,178 @@
+"""A run directory: the one truth of a run. Every path of it, atomic writes, and the event log.
+
+    runs/<name>/<run_id>/
+        job.yaml              the spec as written (all files, joined), for people
+        resolved.json         the complete spec of the first start; resolved.2.json, … after a resume that changed it
+        launch.sh             the script as it was started
+        code.json, code.diff  commit and uncommitted changes of the code that ran
+        events.jsonl          what happened, one JSON object a line
+        metrics.jsonl         what was measured, one JSON object a line
+        logs/                 launcher.log, rank-00000.log, …
+        stacks/               Python stacks of every rank, when a step hung
+        exits/<launch_id>/    why each rank ended, where it could say
+        checkpoints/          iter_0000500/ with a commit marker each
+        lease/                who may write (see lease.py)
+        stop                  present when a stop was requested
+
+Files are appended to or renamed into place, never rewritten in place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UserError
+
+_GENERATION = re.compile(r"resolved(?:\.(\d+))?\.json")
+_ITERATION = re.compile(r"iter_(\d{7,})")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Paths of one run. Creating the object touches nothing on disk."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def name(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def job_yaml(self) -> Path:
+        return self.path / "job.yaml"
+
+    @property
+    def launch_script(self) -> Path:
+        return self.path / "launch.sh"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.logs / "launcher.log"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank:05d}.log"
+
+    @property
+    def stacks(self) -> Path:
+        return self.path / "stacks"
+
+    def exit_record(self, launch_id: str, rank: int) -> Path:
+        """Why a rank of one launch ended, where it could say: {"cause": …, "message": …, "iteration": …}."""
+        return self.path / "exits" / launch_id / f"rank-{rank:05d}.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint(self, iteration: int) -> Path:
+        return self.checkpoints / f"iter_{iteration:07d}"
+
+    @property
+    def lease(self) -> Path:
+        return self.path / "lease"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "stop"
+
+    def resolved_generations(self) -> list[Path]:
+        """The resolved specs, oldest first: one, and one more for each resume that changed it."""
+        found = []
+        for path in self.path.glob("resolved*.json"):
+            match = _GENERATION.fullmatch(path.name)
+            if match:
+                found.append((int(match.group(1) or 1), path))
+        return [path for _, path in sorted(found)]
+
+    def resolved(self) -> Path:
+        """The newest resolved spec. Raises UserError when there is none."""
+        generations = self.resolved_generations()
+        if not generations:
+            raise UserError(f"{self.path} is not a run directory: it has no resolved.json")
+        return generations[-1]
+
+    def next_resolved(self) -> Path:
+        """Where the next resolved spec goes."""
+        count = len(self.resolved_generations())
+        return self.path / ("resolved.json" if count == 0 else f"resolved.{count + 1}.json")
+
+    def checkpoint_dirs(self) -> list[tuple[int, Path]]:
+        """(iteration, folder) of everything named like a checkpoint, committed or not, oldest first."""
+        if not self.checkpoints.is_dir():
+            return []
+        found = [(match, path) for path in self.checkpoints.iterdir() if (match := _ITERATION.fullmatch(path.name))]
+        return sorted((int(match.group(1)), path) for match, path in found)
+
+    def append_event(self, kind: str, **fields: Any) -> None:
+        """Add one line to the event log: {"time": seconds since the epoch, "event": kind, …}."""
+        append_line(self.events_file, {"time": time.time(), "event": kind, **fields})
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events so far; a torn last line is left out."""
+        return list(read_lines(self.events_file))
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Append a record as one JSON line with one write call, after mending a torn line left by a crash."""
+    line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a line file; lines that are not whole JSON objects (torn by a crash) are left out."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part; durable when this returns."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

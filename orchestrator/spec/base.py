@@ -1,0 +1,15 @@
+"""What every section of a spec has in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A frozen part of a job spec. Unknown keys are refused; the docstring below a field documents it."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        validate_default=False,
+    )

@@ -1,0 +1,101 @@
+"""What the model reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Positive
+
+
+class BlendEntry(Section):
+    """One source of a blend."""
+
+    path: str
+    """Prefix of an indexed data set: PREFIX.bin and PREFIX.idx."""
+    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    """Share of the samples drawn from this source, relative to the other weights."""
+
+
+def _pairs(value: Any) -> Any:
+    """Megatron's flat [w1, prefix1, w2, prefix2] as a list of entries; a bare string as an entry of weight 1."""
+    if isinstance(value, str):
+        return [{"path": value}]
+    if not isinstance(value, list) or not value or not all(isinstance(item, str | int | float) for item in value):
+        return value
+    if all(isinstance(item, str) and not _is_number(item) for item in value):
+        return [{"path": item} for item in value]
+    if len(value) % 2 or not all(_is_number(item) for item in value[::2]):
+        raise ValueError("a flat blend alternates weight and path: [0.7, path/a, 0.3, path/b]")
+    return [{"weight": weight, "path": path} for weight, path in zip(value[::2], value[1::2], strict=True)]
+
+
+def _is_number(item: Any) -> bool:
+    if isinstance(item, bool):
+        return False
+    try:
+        float(item)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+Blend = Annotated[list[BlendEntry], BeforeValidator(_pairs), Field(min_length=1)]
+"""Sources and weights: a list of {path, weight}, or Megatron's flat [w1, prefix1, w2, prefix2]."""
+
+
+def _check_split(value: str) -> str:
+    parts = value.split(",")
+    try:
+        weights = [float(part) for part in parts]
+    except ValueError:
+        weights = []
+    if len(weights) != 3 or any(not 0 <= w < float("inf") for w in weights) or sum(weights) <= 0:
+        raise ValueError("a split is three weights for train, validation and test, like 969,30,1")
+    return ",".join(part.strip() for part in parts)
+
+
+Split = Annotated[str, AfterValidator(_check_split)]
+"""Relative sizes of train, validation and test: `969,30,1`."""
+
+
+class TokenizerSpec(Section):
+    """How text becomes token ids. `byte_level` needs no file: ids 0 to 255 are bytes, 256 ends a document."""
+
+    type: Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"] = "byte_level"
+    """The kind of tokenizer."""
+    path: str | None = None
+    """huggingface: tokenizer.json or its folder; sentencepiece: the .model; wordpiece: vocab.txt; gpt2_bpe: vocab.json."""
+    merges: str | None = None
+    """gpt2_bpe: merges.txt."""
+
+
+class DataSpec(Section):
+    """The blend of indexed data sets, and how it is split and shuffled."""
+
+    blend: Blend | None = None
+    """Sources for training; `split` cuts validation and test from them unless those have their own."""
+    validation: Blend | None = None
+    """Sources for validation alone, whole (no split); each is evaluated by itself as well."""
+    test: Blend | None = None
+    """Sources for test alone, whole (no split)."""
+    split: Split = "969,30,1"
+    """Relative sizes of train, validation and test, cut by document from each source of `blend`."""
+    random_tokens: bool = False
+    """Random token ids instead of data: for benchmarks."""
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    """The tokenizer that made the data."""
+    cache_dir: str | None = None
+    """Where sample indices are cached; `<runs_dir>/.cache/index` by default."""
+    seed: int = 1234
+    """Seed of the shuffle: the order of samples depends on this and on nothing else."""
+    num_workers: Annotated[int, Field(ge=0)] | None = None
+    """Loader processes per rank; 2 on a GPU and 0 on the CPU by default."""
+    reset_position_ids: bool = False
+    """Restart positions after each end of document."""
+    eod_mask_loss: bool = False
+    """Leave the end-of-document token out of the loss."""
+    num_dataset_builder_threads: Positive = 1
+    """Threads that build the sample indices."""

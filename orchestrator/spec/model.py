@@ -1,0 +1,94 @@
+"""The network."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Fraction, Positive
+
+
+class ModelSpec(Section):
+    """The architecture of the transformer. `preset` fills in what is not written."""
+
+    architecture: Literal["gpt"] = "gpt"
+    """The family: `gpt` is a decoder."""
+    preset: str | None = None
+    """A named architecture to start from; `orchestrator schema --presets` lists them."""
+    num_layers: Positive
+    """Transformer layers."""
+    hidden_size: Positive
+    """Width of the residual stream, h."""
+    num_attention_heads: Positive
+    """Query heads per layer."""
+    seq_length: Positive
+    """Tokens per training sequence, s."""
+    ffn_hidden_size: Positive | None = None
+    """Width inside the MLP; 4h by default, or 8h/3 rounded up to a multiple of 64 for `swiglu`."""
+    num_query_groups: Positive | None = None
+    """Key/value heads: fewer than the query heads is grouped-query attention, 1 is multi-query."""
+    kv_channels: Positive | None = None
+    """Width of one head; h / num_attention_heads by default."""
+    max_position_embeddings: Positive | None = None
+    """Longest sequence that learned positions cover; `seq_length` by default."""
+    vocab_size: Positive | None = None
+    """Tokens in the vocabulary before padding; read from the tokenizer by default."""
+    make_vocab_size_divisible_by: Positive = 128
+    """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
+    position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
+    """How positions are told apart."""
+    rotary_percent: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Part of each head that is rotated."""
+    rotary_base: Positive = 10000
+    """Base of the rotary frequencies."""
+    normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
+    """The norm before attention, before the MLP and after the last layer."""
+    norm_epsilon: Annotated[float, Field(gt=0.0)] = 1e-5
+    """Added to the variance in each norm."""
+    activation: Literal["gelu", "swiglu"] = "gelu"
+    """The MLP's activation; `swiglu` has a gate of the same width."""
+    add_bias_linear: bool = True
+    """Biases in every linear layer."""
+    add_qkv_bias: bool = False
+    """A bias in the query/key/value projection only (`add_bias_linear` already has one)."""
+    qk_layernorm: bool = False
+    """Normalise queries and keys per head."""
+    untie_embeddings_and_output_weights: bool = False
+    """Give the output layer its own weights instead of the embedding's."""
+    hidden_dropout: Fraction = 0.0
+    """Dropout on the residual branches and embeddings."""
+    attention_dropout: Fraction = 0.0
+    """Dropout on attention weights."""
+    init_method_std: Annotated[float, Field(gt=0.0)] = 0.02
+    """Standard deviation of the initial weights; layers that write to the residual stream use std / sqrt(2 L)."""
+
+    @property
+    def ffn_size(self) -> int:
+        """Width inside the MLP."""
+        if self.ffn_hidden_size is not None:
+            return self.ffn_hidden_size
+        if self.activation == "swiglu":
+            return -(-8 * self.hidden_size // 3 // 64) * 64
+        return 4 * self.hidden_size
+
+    @property
+    def query_groups(self) -> int:
+        """Key/value heads."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def positions(self) -> int:
+        """Length of the learned position table."""
+        return self.max_position_embeddings or self.seq_length
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the query/key/value projection has a bias."""
+        return self.add_bias_linear or self.add_qkv_bias

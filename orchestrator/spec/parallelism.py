@@ -1,0 +1,49 @@
+"""How the model and the batch are spread over processes."""
+
+from __future__ import annotations
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Positive
+
+
+class ParallelismSpec(Section):
+    """Degrees of parallelism. World size = TP · PP · CP · DP."""
+
+    tensor_model_parallel_size: Positive = 1
+    """TP: each layer's matrices are split over this many ranks."""
+    pipeline_model_parallel_size: Positive = 1
+    """PP: the layers are split into this many stages (1F1B schedule)."""
+    virtual_pipeline_model_parallel_size: Positive | None = None
+    """VP: model chunks per stage (interleaved schedule)."""
+    sequence_parallel: bool | int = False
+    """SP: shard what lies between the tensor-parallel regions along the sequence. Its degree is TP, so an integer
+    is accepted only if it equals TP."""
+    context_parallel_size: Positive = 1
+    """CP: the sequence is split over this many ranks throughout."""
+    expert_model_parallel_size: Positive = 1
+    """EP: experts are spread over this many of the data-parallel ranks."""
+    data_parallel_size: Positive | None = None
+    """DP: replicas; world size / (TP · PP · CP) by default."""
+    use_distributed_optimizer: bool = True
+    """Shard the optimizer's state over the data-parallel ranks."""
+    overlap_grad_reduce: bool = True
+    """Reduce gradients while the backward pass still runs (no effect at DP = 1)."""
+    overlap_param_gather: bool = True
+    """Gather updated parameters while the forward pass starts (distributed optimizer only, no effect at DP = 1)."""
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that hold one replica: TP · PP · CP."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
+    def num_model_chunks(self) -> int:
+        """Model chunks per stage."""
+        return self.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def uses_sequence_parallel(self) -> bool:
+        """Whether sequence parallelism is on, however it was written."""
+        return self.sequence_parallel is True or (
+            self.sequence_parallel is not False and int(self.sequence_parallel) > 1
+        )

@@ -1,0 +1,29 @@
+"""Number formats."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Positive
+
+
+class PrecisionSpec(Section):
+    """bf16 needs no loss scaling; fp16 scales dynamically unless `loss_scale` fixes it."""
+
+    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
+    """Format of weights and activations; the optimizer always keeps fp32 copies."""
+    grad_reduce_in_fp32: bool = True
+    """Accumulate and reduce gradients in fp32."""
+    loss_scale: Annotated[float, Field(gt=0.0)] | None = None
+    """fp16: a fixed loss scale."""
+    initial_loss_scale: Annotated[float, Field(gt=0.0)] = 2.0**32
+    """fp16: the first dynamic loss scale."""
+    min_loss_scale: Annotated[float, Field(gt=0.0)] = 1.0
+    """fp16: the smallest dynamic loss scale."""
+    loss_scale_window: Positive = 1000
+    """fp16: good steps before the scale doubles."""
+    hysteresis: Positive = 2
+    """fp16: bad steps before the scale halves."""
