@@ -7,12 +7,17 @@ import json
 
 from orchestrator.spec.base import Section
 from orchestrator.spec.batch import BatchSpec
+from orchestrator.spec.checkpoint import CheckpointSpec
 from orchestrator.spec.data import DataSpec
+from orchestrator.spec.evaluation import EvaluationSpec
+from orchestrator.spec.launch import LaunchSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.operation import CheckpointSpec, EvaluationSpec, LaunchSpec, RuntimeSpec, TrackingSpec
-from orchestrator.spec.optimizer import OptimizerSpec, ScheduleSpec
+from orchestrator.spec.optimizer import OptimizerSpec
 from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.precision import PrecisionSpec
+from orchestrator.spec.runtime import RuntimeSpec
+from orchestrator.spec.schedule import ScheduleSpec
+from orchestrator.spec.tracking import TrackingSpec
 from orchestrator.spec.values import Name
 
 

@@ -1,4 +1,4 @@
-"""The optimizer and the schedule of its learning rate."""
+"""The optimizer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Count, Fraction
+from orchestrator.spec.values import NonNegative
 
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -32,28 +31,3 @@ class OptimizerSpec(Section):
     """Added to the root of the second moment."""
     clip_grad: NonNegative = 1.0
     """Largest global L2 norm of the gradient; 0 turns clipping off."""
-
-
-class ScheduleSpec(Section):
-    """How long to train and how the learning rate moves. Exactly one of the three lengths is written."""
-
-    train_iters: Count | None = None
-    """Length in optimizer steps."""
-    train_samples: Count | None = None
-    """Length in sequences."""
-    train_tokens: Count | None = None
-    """Length in tokens, rounded up to whole steps."""
-    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root"] = "cosine"
-    """Shape of the decay from `lr` to `min_lr`."""
-    lr_decay_iters: Count | None = None
-    """Steps over which the rate decays; the whole training by default."""
-    lr_decay_samples: Count | None = None
-    """The same in sequences."""
-    lr_warmup_iters: Annotated[int, Field(ge=0)] | None = None
-    """Steps of linear warm-up; at most one of the three warm-ups is written."""
-    lr_warmup_samples: Annotated[int, Field(ge=0)] | None = None
-    """The same in sequences."""
-    lr_warmup_fraction: Fraction | None = None
-    """The same as a part of the decay."""
-    lr_warmup_init: NonNegative = 0.0
-    """Learning rate at the first step of the warm-up."""

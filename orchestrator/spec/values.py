@@ -82,6 +82,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,7
 """A name that is safe as a folder name: letters, digits, `.`, `_`, `-`; at most 80."""
 
 Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 

@@ -1,0 +1,27 @@
+"""Where a job runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Positive
+
+
+class LaunchSpec(Section):
+    """Where the job runs. On the CPU a 'GPU' is a process."""
+
+    nodes: Positive = 1
+    """Machines."""
+    gpus_per_node: Positive | None = None
+    """Processes per machine; TP · PP · CP · DP / nodes by default."""
+    runs_dir: str = "runs"
+    """Folder of run directories, relative to where the command is started."""
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(default_factory=dict)
+    """Environment of every process. Values may hold ${env:NAME}."""
+    python: str | None = None
+    """Python of the training processes; the one that runs the command by default."""
+    template: str | None = None
+    """A launch template of your own instead of the shipped one."""

@@ -1,0 +1,33 @@
+"""How the training program behaves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Duration, Positive
+
+
+class RuntimeSpec(Section):
+    """How the training program behaves."""
+
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """`auto` takes CUDA where there is one."""
+    layers: Literal["auto", "torch", "transformer_engine"] = "auto"
+    """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed."""
+    seed: int = 1234
+    """Seed of initial weights and dropout."""
+    deterministic: bool = False
+    """Ask for deterministic GPU kernels (slower); the CPU always is."""
+    threads_per_rank: Positive | None = None
+    """CPU threads per process (OMP_NUM_THREADS); 1 on the CPU with several ranks by default."""
+    max_bad_steps: Positive = 10
+    """Consecutive steps with a NaN or infinite loss or gradient, each skipped, before the job stops."""
+    hang_timeout: Duration = 1800
+    """A step that takes longer ends the job with every rank's stacks in the run directory."""
+    recompute_granularity: Literal["selective", "full"] | None = None
+    """Recompute activations in the backward pass: attention only, or whole layers."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    """full: recompute every layer in groups (`uniform`) or only the first layers of a stage (`block`)."""
+    recompute_num_layers: Positive | None = None
+    """full: layers per group (`uniform`) or per stage (`block`)."""
