@@ -1,0 +1,250 @@
+"""Who may write a run: exactly one incarnation at a time.
+
+The holder is the highest number in `RUN_DIR/lease/`: 000001.json, 000002.json, … Each is created exclusively, names
+the process that made it, and is touched as a heartbeat. The number is the fencing token: whoever sees a higher one
+has lost the lease for good. Nothing is ever deleted, so numbers only grow; a holder that ends cleanly leaves
+000001.released beside its file.
+
+A lease is taken over only when its holder has released it, is a dead process of this host, or has not touched its
+file for its time-to-live. Age is measured by the file system's own clock, so hosts' clocks need not agree.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import LeaseLost, RunIsHeld
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIME_TO_LIVE = 60.0
+"""Seconds after which a holder that stays silent may be replaced."""
+
+_LEASE_FILE = re.compile(r"(\d{6,})\.json")
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The newest lease of a run. `live`: it may still write; `reason` says in words why, or why not."""
+
+    token: int
+    launch_id: str
+    process: Process
+    since: float
+    live: bool
+    reason: str
+
+    def describe(self) -> str:
+        """'pid 42 on host7 since 2026-01-31 12:00:00'."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"pid {self.process.pid} on {self.process.host} since {since}"
+
+
+class Lease:
+    """The right to write a run, for as long as no higher number exists."""
+
+    def __init__(self, run: RunDir, token: int, time_to_live: float | None) -> None:
+        """Use `acquire` or `attach`. `time_to_live` is None where this process does not own the heartbeat."""
+        self.run = run
+        self.token = token
+        self._time_to_live = time_to_live
+        self._path = _lease_path(run, token)
+        self._successor = _lease_path(run, token + 1)
+        self._lost = False
+        self._stopping = threading.Event()
+        self._heartbeat: threading.Thread | None = None
+
+    @classmethod
+    def acquire(cls, run: RunDir, *, launch_id: str, time_to_live: float = DEFAULT_TIME_TO_LIVE) -> Lease:
+        """Become the holder. Raises RunIsHeld when a live process holds the run, or wins the race for it."""
+        run.lease.mkdir(parents=True, exist_ok=True)
+        while True:
+            holder = read_holder(run)
+            if holder is not None and holder.live:
+                raise RunIsHeld(held_message(run, holder))
+            token = 1 if holder is None else holder.token + 1
+            record = {
+                "token": token,
+                "launch_id": launch_id,
+                **Process.current().to_record(),
+                "since": time.time(),
+                "time_to_live": time_to_live,
+            }
+            if _create_exclusively(_lease_path(run, token), json.dumps(record).encode()):
+                return cls(run, token, time_to_live)
+
+    @classmethod
+    def attach(cls, run: RunDir, token: int) -> Lease:
+        """The lease that another rank of the same launch holds: to check, not to keep alive."""
+        return cls(run, token, None)
+
+    def check(self) -> None:
+        """Raises LeaseLost when another incarnation has taken over. Costs one stat; call it before every write."""
+        if self._lost or self._successor.exists():
+            self._lost = True
+            raise LeaseLost(
+                f"run {self.run.run_id}: lease {self.token} was taken over by a newer start of this run; "
+                "this process writes nothing any more"
+            )
+
+    def start_heartbeat(self) -> None:
+        """Touch the lease from a thread, four times per time-to-live, until `release`. The holder only."""
+        if self._time_to_live is None or self._heartbeat is not None:
+            raise ValueError("the heartbeat belongs to the holder and is started once")
+        self._heartbeat = threading.Thread(target=self._beat, args=(self._time_to_live / 4,), daemon=True)
+        self._heartbeat.start()
+
+    def release(self) -> None:
+        """Say that this holder writes no more. The lease file stays; a second call does nothing."""
+        self._stopping.set()
+        if self._heartbeat is not None and self._heartbeat is not threading.current_thread():
+            self._heartbeat.join()
+        if self._time_to_live is not None:
+            self._path.with_suffix(".released").touch()
+
+    def _beat(self, interval: float) -> None:
+        while not self._stopping.wait(interval):
+            try:
+                os.utime(self._path)
+                # Listing makes a network file system look again, where `check` may see a cached "not there".
+                newest = _newest_token(self.run)
+            except OSError as error:
+                logger.warning("lease %s could not be touched: %s", self._path, error)
+                continue
+            if newest > self.token:
+                self._lost = True
+                return
+
+
+def read_holder(run: RunDir) -> Holder | None:
+    """The newest lease of a run, live or not; None when the run has never been held."""
+    token = _newest_token(run)
+    if token == 0:
+        return None
+    path = _lease_path(run, token)
+    record, touched = _read(path)
+    process = Process.from_record(record)
+    live, reason = _judge(path, process, touched, float(record.get("time_to_live", DEFAULT_TIME_TO_LIVE)))
+    return Holder(
+        token=token,
+        launch_id=str(record.get("launch_id", "?")),
+        process=process,
+        since=float(record.get("since", touched)),
+        live=live,
+        reason=reason,
+    )
+
+
+def held_message(run: RunDir, holder: Holder) -> str:
+    """Who holds the run and what can be done about it."""
+    return (
+        f"run {run.run_id} is held by {holder.describe()} ({holder.reason}).\n"
+        f"      Follow it with `orchestrator logs {run.run_id} -f`, stop it with `orchestrator cancel {run.run_id}`, "
+        "or start another run of the same spec with `orchestrator run --new`."
+    )
+
+
+def _judge(path: Path, process: Process, touched: float, time_to_live: float) -> tuple[bool, str]:
+    if path.with_suffix(".released").exists():
+        return False, "released"
+    if process.is_dead:
+        return False, "its process has ended"
+    age = max(0.0, _file_system_time(path.parent) - touched)
+    if age > time_to_live:
+        return False, f"silent for {age:.0f} s, more than its {time_to_live:g} s"
+    return True, f"last sign of life {age:.0f} s ago"
+
+
+def _newest_token(run: RunDir) -> int:
+    try:
+        names = os.listdir(run.lease)
+    except FileNotFoundError:
+        return 0
+    return max((int(match.group(1)) for name in names if (match := _LEASE_FILE.fullmatch(name))), default=0)
+
+
+def _lease_path(run: RunDir, token: int) -> Path:
+    return run.lease / f"{token:06d}.json"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], float]:
+    """The record ({} while it is still being written) and the time of the last touch."""
+    with open(path, "rb") as file:  # opening, unlike stat, makes NFS ask the server for the current times
+        touched = os.fstat(file.fileno()).st_mtime
+        content = file.read()
+    try:
+        record = json.loads(content)
+    except ValueError:
+        return {}, touched
+    return (record if isinstance(record, dict) else {}), touched
+
+
+def _file_system_time(folder: Path) -> float:
+    """Now, by the clock that stamps files in this folder; our own clock where we may not write there."""
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        probe.touch()
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink()
+    except OSError:
+        return time.time()
+
+
+def _create_exclusively(path: Path, content: bytes) -> bool:
+    """Create a whole file if nothing has that name; True for exactly one of all callers, on NFS too."""
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        _write_new(temporary, content)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                return _create_by_name(path, content)
+            # A lost NFS reply turns a link that worked into "exists": the count of links tells the truth.
+            if os.stat(temporary).st_nlink != 2:
+                if error.errno == errno.EEXIST:
+                    return False
+                raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+    return True
+
+
+def _create_by_name(path: Path, content: bytes) -> bool:
+    try:
+        _write_new(path, content)
+    except FileExistsError:
+        return False
+    _sync_folder(path.parent)
+    return True
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

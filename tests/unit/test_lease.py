@@ -1,0 +1,270 @@
+"""Exactly one incarnation of a run writes."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import LeaseLost, RunIsHeld
+from orchestrator.lease import Lease, read_holder
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir
+
+fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    path = tmp_path / "runs" / "job" / "abcd1234"
+    path.mkdir(parents=True)
+    return RunDir(path)
+
+
+def make_silent(run: RunDir, token: int, seconds: float) -> None:
+    """As if the holder had last been heard of `seconds` ago."""
+    path = run.lease / f"{token:06d}.json"
+    touched = path.stat().st_mtime - seconds
+    os.utime(path, (touched, touched))
+
+
+def make_foreign(run: RunDir, token: int) -> None:
+    """As if the holder were on another host, where its pid means nothing to us."""
+    path = run.lease / f"{token:06d}.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "host": "elsewhere", "boot": "other"}))
+
+
+def test_nobody_holds_a_new_run(run: RunDir) -> None:
+    assert read_holder(run) is None
+
+
+def test_first_holder_gets_one_and_names_itself(run: RunDir) -> None:
+    lease = Lease.acquire(run, launch_id="a")
+    holder = read_holder(run)
+    assert lease.token == 1
+    assert holder is not None
+    assert holder.live
+    assert holder.launch_id == "a"
+    assert holder.process == Process.current()
+    lease.check()
+
+
+def test_held_run_names_host_pid_since_and_way_out(run: RunDir) -> None:
+    Lease.acquire(run, launch_id="a")
+    with pytest.raises(RunIsHeld) as caught:
+        Lease.acquire(run, launch_id="b")
+    message = str(caught.value)
+    assert f"pid {os.getpid()} on {os.uname().nodename} since 20" in message
+    assert "orchestrator cancel abcd1234" in message
+    assert caught.value.exit_code == 2
+
+
+def test_released_lease_is_taken_over_and_kept(run: RunDir) -> None:
+    first = Lease.acquire(run, launch_id="a")
+    first.release()
+    second = Lease.acquire(run, launch_id="b")
+    assert second.token == 2
+    assert (run.lease / "000001.json").exists()
+    with pytest.raises(LeaseLost, match="taken over"):
+        first.check()
+    second.check()
+
+
+def test_late_release_of_a_lost_lease_changes_nothing(run: RunDir) -> None:
+    first = Lease.acquire(run, launch_id="a", time_to_live=5)
+    make_silent(run, 1, 6)
+    second = Lease.acquire(run, launch_id="b")
+    first.release()
+    second.check()
+    holder = read_holder(run)
+    assert holder is not None
+    assert (holder.token, holder.live) == (2, True)
+
+
+def test_silent_holder_is_replaced_only_after_its_own_time_to_live(run: RunDir) -> None:
+    first = Lease.acquire(run, launch_id="a", time_to_live=30)
+    make_foreign(run, 1)
+    make_silent(run, 1, 25)
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id="b", time_to_live=1)
+    make_silent(run, 1, 6)
+    Lease.acquire(run, launch_id="b", time_to_live=1)
+    with pytest.raises(LeaseLost):
+        first.check()
+
+
+def test_dead_process_of_this_host_is_replaced_at_once(run: RunDir) -> None:
+    child = fork.Process(target=Lease.acquire, args=(run,), kwargs={"launch_id": "a", "time_to_live": 1e6})
+    child.start()
+    child.join()
+    holder = read_holder(run)
+    assert holder is not None
+    assert not holder.live
+    assert holder.reason == "its process has ended"
+    assert Lease.acquire(run, launch_id="b").token == 2
+
+
+def test_unreaped_zombie_is_dead(run: RunDir) -> None:
+    code = (
+        "import sys, pathlib; from orchestrator.lease import Lease; from orchestrator.rundir import RunDir;"
+        "Lease.acquire(RunDir(pathlib.Path(sys.argv[1])), launch_id='a'); print('held', flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == b"held\n"
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id="b")
+    child.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not reaped: a zombie
+    assert Lease.acquire(run, launch_id="b").token == 2
+    child.wait()
+    child.stdout.close()
+    child.stdin.close()
+
+
+def test_reused_pid_is_not_the_holder(run: RunDir) -> None:
+    Lease.acquire(run, launch_id="a")
+    path = run.lease / "000001.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "started": record["started"] - 1}))
+    holder = read_holder(run)
+    assert holder is not None
+    assert not holder.live
+
+
+def test_heartbeat_keeps_the_lease(run: RunDir) -> None:
+    lease = Lease.acquire(run, launch_id="a", time_to_live=0.4)
+    make_foreign(run, 1)
+    lease.start_heartbeat()
+    for _ in range(10):
+        time.sleep(0.1)
+        with pytest.raises(RunIsHeld):
+            Lease.acquire(run, launch_id="b")
+    lease.release()
+    assert Lease.acquire(run, launch_id="b").token == 2
+
+
+def test_attached_ranks_check_and_do_not_release(run: RunDir) -> None:
+    lease = Lease.acquire(run, launch_id="a")
+    other = Lease.attach(run, lease.token)
+    other.check()
+    other.release()
+    holder = read_holder(run)
+    assert holder is not None
+    assert holder.live
+    with pytest.raises(ValueError, match="holder"):
+        other.start_heartbeat()
+    lease.release()
+    Lease.acquire(run, launch_id="b")
+    with pytest.raises(LeaseLost):
+        other.check()
+
+
+def test_lease_file_that_is_still_empty_counts_as_live_until_it_is_old(run: RunDir) -> None:
+    run.lease.mkdir()
+    (run.lease / "000001.json").touch()
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id="b")
+    make_silent(run, 1, 61)
+    assert Lease.acquire(run, launch_id="b").token == 2
+
+
+def test_exclusive_creation_without_hard_links(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: object, target: object) -> None:
+        raise PermissionError(1, "no hard links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    Lease.acquire(run, launch_id="a")
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id="b")
+
+
+def test_own_clock_does_not_matter(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    Lease.acquire(run, launch_id="a", time_to_live=60)
+    make_foreign(run, 1)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 1e6)
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id="b")
+
+
+def _race(run: RunDir, rounds: int, barrier: threading.Barrier, wins: Any, release: str) -> None:
+    for number in range(rounds):
+        barrier.wait()
+        try:
+            lease = Lease.acquire(run, launch_id=f"{os.getpid()}-{number}", time_to_live=1e6)
+        except RunIsHeld:
+            lease = None
+        else:
+            with wins.get_lock():
+                wins[number] += 1
+        barrier.wait()
+        if lease is not None:
+            lease.check()
+            if release == "released":
+                lease.release()
+            else:
+                make_silent(run, lease.token, 2e6)
+
+
+@pytest.mark.parametrize("release", ["released", "silent"])
+def test_race_has_exactly_one_winner_in_every_round(run: RunDir, release: str) -> None:
+    processes, rounds = 8, 60
+    barrier = fork.Barrier(processes)
+    wins = fork.Array("i", rounds)
+    children = [fork.Process(target=_race, args=(run, rounds, barrier, wins, release)) for _ in range(processes)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * processes
+    assert list(wins) == [1] * rounds
+    newest = read_holder(run)
+    assert newest is not None
+    assert newest.token == rounds
+
+
+@given(steps=st.lists(st.sampled_from(["acquire", "release", "silent", "dead"]), max_size=25))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+def test_any_history_has_at_most_one_valid_lease(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
+    """Whatever happens, only the newest lease passes its check, and numbers grow by one per takeover."""
+    run = RunDir(tmp_path_factory.mktemp("run"))
+    leases: list[Lease] = []
+    free = True
+    for step in steps:
+        if step == "acquire":
+            if free:
+                leases.append(Lease.acquire(run, launch_id=str(len(leases)), time_to_live=100))
+                free = False
+            else:
+                with pytest.raises(RunIsHeld):
+                    Lease.acquire(run, launch_id="refused")
+        elif leases:
+            if step == "release":
+                leases[-1].release()
+            elif step == "silent":
+                make_silent(run, leases[-1].token, 101)
+            else:
+                path = run.lease / f"{leases[-1].token:06d}.json"
+                record = json.loads(path.read_text())
+                touched = path.stat().st_mtime
+                path.write_text(json.dumps({**record, "started": 1}))
+                os.utime(path, (touched, touched))
+            free = True
+        assert [lease.token for lease in leases] == list(range(1, len(leases) + 1))
+        for stale in leases[:-1]:
+            with pytest.raises(LeaseLost):
+                stale.check()
+        if leases:
+            leases[-1].check()
