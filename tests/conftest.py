@@ -1,0 +1,94 @@
+"""A clean environment for every test: no network beyond loopback, its own home, no variables of the caller's jobs."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Variables that would change what a test sees: a launcher's, a scheduler's, a tracker's, a hub's.
+FOREIGN_PREFIXES = (
+    "ORCHESTRATOR_",
+    "TORCHELASTIC_",
+    "SLURM_",
+    "SBATCH_",
+    "SQUEUE_",
+    "MLFLOW_",
+    "HF_",
+    "HUGGINGFACE_",
+    "TRANSFORMERS_",
+    "NCCL_",
+    "XDG_",
+)
+FOREIGN_NAMES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "PYTHONWARNINGS"),
+)
+FIXED = {
+    "DO_NOT_TRACK": "true",
+    "HF_HUB_OFFLINE": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "NO_COLOR": "1",
+    # Ranks share the cores: one thread each, so that a test's time does not depend on how many run beside it.
+    "OMP_NUM_THREADS": "1",
+    "TERM": "dumb",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before any test module is imported: some libraries read their variables on import.
+    home = tempfile.TemporaryDirectory(prefix="orchestrator-home-")
+    config.add_cleanup(home.cleanup)
+    for name in list(os.environ):
+        if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
+            del os.environ[name]
+    os.environ.update(FIXED, HOME=home.name)
+    for name in ("CACHE", "CONFIG", "DATA", "STATE"):
+        os.environ[f"XDG_{name}_HOME"] = str(Path(home.name) / name.lower())
+
+
+# Wall-clock deadlines per example say more about the machine than about the code.
+settings.register_profile("orchestrator", parent=settings(), deadline=None)
+settings.load_profile("orchestrator")
+
+
+@pytest.fixture(autouse=True)
+def _environment_is_restored() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections from this process reach loopback and Unix sockets only."""
+    monkeypatch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
+    monkeypatch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
+
+
+def _guarded(connect: Any) -> Any:
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            # Not an Exception, so that no retry logic under test swallows it.
+            pytest.fail(f"the test tried to reach {address[0]}:{address[1]}: only loopback is allowed")
+        return connect(self, address)
+
+    return guarded
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,31 @@
+"""The test environment keeps its promises (see conftest.py)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("method", ["connect", "connect_ex"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "example.invalid"])
+def test_a_connection_beyond_loopback_fails_the_test(host: str, method: str) -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client,
+        pytest.raises(pytest.fail.Exception, match="only loopback is allowed"),
+    ):
+        getattr(client, method)((host, 80))
+
+
+def test_loopback_can_be_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.connect(server.getsockname())
+
+
+def test_home_is_not_the_users_and_no_job_shows_through() -> None:
+    assert Path(os.environ["HOME"]).name.startswith("orchestrator-home-")
+    assert Path.home() == Path(os.environ["HOME"])
+    assert "WORLD_SIZE" not in os.environ
+    assert not [name for name in os.environ if name.startswith(("ORCHESTRATOR_", "SLURM_"))]
