@@ -1,0 +1,53 @@
+"""Model FLOPs of a step and the peak of a device: what MFU is made of.
+
+The model's own arithmetic: forward and backward (twice the forward), attention counted full and not halved for
+causality, recomputation not counted. For multi-head attention and a 4h GeLU MLP it is
+T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size, s sequence length, V padded vocabulary).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from orchestrator.spec.job import JobSpec
+
+FORMULA = (
+    "T * (6*L*(h*(q+2*k) + q*h + m*h*f) + 12*L*q*s + 6*V*h); T tokens, L layers, h hidden, q query width, "
+    "k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded vocabulary"
+)
+"""The formula as it is stored beside a number."""
+
+
+def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
+    """Floating-point operations of forward and backward over `tokens` tokens."""
+    model = job.model
+    h = model.hidden_size
+    query = model.num_attention_heads * model.head_dim
+    key = model.query_groups * model.head_dim
+    matrices = 3 if model.activation == "swiglu" else 2
+    per_layer = 6 * (h * (query + 2 * key) + query * h + matrices * h * model.ffn_size)
+    attention = 12 * query * model.seq_length
+    return float(tokens * (model.num_layers * (per_layer + attention) + 6 * padded_vocab * h))
+
+
+@cache
+def _devices() -> tuple[dict[str, Any], ...]:
+    text = resources.files("orchestrator.planning").joinpath("devices.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text)["devices"])
+
+
+def peak_flops(device_name: str, dtype: str) -> float | None:
+    """Datasheet peak in FLOP/s, dense, of a device as CUDA names it ("NVIDIA H100 80GB HBM3"); None when unknown.
+
+    `dtype` is bf16, fp16 or fp32.
+    """
+    for device in _devices():
+        words = (rf"\b{re.escape(word)}(?![0-9])" for word in device["match"].split())
+        if re.search(".*".join(words), device_name):
+            peak = device["peak_flops"].get(dtype)
+            return None if peak is None else float(peak)
+    return None

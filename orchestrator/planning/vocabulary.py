@@ -1,0 +1,62 @@
+"""The size of the vocabulary, and its padding so that the tensor-parallel ranks share it evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.data.vocabulary import vocabulary_size
+from orchestrator.errors import Problem, SpecError
+from orchestrator.spec.job import JobSpec
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token counts of a job."""
+
+    size: int
+    """Tokens that can occur."""
+    padded_size: int
+    """Rows of the embedding table over all tensor-parallel ranks."""
+    tokenizer_size: int | None
+    """Tokens of the tokenizer; None when its files are not on this machine or it is not used."""
+
+
+def padded_vocab_size(size: int, divisible_by: int, tp: int) -> int:
+    """`size` rounded up to a multiple of `divisible_by` · `tp`."""
+    multiple = divisible_by * tp
+    return -(-size // multiple) * multiple
+
+
+def vocabulary(job: JobSpec) -> Vocabulary:
+    """The vocabulary of a job, from `model.vocab_size` or else from its tokenizer.
+
+    Raises SpecError when the tokenizer has more tokens than `model.vocab_size`, and UserError when there is no
+    `model.vocab_size` and the tokenizer cannot be read.
+    """
+    written = job.model.vocab_size
+    counted = None
+    if written is None or _tokenizer_is_here(job):
+        counted = vocabulary_size(job.data.tokenizer)
+    if written is not None and counted is not None and counted > written:
+        raise SpecError(
+            problems=[
+                Problem(
+                    f"{written} is smaller than the tokenizer's {counted} tokens",
+                    ("model.vocab_size", "data.tokenizer"),
+                    hint=f"write at least {counted}, or leave it out to take the tokenizer's size",
+                )
+            ]
+        )
+    size = written if written is not None else counted
+    assert size is not None
+    padded = padded_vocab_size(size, job.model.make_vocab_size_divisible_by, job.parallelism.tensor_model_parallel_size)
+    return Vocabulary(size, padded, counted)
+
+
+def _tokenizer_is_here(job: JobSpec) -> bool:
+    """Whether the tokenizer is used and can be read on this machine."""
+    tokenizer = job.data.tokenizer
+    if job.data.random_tokens:
+        return False
+    return tokenizer.path is None or Path(tokenizer.path).exists()
