@@ -1,0 +1,1 @@
+"""The metric log of a run directory, and its way into MLflow."""

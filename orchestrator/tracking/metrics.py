@@ -1,0 +1,127 @@
+"""metrics.jsonl: written by rank 0, read by the progress display, the MLflow follower and the review pages."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from orchestrator.rundir import RunDir, append_line
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What was measured at one step. `time` in seconds since the epoch; samples and tokens consumed so far."""
+
+    time: float
+    iteration: int
+    samples: int
+    tokens: int
+    values: Mapping[str, float]
+
+
+class MetricLog:
+    """Appends to metrics.jsonl. `check` is called before each write and raises when this process may not write."""
+
+    def __init__(self, run: RunDir, check: Callable[[], None]) -> None:
+        self._path = run.metrics_file
+        self._check = check
+
+    def append(self, iteration: int, samples: int, tokens: int, values: Mapping[str, float]) -> None:
+        """Add one line. Raises what `check` raises (LeaseLost), and OSError when the disk refuses."""
+        self._check()
+        append_line(
+            self._path,
+            {
+                "time": time.time(),
+                "iteration": iteration,
+                "samples": samples,
+                "tokens": tokens,
+                "values": {key: _to_json(float(value)) for key, value in values.items()},
+            },
+        )
+
+
+class MetricTail:
+    """Reads metrics.jsonl as it grows. `offset` is the byte after the last whole line read."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+
+    def poll(self, limit: int | None = None) -> list[Metric]:
+        """The whole records since `offset`, at most `limit` of them; a line still being written waits.
+
+        Lines that are not records (torn by a crash) are passed over. A file shorter than `offset` was replaced and is
+        read from its start. A file that does not exist yet has no records.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                return self._read(file, limit)
+        except FileNotFoundError:
+            return []
+
+    def _read(self, file: BinaryIO, limit: int | None) -> list[Metric]:
+        found: list[Metric] = []
+        if file.seek(0, os.SEEK_END) < self.offset:
+            self.offset = 0
+        file.seek(self.offset)
+        pending = b""
+        while chunk := file.read(_CHUNK_BYTES):
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                if len(found) == limit:
+                    return found
+                self.offset += len(line) + 1
+                metric = _parse(line)
+                if metric is not None:
+                    found.append(metric)
+        return found
+
+
+def read_metrics(run: RunDir) -> list[Metric]:
+    """Everything measured, by iteration. Where an iteration was run again after a resume, its last values count."""
+    return merge(MetricTail(run.metrics_file).poll())
+
+
+def read_series(run: RunDir, key: str) -> list[tuple[int, float]]:
+    """(iteration, value) of one key, by iteration."""
+    return [(metric.iteration, metric.values[key]) for metric in read_metrics(run) if key in metric.values]
+
+
+def merge(metrics: Iterable[Metric]) -> list[Metric]:
+    """One record per iteration, by iteration: of several, the later wins for each key."""
+    merged: dict[int, Metric] = {}
+    for metric in metrics:
+        earlier = merged.get(metric.iteration)
+        if earlier is not None:
+            values = {**earlier.values, **metric.values}
+            metric = Metric(metric.time, metric.iteration, metric.samples, metric.tokens, values)
+        merged[metric.iteration] = metric
+    return [merged[iteration] for iteration in sorted(merged)]
+
+
+def _to_json(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _parse(line: bytes) -> Metric | None:
+    """The record in a line; None for anything else."""
+    try:
+        record: Any = json.loads(line)
+        return Metric(
+            time=float(record["time"]),
+            iteration=int(record["iteration"]),
+            samples=int(record["samples"]),
+            tokens=int(record["tokens"]),
+            values={str(key): float(value) for key, value in record["values"].items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
