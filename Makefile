@@ -1,0 +1,68 @@
+# The whole workflow; CI calls these targets and nothing else. `make help` lists them.
+#
+# VENV=DIR   where the environment goes (.venv)
+# PYTHON=X   the Python to make it with (3.11 or 3.12; found by itself)
+# PY=X       use this Python's environment as it is and install nothing, for example on a GPU host without network
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+ifeq ($(origin PY),undefined)
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+endif
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
+
+.PHONY: install
+install: $(INSTALLED) ## make the environment and install everything into it
+
+$(VENV)/.installed: pyproject.toml constraints.txt scripts/install.sh
+	bash scripts/install.sh $(VENV) '.[train,dev]'
+	touch $@
+
+.PHONY: quickstart
+quickstart: $(INSTALLED) ## train a small GPT under TP=2 on the CPU, on real text, and let it write
+	bash scripts/quickstart.sh $(PY)
+
+.PHONY: check
+check: $(INSTALLED) ## format, lint, types, import contracts
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
+
+.PHONY: test
+test: $(INSTALLED) ## the whole test suite
+	$(PY) -m pytest --durations=10
+
+# Subsets of `make test`, by marker. pytest exits with 5 when it finds nothing to run.
+.PHONY: test-slurm test-browser test-gpu
+test-slurm: $(INSTALLED) ## only the tests on a SLURM cluster
+test-browser: $(INSTALLED) ## only the tests in a browser
+test-gpu: $(INSTALLED) ## only the tests on a GPU (skipped where there is none)
+test-slurm test-browser test-gpu: test-%:
+	@code=0; $(PY) -m pytest -m $* || code=$$?; \
+	if [ $$code = 5 ]; then echo "This version has no $* tests: nothing was tested."; else exit $$code; fi
+
+.PHONY: bench
+bench: $(INSTALLED) ## measure, and write the pages in docs/benchmarks
+	$(PY) -m pytest -m benchmark -s
+
+.PHONY: docs
+docs: $(INSTALLED) ## write docs/reference from the models and the commands
+	$(PY) scripts/reference.py
+
+.PHONY: constraints
+constraints: ## pin what is installed in the environment now
+	$(PY) scripts/constraints.py
+
+.PHONY: clean
+clean: ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist .quickstart .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
