@@ -1,4 +1,4 @@
-"""The global batch as a function of the samples consumed, and the length of the training in steps, samples and tokens."""
+"""The global batch as a function of consumed samples, and the length of training in steps, samples and tokens."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _whole_passes(size: int, pass_size: int) -> int:
 def _threshold(number: int, increments: int, samples: int) -> int:
     """The first consumed_samples at which `number` increments are in force.
 
-    Megatron divides in floating point, `int(consumed / (samples / increments))`, which can lag the exact quotient by one
-    sample; the same step then has the same batch here and there.
+    Megatron divides in floating point, `int(consumed / (samples / increments))`, which can lag the exact quotient by
+    one sample; following it, the same step has the same batch here and there.
     """
     consumed = -(-number * samples // increments)
     while consumed <= samples and int(consumed / (samples / increments)) < number:

@@ -61,7 +61,9 @@ class LearningRateSchedule:
         if consumed_samples > self.decay_samples:
             return self.min_lr
         if self.style == "inverse-square-root":
-            return max(self.min_lr, self.lr * max(self.warmup_samples, 1) ** 0.5 / max(consumed_samples, 1) ** 0.5)
+            return max(
+                self.min_lr, self.lr * math.sqrt(max(self.warmup_samples, 1)) / math.sqrt(max(consumed_samples, 1))
+            )
         ratio = (consumed_samples - self.warmup_samples) / (self.decay_samples - self.warmup_samples)
         part = 1.0 - ratio if self.style == "linear" else 0.5 * (math.cos(math.pi * ratio) + 1.0)
         return self.min_lr + part * (self.lr - self.min_lr)

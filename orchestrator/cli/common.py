@@ -1,0 +1,34 @@
+"""What several commands share: their common options, JSON output, and numbers for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+JobFiles = Annotated[
+    list[Path],
+    typer.Argument(metavar="JOB.yaml...", help="Job spec; of several files, a later one wins.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override one value, e.g. schedule.train_iters=10; may be repeated."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON on standard output."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def short_count(number: float) -> str:
+    """A count for people: 774.3M, 1.5B, 12.3k, 999."""
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.4g}{unit}"
+    return f"{number:g}"

@@ -1,0 +1,154 @@
+"""The `orchestrator` command: a table of commands, of which only the one that was typed is imported.
+
+This is the one place that imports by name, and the one error boundary.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.cli.common import print_json
+from orchestrator.errors import OrchestratorError, Problem, SpecError
+
+
+class Entry(NamedTuple):
+    """A command: the module `orchestrator.cli.<module>` has a function `command`, or a group of commands `app`."""
+
+    name: str
+    module: str
+    panel: str
+    summary: str
+
+
+WRITE, RUN, LOOK, PARTS = "Write and check a job", "Run it", "Look at runs", "Data and models"
+
+COMMANDS = (
+    Entry("init", "init", WRITE, "Write a job spec from a few questions or a preset."),
+    Entry("validate", "validate", WRITE, "Check a job spec: every error at once, or what it would do."),
+    Entry("plan", "plan", WRITE, "Show topology, parameters per rank, batch arithmetic, steps and tokens."),
+    Entry("render", "render", WRITE, "Print the exact launch script."),
+    Entry("schema", "schema", WRITE, "Print the JSON schema of a job spec, or list the model presets."),
+    Entry("run", "run", RUN, "Train, in the foreground; Ctrl-C saves and stops."),
+    Entry("resume", "resume", RUN, "Continue a run from its last checkpoint."),
+    Entry("cancel", "cancel", RUN, "Stop a run cleanly."),
+    Entry("drill", "drill", RUN, "Prove for a job that kill and resume give the same losses."),
+    Entry("list", "list", LOOK, "List runs."),
+    Entry("status", "status", LOOK, "Show how one run is doing."),
+    Entry("logs", "logs", LOOK, "Print or follow the logs of a run."),
+    Entry("sync", "sync", LOOK, "Send metrics that MLflow has not got yet."),
+    Entry("data", "data", PARTS, "Turn text into indexed data sets, and inspect them."),
+    Entry("checkpoint", "checkpoint", PARTS, "List and verify checkpoints."),
+    Entry("generate", "generate", PARTS, "Generate text from a checkpoint."),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code: 0 done, 1 the job failed, 2 the input is wrong, 130 interrupted."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in arguments
+    try:
+        code = _run(arguments, as_json)
+        sys.stdout.flush()
+    except OrchestratorError as error:
+        _report(error, as_json)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Who read us has gone (`orchestrator list | head`): nothing more can be said, and Python's own flush at exit
+        # must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(arguments: list[str], as_json: bool) -> int:
+    app = build_app(next((word for word in arguments if not word.startswith("-")), None))
+    if not as_json:
+        try:
+            app(arguments, prog_name="orchestrator")
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 1
+        return 0
+    try:
+        code = app(arguments, prog_name="orchestrator", standalone_mode=False)
+    except typer.TyperException as error:
+        print_json({"error": "UsageError", "message": error.format_message(), "exit_code": error.exit_code})
+        return error.exit_code
+    except typer.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def build_app(typed: str | None) -> typer.Typer:
+    """The whole command tree, in which only the command `typed` is more than its name and summary."""
+    app = typer.Typer(
+        name="orchestrator",
+        help="Declarative training of transformers on GPU clusters: one YAML spec, checked, planned, launched, resumed.",
+        epilog="Start with: orchestrator init, then orchestrator run job.yaml",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for entry in COMMANDS:
+        if entry.name != typed:
+            app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_not_imported)
+            continue
+        module = importlib.import_module(f"orchestrator.cli.{entry.module}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=entry.name, rich_help_panel=entry.panel)
+        else:
+            app.command(entry.name, rich_help_panel=entry.panel)(module.command)
+    return app
+
+
+def _not_imported() -> None:
+    raise AssertionError("the command that was typed is always imported")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"orchestrator {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def _report(error: OrchestratorError, as_json: bool) -> None:
+    if not as_json:
+        print(f"error: {error}" if not isinstance(error, SpecError) else str(error), file=sys.stderr)
+        return
+    record = {"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+    if isinstance(error, SpecError):
+        print_json({**record, "problems": [_problem(problem) for problem in error.problems]})
+    else:
+        print_json(record)
+
+
+def _problem(problem: Problem) -> dict[str, object]:
+    location = problem.location
+    return {
+        "message": problem.message,
+        "path": problem.paths[0] if problem.paths else None,
+        "paths": list(problem.paths),
+        "hint": problem.hint,
+        "source": location.source if location else None,
+        "line": location.line if location else None,
+        "column": location.column if location else None,
+        "excerpt": location.excerpt if location else None,
+    }
