@@ -1,0 +1,133 @@
+"""Which checkpoints a run has and whether they are whole, without torch: read from their commit markers.
+
+A checkpoint exists when its `commit.json` does. It is written last and names every file with its size and CRC-32, so
+a torn or damaged checkpoint can be told from a whole one without loading it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.rundir import RunDir, write_atomically
+
+COMMIT_FILE = "commit.json"
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of a checkpoint: its size and `zlib.crc32` of its content."""
+
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A committed checkpoint. `details` holds everything else that the marker says."""
+
+    path: Path
+    iteration: int
+    consumed_samples: int
+    files: Mapping[str, FileRecord]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(record.bytes for record in self.files.values())
+
+
+def file_record(path: Path) -> FileRecord:
+    """Size and CRC-32 of a file's content. Raises OSError when it cannot be read."""
+    size = crc = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            size += len(chunk)
+            crc = zlib.crc32(chunk, crc)
+    return FileRecord(size, crc)
+
+
+def write_commit(
+    path: Path, *, iteration: int, consumed_samples: int, files: Mapping[str, FileRecord], **details: Any
+) -> None:
+    """Declare the checkpoint in `path` whole. `files` by name relative to it; `details` must be JSON values."""
+    record = {
+        **details,
+        "iteration": iteration,
+        "consumed_samples": consumed_samples,
+        "files": {name: {"bytes": files[name].bytes, "crc32": files[name].crc32} for name in sorted(files)},
+    }
+    write_atomically(path / COMMIT_FILE, json.dumps(record, indent=1))
+
+
+def read_commit(path: Path) -> Commit | None:
+    """The commit marker of a checkpoint folder; None where there is none that can be read."""
+    try:
+        record = json.loads((path / COMMIT_FILE).read_bytes())
+        return Commit(
+            path=path,
+            iteration=int(record["iteration"]),
+            consumed_samples=int(record["consumed_samples"]),
+            files={
+                str(name): FileRecord(int(entry["bytes"]), int(entry["crc32"]))
+                for name, entry in record["files"].items()
+            },
+            details={
+                key: value for key, value in record.items() if key not in ("iteration", "consumed_samples", "files")
+            },
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def verify(path: Path, *, contents: bool = True) -> list[str]:
+    """What is wrong with a checkpoint, one message per finding; empty when it is whole.
+
+    Reads every byte; with `contents=False` only sizes are compared.
+    """
+    if not path.is_dir():
+        return [f"{path} is not a folder"]
+    if not (path / COMMIT_FILE).exists():
+        return [f"{path} has no {COMMIT_FILE}: it was never finished"]
+    commit = read_commit(path)
+    if commit is None:
+        return [f"{path / COMMIT_FILE} is damaged: it is not a commit marker"]
+    findings = (_verify_file(path / name, record, contents) for name, record in sorted(commit.files.items()))
+    return [finding for finding in findings if finding is not None]
+
+
+def _verify_file(path: Path, expected: FileRecord, contents: bool) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != expected.bytes:
+            return f"{path} is damaged: it has {size} bytes instead of {expected.bytes}"
+        if contents and (found := file_record(path)) != expected:
+            return f"{path} is damaged: its CRC-32 is {found.crc32:08x} instead of {expected.crc32:08x}"
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return None
+
+
+def committed(run: RunDir) -> list[Commit]:
+    """The committed checkpoints of a run, oldest first; files are not looked at."""
+    commits = (read_commit(path) for _, path in run.checkpoint_dirs())
+    return [commit for commit in commits if commit is not None]
+
+
+def latest_valid(run: RunDir, skipped: Callable[[Path, str], None] | None = None) -> Commit | None:
+    """The newest checkpoint that is whole, by a full read. `skipped(path, message)` hears of each that is not."""
+    for _, path in reversed(run.checkpoint_dirs()):
+        findings = verify(path)
+        if not findings:
+            return read_commit(path)
+        if skipped is not None:
+            skipped(path, "; ".join(findings))
+    return None

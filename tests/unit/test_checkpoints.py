@@ -1,0 +1,95 @@
+"""Commit markers: what counts as a checkpoint, and what is found when one is torn or damaged."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.checkpoints import committed, file_record, latest_valid, read_commit, verify, write_commit
+from orchestrator.rundir import RunDir
+
+CONTENT = {"__0_0.distcp": b"weights" * 1000, "common.pt": b"common", "sub/metadata": b""}
+
+
+def make_checkpoint(run: RunDir, iteration: int) -> Path:
+    path = run.checkpoint(iteration)
+    for name, content in CONTENT.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    files = {name: file_record(path / name) for name in CONTENT}
+    write_commit(path, iteration=iteration, consumed_samples=8 * iteration, files=files, config_hash="abc")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "job" / "abcd1234")
+
+
+def test_written_commit_reads_back(run: RunDir) -> None:
+    commit = read_commit(make_checkpoint(run, 5))
+    assert commit is not None
+    assert (commit.iteration, commit.consumed_samples) == (5, 40)
+    assert commit.bytes == sum(len(content) for content in CONTENT.values())
+    assert commit.details == {"config_hash": "abc"}
+    assert verify(commit.path) == []
+
+
+def test_folder_without_marker_is_no_checkpoint(run: RunDir) -> None:
+    make_checkpoint(run, 5)
+    torn = make_checkpoint(run, 10)
+    (torn / "commit.json").unlink()
+    assert [commit.iteration for commit in committed(run)] == [5]
+    assert verify(torn) == [f"{torn} has no commit.json: it was never finished"]
+
+
+def test_damage_is_named_with_file_and_what(run: RunDir) -> None:
+    path = make_checkpoint(run, 5)
+    (path / "__0_0.distcp").write_bytes(b"weights" * 999)
+    (path / "common.pt").write_bytes(b"commom")
+    (path / "sub/metadata").unlink()
+    assert verify(path) == [
+        f"{path}/__0_0.distcp is damaged: it has 6993 bytes instead of 7000",
+        f"{path}/common.pt is damaged: its CRC-32 is 7ce521eb instead of e5ec7051",
+        f"{path}/sub/metadata is missing",
+    ]
+    assert len(verify(path, contents=False)) == 2
+
+
+def test_latest_valid_skips_what_is_not_whole_and_says_so(run: RunDir) -> None:
+    whole = make_checkpoint(run, 5)
+    (make_checkpoint(run, 10) / "common.pt").write_bytes(b"x")
+    (make_checkpoint(run, 15) / "commit.json").write_text("{")
+    said: list[tuple[str, str]] = []
+    commit = latest_valid(run, skipped=lambda path, message: said.append((path.name, message)))
+    assert commit is not None
+    assert commit.path == whole
+    assert [name for name, _ in said] == ["iter_0000015", "iter_0000010"]
+    assert "is not a commit marker" in said[0][1]
+    assert "has 1 bytes instead of 6" in said[1][1]
+
+
+def test_run_without_checkpoints(run: RunDir) -> None:
+    assert committed(run) == []
+    assert latest_valid(run) is None
+
+
+@given(content=st.one_of(st.binary(max_size=60), st.sampled_from([b"[]", b"{}", b"null", b'{"iteration":{}}'])))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_marker_is_read_without_a_traceback(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "commit.json").write_bytes(content)
+    assert read_commit(tmp_path) is None
+    assert "is not a commit marker" in verify(tmp_path)[0]
+
+
+@given(name=st.sampled_from(sorted(CONTENT)), position=st.integers(0, 6999), bit=st.integers(0, 7))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+def test_any_flipped_bit_is_found(run: RunDir, name: str, position: int, bit: int) -> None:
+    path = make_checkpoint(run, 5)
+    content = bytearray(CONTENT[name])
+    if not content:
+        return
+    content[position % len(content)] ^= 1 << bit
+    (path / name).write_bytes(bytes(content))
+    assert len(verify(path)) == 1
