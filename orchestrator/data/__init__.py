@@ -1,0 +1,1 @@
+"""Text to indexed data sets (`python -m orchestrator.data`), and light readers of what they hold."""

@@ -1,0 +1,120 @@
+"""The header of a megatron-core indexed data set, read without numpy.
+
+PREFIX.bin holds token ids, one sequence after another. PREFIX.idx describes it, little-endian:
+
+    magic "MMIDIDX\\0\\0" | version u64 = 1 | dtype code u8 | sequence count u64 | document-index count u64
+    sequence lengths i32[sequences] | byte offsets i64[sequences] | document index i64[documents + 1]
+    | modes i8[sequences], in multimodal data only
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestrator.errors import DataError, UserError
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+DTYPES = {
+    1: ("uint8", 1),
+    2: ("int8", 1),
+    3: ("int16", 2),
+    4: ("int32", 4),
+    5: ("int64", 8),
+    6: ("float64", 8),
+    7: ("float32", 4),
+    8: ("uint16", 2),
+}
+"""dtype code -> name and bytes per token."""
+
+
+@dataclass(frozen=True)
+class IndexHeader:
+    """What an indexed data set holds. `sequences` is what megatron-core splits into train, validation and test."""
+
+    prefix: Path
+    dtype: str
+    itemsize: int
+    sequences: int
+    documents: int
+    tokens: int
+    bin_bytes: int
+
+
+def bin_path(prefix: Path) -> Path:
+    """PREFIX.bin."""
+    return prefix.with_name(prefix.name + ".bin")
+
+
+def idx_path(prefix: Path) -> Path:
+    """PREFIX.idx."""
+    return prefix.with_name(prefix.name + ".idx")
+
+
+def read_index(prefix: Path) -> IndexHeader:
+    """Read the header of PREFIX.idx and check both files' sizes against it.
+
+    Raises UserError when there is no indexed data set at the prefix, DataError when one is torn.
+    """
+    for path in (idx_path(prefix), bin_path(prefix)):
+        if not path.is_file():
+            raise UserError(_missing(prefix, path))
+    path = idx_path(prefix)
+    try:
+        with open(path, "rb") as file:
+            return _read(prefix, path, file)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _missing(prefix: Path, path: Path) -> str:
+    message = f"no indexed data set at {prefix}: {path} does not exist"
+    if prefix.suffix in (".bin", ".idx") and idx_path(prefix.with_suffix("")).is_file():
+        return f"{message}. Write the prefix without the ending: {prefix.with_suffix('')}"
+    if idx_path(prefix).is_file():
+        return f"{message}, though {idx_path(prefix)} does. Copy both files, or tokenize again"
+    return f"{message}. `orchestrator data tokenize` makes one from text"
+
+
+def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:
+    raw = file.read(HEADER.size)
+    if raw[: len(MAGIC)] != MAGIC:
+        raise UserError(f"{path} is not the index of an indexed data set: it does not begin with MMIDIDX")
+    if len(raw) < HEADER.size:
+        raise DataError(f"{path} is torn: it ends inside its header. Tokenize again or copy it anew")
+    _, version, code, sequences, marks = HEADER.unpack(raw)
+    if version != 1 or code not in DTYPES:
+        raise UserError(f"{path} has version {version} and dtype code {code}; only version 1, codes 1 to 8 are known")
+    dtype, itemsize = DTYPES[code]
+    idx_bytes = os.fstat(file.fileno()).st_size
+    expected = HEADER.size + sequences * 12 + marks * 8
+    if marks < 1 or idx_bytes not in (expected, expected + sequences):
+        raise DataError(
+            f"{path} is torn: {sequences} sequences and {marks - 1} documents need {expected} bytes, "
+            f"it has {idx_bytes}. Tokenize again or copy it anew"
+        )
+    tokens = _tokens(file, sequences, itemsize)
+    file.seek(HEADER.size + sequences * 12 + (marks - 1) * 8)
+    (last_mark,) = struct.unpack("<q", file.read(8))
+    bin_bytes = bin_path(prefix).stat().st_size
+    if last_mark != sequences or bin_bytes != tokens * itemsize:
+        raise DataError(
+            f"{bin_path(prefix)} and {path} do not belong together: the index describes {tokens} tokens of "
+            f"{itemsize} bytes, the data has {bin_bytes} bytes. Tokenize again or copy both anew"
+        )
+    return IndexHeader(prefix, dtype, itemsize, sequences, marks - 1, tokens, bin_bytes)
+
+
+def _tokens(file: BinaryIO, sequences: int, itemsize: int) -> int:
+    """All tokens: the last sequence's offset and length say where the data ends."""
+    if sequences == 0:
+        return 0
+    file.seek(HEADER.size + (sequences - 1) * 4)
+    (length,) = struct.unpack("<i", file.read(4))
+    file.seek(HEADER.size + sequences * 4 + (sequences - 1) * 8)
+    (offset,) = struct.unpack("<q", file.read(8))
+    return int(offset) // itemsize + int(length)

@@ -1,0 +1,64 @@
+"""PREFIX.manifest.json: where an indexed data set came from, read and written without numpy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from orchestrator.errors import DataError
+from orchestrator.spec.data import TokenizerSpec
+
+VERSION = 1
+
+
+class Source(BaseModel):
+    """One file that was read."""
+
+    path: str
+    bytes: int
+    modified: float
+    """Seconds since the epoch."""
+
+
+class Manifest(BaseModel):
+    """What tokenization did. Fields that a later version adds are ignored by this one."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    version: int = VERSION
+    tokenizer: TokenizerSpec
+    tokenizer_hash: str
+    vocab_size: int
+    largest_token_id: int
+    """-1 in an empty data set."""
+    dtype: str
+    documents: int
+    tokens: int
+    text_bytes: int
+    """Bytes of input that were read, after decompression."""
+    empty_documents: int
+    """Records without text; they are left out."""
+    skipped_records: int
+    """Records that could not be read (`--on-error skip`); PREFIX.skipped.jsonl lists them."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    sources: list[Source] = Field(default_factory=list)
+    created: float = 0.0
+
+
+def manifest_path(prefix: Path) -> Path:
+    """PREFIX.manifest.json."""
+    return prefix.with_name(prefix.name + ".manifest.json")
+
+
+def read_manifest(prefix: Path) -> Manifest | None:
+    """The manifest of a data set; None for one that another tool made. Raises DataError when it is damaged."""
+    path = manifest_path(prefix)
+    try:
+        return Manifest.model_validate(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, ValidationError) as error:
+        raise DataError(f"{path} is damaged or not a manifest: {error}. Remove it or tokenize again") from error
