@@ -1,0 +1,106 @@
+"""Launch scripts. The only place where shell text is built, and the only importer of jinja2."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from orchestrator.errors import UserError
+from orchestrator.resources import resource_root
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.values import environment_references
+
+RUNTIME_MODULE = "orchestrator.runtime"
+SHIPPED_TEMPLATE = "torchrun.sh.j2"
+
+
+class Quoted(str):
+    """Text that is already quoted for a shell."""
+
+
+def shell_quote(value: object) -> Quoted:
+    """The value as one shell word that means exactly this text. Raises UserError for a NUL, which no shell can hold."""
+    if isinstance(value, Quoted):
+        return value
+    text = str(value)
+    if "\0" in text:
+        raise UserError(f"{text!r} contains a NUL character, which cannot be passed to a program")
+    return Quoted(shlex.quote(text))
+
+
+def render(
+    job: JobSpec,
+    *,
+    run_dir: Path,
+    python: str,
+    from_scratch: bool = False,
+    module: str = RUNTIME_MODULE,
+) -> str:
+    """The script that starts the training of `run_dir` on one machine: a function of its arguments and the template.
+
+    `launch.template` replaces the shipped template; it sees the same variables. Raises UserError when it cannot be read
+    or rendered.
+    """
+    return render_program(
+        job,
+        python=job.launch.python or python,
+        module=module,
+        arguments=[str(run_dir), *(["--from-scratch"] if from_scratch else [])],
+        processes_per_node=job.processes_per_node,
+        nodes=job.launch.nodes,
+    )
+
+
+def render_program(
+    job: JobSpec, *, python: str, module: str, arguments: Sequence[str], processes_per_node: int, nodes: int = 1
+) -> str:
+    """The script that starts any program of ours on several processes, with the environment of the job."""
+    source = Path(job.launch.template) if job.launch.template else resource_root("templates") / SHIPPED_TEMPLATE
+    context: dict[str, Any] = {
+        "environment": script_environment(job, processes_per_node),
+        "python": python,
+        "module": module,
+        "arguments": list(arguments),
+        "nodes": nodes,
+        "processes_per_node": processes_per_node,
+    }
+    # What a template forgets to quote is quoted all the same: `finalize` sees every expression.
+    engine = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        finalize=shell_quote,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    engine.filters["shell_quote"] = shell_quote
+    try:
+        return engine.from_string(source.read_text(encoding="utf-8")).render(context)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the launch template {source} cannot be read: {error}") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise UserError(f"{source}:{error.lineno}: the launch template is wrong: {error.message}") from error
+    except jinja2.UndefinedError as error:
+        raise UserError(
+            f"the launch template {source} uses something that does not exist: {error.message}.\n"
+            f"      It may use: {', '.join(sorted(context))}"
+        ) from error
+    except jinja2.TemplateError as error:
+        raise UserError(f"the launch template {source} cannot be rendered: {error}") from error
+
+
+def script_environment(job: JobSpec, processes_per_node: int) -> list[tuple[str, str]]:
+    """Variables that the script exports, sorted: our defaults, then what `launch.env` says.
+
+    A value with `${env:NAME}` is left out: it must not be written down, so the training program sets it for itself.
+    """
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONUNBUFFERED": "1"}
+    threads = job.runtime.threads_per_rank or (1 if processes_per_node > 1 else None)
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    environment |= {name: value for name, value in job.launch.env.items() if not environment_references(value)}
+    return sorted(environment.items())

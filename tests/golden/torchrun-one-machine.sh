@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Starts the training processes of one run on this machine. Rendered by orchestrator; every value is quoted.
+# Values of launch.env that refer to ${env:NAME} are not in here: the training program reads them from its environment.
+set -euo pipefail
+
+: "${ORCHESTRATOR_LAUNCH_ID:=$(date +%Y%m%d-%H%M%S)-by-hand}"
+export ORCHESTRATOR_LAUNCH_ID
+
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export NCCL_DEBUG=WARN
+export NOTE='it'"'"'s $HOME; `id` "x"'
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+
+exec /usr/bin/python3.11 -m torch.distributed.run \
+  --standalone \
+  --nproc-per-node 2 \
+  -m orchestrator.runtime \
+  '/scratch/my runs/tiny/0123abcd'

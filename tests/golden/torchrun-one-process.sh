@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Starts the training processes of one run on this machine. Rendered by orchestrator; every value is quoted.
+# Values of launch.env that refer to ${env:NAME} are not in here: the training program reads them from its environment.
+set -euo pipefail
+
+: "${ORCHESTRATOR_LAUNCH_ID:=$(date +%Y%m%d-%H%M%S)-by-hand}"
+export ORCHESTRATOR_LAUNCH_ID
+
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export PYTHONUNBUFFERED=1
+
+exec '/opt/my python/bin/python' -m torch.distributed.run \
+  --standalone \
+  --nproc-per-node 1 \
+  -m orchestrator.runtime \
+  '/scratch/my runs/tiny/0123abcd'

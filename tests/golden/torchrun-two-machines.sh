@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Starts the training processes of one run on this machine. Rendered by orchestrator; every value is quoted.
+# Values of launch.env that refer to ${env:NAME} are not in here: the training program reads them from its environment.
+set -euo pipefail
+
+: "${MASTER_ADDR:?set MASTER_ADDR to the address of the first machine}"
+: "${NODE_RANK:?set NODE_RANK to 0 on the first machine, 1 on the second, and so on}"
+: "${ORCHESTRATOR_LAUNCH_ID:?set ORCHESTRATOR_LAUNCH_ID to the same new word on every machine}"
+export ORCHESTRATOR_LAUNCH_ID
+
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=6
+export PYTHONUNBUFFERED=1
+
+exec /usr/bin/python3.11 -m torch.distributed.run \
+  --nnodes 2 \
+  --node-rank "${NODE_RANK}" \
+  --rdzv-backend c10d \
+  --rdzv-endpoint "${MASTER_ADDR}:${MASTER_PORT:-29500}" \
+  --rdzv-id "${ORCHESTRATOR_LAUNCH_ID}" \
+  --nproc-per-node 4 \
+  -m orchestrator.runtime \
+  '/scratch/my runs/tiny/0123abcd'
