@@ -91,7 +91,7 @@ def build_app(typed: str | None) -> typer.Typer:
     """The whole command tree, in which only the command `typed` is more than its name and summary."""
     app = typer.Typer(
         name="orchestrator",
-        help="Declarative training of transformers on GPU clusters: one YAML spec, checked, planned, launched, resumed.",
+        help="Train transformers on GPU clusters from one YAML spec: checked, planned, launched and resumed.",
         epilog="Start with: orchestrator init, then orchestrator run job.yaml",
         no_args_is_help=True,
         add_completion=False,

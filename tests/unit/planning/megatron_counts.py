@@ -1,0 +1,111 @@
+"""Build GPT models with megatron-core, without memory, and count their parameters.
+
+Reads JSON cases on standard input ({"model", "ffn_size", "positions", "padded_vocab", "tp", "pp", "vp"}; `model` is a
+full ModelSpec) and prints, for each, the parameters of every (tensor, pipeline) rank as [[tp, pp, count], …]. A program
+of its own, because it tells torch that CUDA tensors live on the "meta" device.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+
+class Norm(torch.nn.Module):
+    """Has the parameters of a LayerNorm or RMSNorm; is never run."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size))
+        if config.normalization == "LayerNorm":
+            self.bias = torch.nn.Parameter(torch.empty(hidden_size))
+
+
+def config_of(case: dict[str, Any]) -> TransformerConfig:
+    model = case["model"]
+    gated = model["activation"] == "swiglu"
+    return TransformerConfig(
+        num_layers=model["num_layers"],
+        hidden_size=model["hidden_size"],
+        num_attention_heads=model["num_attention_heads"],
+        num_query_groups=model["num_query_groups"],
+        kv_channels=model["kv_channels"],
+        ffn_hidden_size=case["ffn_size"],
+        normalization=model["normalization"],
+        gated_linear_unit=gated,
+        activation_func=torch.nn.functional.silu if gated else torch.nn.functional.gelu,
+        add_bias_linear=model["add_bias_linear"],
+        add_qkv_bias=model["add_qkv_bias"],
+        qk_layernorm=model["qk_layernorm"],
+        tensor_model_parallel_size=case["tp"],
+        pipeline_model_parallel_size=case["pp"],
+        virtual_pipeline_model_parallel_size=case["vp"],
+        pipeline_dtype=torch.float32,
+        use_cpu_initialization=True,
+        perform_initialization=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,
+    )
+
+
+def build(case: dict[str, Any], config: TransformerConfig, chunk: int | None) -> GPTModel:
+    model = case["model"]
+    spec = get_gpt_layer_local_spec(qk_layernorm=model["qk_layernorm"])
+    spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
+    if model["qk_layernorm"]:
+        attention = spec.submodules.self_attention.submodules
+        attention.q_layernorm = attention.k_layernorm = Norm
+    layers = get_num_layers_to_build(config, vp_stage=chunk)
+    return GPTModel(
+        config,
+        TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm),
+        vocab_size=case["padded_vocab"],
+        max_sequence_length=case["positions"],
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+        position_embedding_type=model["position_embedding_type"],
+        share_embeddings_and_output_weights=not model["untie_embeddings_and_output_weights"],
+        vp_stage=chunk,
+    )
+
+
+def count(case: dict[str, Any]) -> list[list[int]]:
+    config = config_of(case)
+    counts = []
+    for rank in range(case["tp"] * case["pp"]):
+        dist.init_process_group("fake", rank=rank, world_size=case["tp"] * case["pp"], store=FakeStore())
+        parallel_state.initialize_model_parallel(case["tp"], case["pp"], case["vp"], create_gloo_process_groups=False)
+        with torch.device("meta"):
+            chunks = (
+                [build(case, config, chunk) for chunk in range(case["vp"] or 1)]
+                if case["vp"]
+                else [build(case, config, None)]
+            )
+        parameters = sum(p.numel() for chunk in chunks for p in chunk.parameters())
+        counts.append(
+            [
+                parallel_state.get_tensor_model_parallel_rank(),
+                parallel_state.get_pipeline_model_parallel_rank(),
+                parameters,
+            ]
+        )
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    return counts
+
+
+if __name__ == "__main__":
+    torch.cuda.current_device = lambda: torch.device("meta")  # type: ignore[assignment,return-value]
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
+    print(json.dumps([count(case) for case in json.load(sys.stdin)]))

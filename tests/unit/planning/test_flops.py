@@ -1,0 +1,63 @@
+"""Model FLOPs against the published formula, and device peaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.planning.flops import model_flops, peak_flops
+
+
+@given(
+    layers=st.integers(1, 100),
+    heads=st.integers(1, 64),
+    width=st.integers(1, 128),
+    seq=st.integers(1, 8192),
+    vocab=st.integers(1, 200_000),
+    tokens=st.integers(1, 10**7),
+)
+def test_the_published_formula(
+    make_job: Any, layers: int, heads: int, width: int, seq: int, vocab: int, tokens: int
+) -> None:
+    h = heads * width
+    job = make_job(model={"num_layers": layers, "hidden_size": h, "num_attention_heads": heads, "seq_length": seq})
+    expected = tokens * (72 * layers * h**2 + 12 * layers * h * seq + 6 * vocab * h)
+    assert model_flops(job, tokens, vocab) == float(expected)
+
+
+def test_grouped_queries_and_a_gate(make_job: Any) -> None:
+    job = make_job(
+        model={
+            "num_layers": 1,
+            "num_query_groups": 2,
+            "kv_channels": 32,
+            "ffn_hidden_size": 100,
+            "activation": "swiglu",
+        }
+    )
+    h, query, key, ffn, seq, vocab = 64, 4 * 32, 2 * 32, 100, 32, 512
+    forward = 2 * (h * query + 2 * h * key + query * h + 3 * h * ffn + 2 * query * seq + vocab * h)
+    assert model_flops(job, 10, vocab) == 10 * 3 * forward
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bf16", 989e12),
+        ("NVIDIA H100 PCIe", "bf16", 756e12),
+        ("NVIDIA H200", "fp16", 989e12),
+        ("NVIDIA GH200 480GB", "bf16", 989e12),
+        ("NVIDIA H20", "bf16", 148e12),
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
+        ("NVIDIA A100-SXM4-80GB", "fp32", 19.5e12),
+        ("Tesla T4", "fp16", 65e12),
+        ("Tesla T4", "bf16", None),
+        ("NVIDIA RTX A4000", "bf16", None),
+        ("cpu", "fp32", None),
+    ],
+)
+def test_peaks(name: str, dtype: str, peak: float | None) -> None:
+    assert peak_flops(name, dtype) == peak

@@ -1,0 +1,55 @@
+"""Vocabulary size and padding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import SpecError, UserError
+from orchestrator.planning.vocabulary import Vocabulary, padded_vocab_size, vocabulary
+
+
+@pytest.mark.parametrize(
+    ("size", "divisible_by", "tp", "padded"),
+    [(50257, 128, 2, 50432), (50257, 128, 1, 50304), (128, 128, 1, 128), (129, 128, 1, 256), (1, 1, 1, 1)],
+)
+def test_padding(size: int, divisible_by: int, tp: int, padded: int) -> None:
+    assert padded_vocab_size(size, divisible_by, tp) == padded
+
+
+def test_the_tokenizers_size_is_the_default(make_job: Any) -> None:
+    job = make_job(model={"vocab_size": None}, data={"random_tokens": False, "blend": ["a"]})
+    assert vocabulary(job) == Vocabulary(size=257, padded_size=384, tokenizer_size=257)
+
+
+def test_a_written_size_may_be_larger(make_job: Any) -> None:
+    job = make_job(model={"vocab_size": 300}, data={"random_tokens": False, "blend": ["a"]})
+    assert vocabulary(job) == Vocabulary(size=300, padded_size=384, tokenizer_size=257)
+
+
+def test_a_written_size_below_the_tokenizers_is_refused(make_job: Any) -> None:
+    job = make_job(model={"vocab_size": 256}, data={"random_tokens": False, "blend": ["a"]})
+    with pytest.raises(SpecError) as caught:
+        vocabulary(job)
+    [problem] = caught.value.problems
+    assert problem.paths[0] == "model.vocab_size"
+    assert "256 is smaller than the tokenizer's 257 tokens" in problem.message
+
+
+def test_random_tokens_need_no_tokenizer(make_job: Any) -> None:
+    assert vocabulary(make_job(model={"vocab_size": 100})).tokenizer_size is None
+
+
+def test_a_tokenizer_that_is_not_here(make_job: Any, tmp_path: Path) -> None:
+    data = {
+        "random_tokens": False,
+        "blend": ["a"],
+        "tokenizer": {"type": "wordpiece", "path": str(tmp_path / "vocab.txt")},
+    }
+    assert vocabulary(make_job(data=data)).size == 300
+    with pytest.raises(UserError, match=r"vocab\.txt"):
+        vocabulary(make_job(model={"vocab_size": None}, data=data))
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    assert vocabulary(make_job(data=data)).tokenizer_size == 6
