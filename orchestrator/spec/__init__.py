@@ -1,0 +1,1 @@
+"""The job spec: what a person writes, typed, checked and frozen."""
