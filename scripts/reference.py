@@ -1,0 +1,183 @@
+"""Write docs/reference/ from the code: the job spec from its models, the commands from their own help.
+
+    python scripts/reference.py
+
+A test compares the pages with what this would write, so they cannot go stale.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel
+
+from orchestrator.cli.main import COMMANDS, build_app
+from orchestrator.spec.job import JobSpec
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+NOTE = "<!-- Written by `make docs`; edit the docstrings in the code instead. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """File name -> content of every reference page."""
+    return {"job-spec.md": spec_page(), "commands.md": commands_page()}
+
+
+def spec_page() -> str:
+    """Every key of a job spec: type, default and meaning."""
+    schema = JobSpec.model_json_schema()
+    parts = [
+        NOTE,
+        "# The job spec\n\n",
+        "One YAML file describes one job. Unknown keys are refused. `orchestrator schema` prints the same as a JSON\n"
+        "schema, for editors.\n\n",
+    ]
+    top_level = [name for name, field in schema["properties"].items() if _section_of(field) is None]
+    parts.append(_field_table(JobSpec, schema, only=top_level))
+    for name, field in schema["properties"].items():
+        section = _section_of(field)
+        if section is not None:
+            parts.extend(_section_parts(name, section, schema, depth=2))
+    return "".join(parts).rstrip() + "\n"
+
+
+def _section_parts(path: str, section: str, schema: dict[str, Any], depth: int) -> Iterator[str]:
+    definition = schema["$defs"][section]
+    model = _models()[section]
+    yield f"{'#' * depth} `{path}`\n\n{_prose(definition['description'])}\n\n"
+    yield _field_table(model, definition)
+    described = set()
+    for name, field in definition["properties"].items():
+        nested = _section_of(field)
+        if nested is not None and nested not in described:
+            described.add(nested)
+            yield from _section_parts(f"{path}.{name}", nested, schema, depth + 1)
+
+
+def _models() -> dict[str, type[BaseModel]]:
+    found: dict[str, type[BaseModel]] = {}
+    pending: list[type[BaseModel]] = [BaseModel]
+    while pending:
+        for model in pending.pop().__subclasses__():
+            found[model.__name__] = model
+            pending.append(model)
+    return found
+
+
+def _section_of(field: dict[str, Any]) -> str | None:
+    """The definition that a field's schema leads to, directly, in a list, or as one of several choices."""
+    if "$ref" in field:
+        return str(field["$ref"]).rpartition("/")[2]
+    parts = [*field.get("anyOf", []), *([field["items"]] if "items" in field else [])]
+    return next((found for part in parts if (found := _section_of(part))), None)
+
+
+def _field_table(model: type[BaseModel], schema: dict[str, Any], only: list[str] | None = None) -> str:
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in schema["properties"].items():
+        if only is None or name in only:
+            cells = [f"`{name}`", _type_text(field), _default(model, name), field.get("description", "")]
+            rows.append("| " + " | ".join(_prose(cell).replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n\n"
+
+
+def _default(model: type[BaseModel], name: str) -> str:
+    field = model.model_fields[name]
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, BaseModel):
+        return ""
+    return f"`{json.dumps(value)}`"
+
+
+def _type_text(schema: dict[str, Any]) -> str:
+    if "examples" in schema:
+        return "like " + ", ".join(f"`{example}`" for example in schema["examples"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    choices = [choice for choice in schema.get("anyOf", []) if choice.get("type") != "null"]
+    if choices:
+        return " or ".join(dict.fromkeys(_type_text(choice) for choice in choices))
+    kind = schema.get("type")
+    if kind == "array":
+        return f"list of {_type_text(schema.get('items', {}))}"
+    if kind == "object":
+        return "mapping"
+    if kind == "boolean":
+        return "`true`, `false`"
+    if "$ref" in schema or kind is None:
+        return "section"
+    bounds = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    # A bound that only keeps a number inside the machine's integers tells a reader nothing.
+    given = {key: schema[key] for key in bounds if abs(schema.get(key, 2**31)) < 2**31 - 1}
+    limits = " and ".join(f"{bounds[key]} {value:g}" for key, value in given.items())
+    return f"{'text' if kind == 'string' else kind} {limits}".strip()
+
+
+def commands_page() -> str:
+    """Every command with its help, arguments and options."""
+    parts = [
+        NOTE,
+        "# Commands\n\n",
+        "Exit codes: 0 done, 1 the job failed, 2 the input is wrong.\n\n",
+    ]
+    for entry in COMMANDS:
+        command = typer.main.get_command(build_app(entry.name)).commands[entry.name]  # type: ignore[attr-defined]
+        parts.extend(_command_parts(f"orchestrator {entry.name}", command, depth=2))
+    return "".join(parts).rstrip() + "\n"
+
+
+def _command_parts(path: str, command: Any, depth: int) -> Iterator[str]:
+    yield f"{'#' * depth} `{path}`\n\n{_help_text(command.help or '')}"
+    rows = [row for parameter in command.params if (row := _parameter_row(parameter))]
+    if rows:
+        yield "\n".join(["| | | default |", "|---|---|---|", *rows]) + "\n\n"
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _command_parts(f"{path} {name}", child, depth + 1)
+
+
+def _help_text(text: str) -> str:
+    """Prose as it is; what follows a line like "Example:" as a block of code."""
+    prose, _, example = text.replace("\b\n", "").partition("Example")
+    shown = _prose(prose) + "\n\n"
+    lines = example.partition("\n")[2].strip("\n")
+    return shown + (f"```\n{_dedent(lines)}\n```\n\n" if lines else "")
+
+
+def _dedent(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
+
+
+def _parameter_row(parameter: Any) -> str | None:
+    if getattr(parameter, "hidden", False) or parameter.name == "help":
+        return None
+    if parameter.opts[0].startswith("-"):
+        metavar = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
+        label = ", ".join(parameter.opts) + metavar
+        label += "".join(f" / {option}" for option in parameter.secondary_opts)
+    else:
+        label = str(parameter.metavar or parameter.name.upper())
+    default = "required" if parameter.required else ""
+    if parameter.default not in (None, False, (), []) and not callable(parameter.default) and not parameter.required:
+        default = f"`{parameter.default}`"
+    cells = [f"`{label}`", _prose(parameter.help or ""), default]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _prose(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for page, content in pages().items():
+        (REFERENCE / page).write_text(content)
+        sys.stdout.write(f"docs/reference/{page}\n")
