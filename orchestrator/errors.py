@@ -12,6 +12,8 @@ OrchestratorError            anything a person should read as one message, witho
     └── DataError            a data set does not hold what the job needs
 """
 
+# ruff: noqa: N818 - these names say what happened; a suffix would only repeat the base class
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -57,7 +59,7 @@ class DataError(JobError):
     """A data set does not hold what the job needs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Location:
     """Where a value was written. `line` and `column` count from 1; None for a value that was not in a file."""
 
@@ -76,7 +78,8 @@ class Location:
 class Problem:
     """One thing that is wrong with a spec.
 
-    `paths` are dotted field paths ("parallelism.tensor_model_parallel_size"), the one to point at first.
+    `paths` are dotted field paths ("parallelism.tensor_model_parallel_size"), the one to point at first. `hint` is the
+    way out; it may have several lines.
     """
 
     message: str
@@ -85,9 +88,9 @@ class Problem:
     location: Location | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class SpecError(UserError):
-    """A job spec is wrong. Holds every problem found, in the order of their places in the file."""
+    """A job spec is wrong. Holds every problem found, in the order of their places in the files."""
 
     problems: list[Problem] = field(default_factory=list)
 
@@ -95,17 +98,29 @@ class SpecError(UserError):
         return "\n\n".join(render_problem(problem) for problem in self.problems)
 
 
+_EXCERPT_WIDTH = 100
+_GUTTER = 5
+
+
 def render_problem(problem: Problem) -> str:
     """The problem as a person reads it: place, message, the line with a caret, the way out."""
-    lines = []
     field_name = f"{problem.paths[0]}: " if problem.paths else ""
     place = f"{problem.location}: " if problem.location else ""
-    lines.append(f"{place}{field_name}{problem.message}")
+    lines = [f"{place}{field_name}{problem.message}"]
     location = problem.location
     if location and location.excerpt is not None and location.line is not None and location.column is not None:
-        gutter = f"{location.line:>5} | "
-        lines.append(gutter + location.excerpt)
-        lines.append(" " * (len(gutter) - 2) + "| " + " " * (location.column - 1) + "^")
+        excerpt, caret = _window(location.excerpt, location.column - 1)
+        lines.append(f"{location.line:>{_GUTTER}} | {excerpt}")
+        lines.append(f"{'':>{_GUTTER}} | {' ' * caret}^")
     if problem.hint:
-        lines.append(f"      {problem.hint}")
+        lines.extend(f"{'':>{_GUTTER}} = {line}" for line in problem.hint.splitlines())
     return "\n".join(lines)
+
+
+def _window(text: str, caret: int) -> tuple[str, int]:
+    """The part of a line around the caret that fits a terminal, with nothing in it that could move the cursor."""
+    text = "".join(character if character.isprintable() else " " for character in text)
+    start = max(0, caret - _EXCERPT_WIDTH // 2) if len(text) > _EXCERPT_WIDTH else 0
+    shown = text[start : start + _EXCERPT_WIDTH]
+    before, after = "…" if start else "", "…" if start + _EXCERPT_WIDTH < len(text) else ""
+    return before + shown.rstrip() + after, caret - start + len(before)

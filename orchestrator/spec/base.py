@@ -12,4 +12,5 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         protected_namespaces=(),
         validate_default=False,
+        allow_inf_nan=False,
     )

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Positive
+from orchestrator.spec.values import Positive, PositiveNumber, Seed, Size, Text
 
 
 class BlendEntry(Section):
     """One source of a blend."""
 
-    path: str
+    path: Text
     """Prefix of an indexed data set: PREFIX.bin and PREFIX.idx."""
-    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    weight: PositiveNumber = 1.0
     """Share of the samples drawn from this source, relative to the other weights."""
 
 
@@ -37,7 +37,7 @@ def _is_number(item: Any) -> bool:
         return False
     try:
         float(item)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
@@ -66,9 +66,10 @@ class TokenizerSpec(Section):
 
     type: Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"] = "byte_level"
     """The kind of tokenizer."""
-    path: str | None = None
-    """huggingface: tokenizer.json or its folder; sentencepiece: the .model; wordpiece: vocab.txt; gpt2_bpe: vocab.json."""
-    merges: str | None = None
+    path: Text | None = None
+    """huggingface: tokenizer.json or its folder; sentencepiece: the .model file; wordpiece: vocab.txt;
+    gpt2_bpe: vocab.json."""
+    merges: Text | None = None
     """gpt2_bpe: merges.txt."""
 
 
@@ -87,11 +88,11 @@ class DataSpec(Section):
     """Random token ids instead of data: for benchmarks."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """The tokenizer that made the data."""
-    cache_dir: str | None = None
+    cache_dir: Text | None = None
     """Where sample indices are cached; `<runs_dir>/.cache/index` by default."""
-    seed: int = 1234
+    seed: Seed = 1234
     """Seed of the shuffle: the order of samples depends on this and on nothing else."""
-    num_workers: Annotated[int, Field(ge=0)] | None = None
+    num_workers: Size | None = None
     """Loader processes per rank; 2 on a GPU and 0 on the CPU by default."""
     reset_position_ids: bool = False
     """Restart positions after each end of document."""

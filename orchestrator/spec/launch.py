@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Positive
+from orchestrator.spec.values import Positive, ReferringText, Text, VariableName
 
 
 class LaunchSpec(Section):
@@ -17,11 +15,11 @@ class LaunchSpec(Section):
     """Machines."""
     gpus_per_node: Positive | None = None
     """Processes per machine; TP · PP · CP · DP / nodes by default."""
-    runs_dir: str = "runs"
+    runs_dir: Text = "runs"
     """Folder of run directories, relative to where the command is started."""
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(default_factory=dict)
+    env: dict[VariableName, ReferringText] = Field(default_factory=dict)
     """Environment of every process. Values may hold ${env:NAME}."""
-    python: str | None = None
+    python: Text | None = None
     """Python of the training processes; the one that runs the command by default."""
-    template: str | None = None
+    template: Text | None = None
     """A launch template of your own instead of the shipped one."""

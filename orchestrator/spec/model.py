@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Fraction, Positive
+from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Text, refuse_bool
 
 
 class ModelSpec(Section):
@@ -15,7 +15,7 @@ class ModelSpec(Section):
 
     architecture: Literal["gpt"] = "gpt"
     """The family: `gpt` is a decoder."""
-    preset: str | None = None
+    preset: Text | None = None
     """A named architecture to start from; `orchestrator schema --presets` lists them."""
     num_layers: Positive
     """Transformer layers."""
@@ -39,13 +39,13 @@ class ModelSpec(Section):
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
     position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
     """How positions are told apart."""
-    rotary_percent: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    rotary_percent: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
     """Part of each head that is rotated."""
     rotary_base: Positive = 10000
     """Base of the rotary frequencies."""
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     """The norm before attention, before the MLP and after the last layer."""
-    norm_epsilon: Annotated[float, Field(gt=0.0)] = 1e-5
+    norm_epsilon: PositiveNumber = 1e-5
     """Added to the variance in each norm."""
     activation: Literal["gelu", "swiglu"] = "gelu"
     """The MLP's activation; `swiglu` has a gate of the same width."""
@@ -61,7 +61,7 @@ class ModelSpec(Section):
     """Dropout on the residual branches and embeddings."""
     attention_dropout: Fraction = 0.0
     """Dropout on attention weights."""
-    init_method_std: Annotated[float, Field(gt=0.0)] = 0.02
+    init_method_std: PositiveNumber = 0.02
     """Standard deviation of the initial weights; layers that write to the residual stream use std / sqrt(2 L)."""
 
     @property

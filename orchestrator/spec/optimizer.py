@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import NonNegative
+from orchestrator.spec.values import NonNegative, PositiveNumber, refuse_bool
 
-Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(refuse_bool)]
 
 
 class OptimizerSpec(Section):
@@ -17,7 +17,7 @@ class OptimizerSpec(Section):
 
     name: Literal["adam"] = "adam"
     """The optimizer."""
-    lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+    lr: PositiveNumber
     """Peak learning rate."""
     min_lr: NonNegative = 0.0
     """Learning rate at the end of the decay."""
@@ -27,7 +27,7 @@ class OptimizerSpec(Section):
     """Decay of the first moment."""
     adam_beta2: Beta = 0.999
     """Decay of the second moment."""
-    adam_eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    adam_eps: PositiveNumber = 1e-8
     """Added to the root of the second moment."""
     clip_grad: NonNegative = 1.0
     """Largest global L2 norm of the gradient; 0 turns clipping off."""

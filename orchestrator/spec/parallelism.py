@@ -15,7 +15,7 @@ class ParallelismSpec(Section):
     """PP: the layers are split into this many stages (1F1B schedule)."""
     virtual_pipeline_model_parallel_size: Positive | None = None
     """VP: model chunks per stage (interleaved schedule)."""
-    sequence_parallel: bool | int = False
+    sequence_parallel: bool | Positive = False
     """SP: shard what lies between the tensor-parallel regions along the sequence. Its degree is TP, so an integer
     is accepted only if it equals TP."""
     context_parallel_size: Positive = 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Positive
+from orchestrator.spec.values import Positive, PositiveNumber
 
 
 class PrecisionSpec(Section):
@@ -17,11 +15,11 @@ class PrecisionSpec(Section):
     """Format of weights and activations; the optimizer always keeps fp32 copies."""
     grad_reduce_in_fp32: bool = True
     """Accumulate and reduce gradients in fp32."""
-    loss_scale: Annotated[float, Field(gt=0.0)] | None = None
+    loss_scale: PositiveNumber | None = None
     """fp16: a fixed loss scale."""
-    initial_loss_scale: Annotated[float, Field(gt=0.0)] = 2.0**32
+    initial_loss_scale: PositiveNumber = 2.0**32
     """fp16: the first dynamic loss scale."""
-    min_loss_scale: Annotated[float, Field(gt=0.0)] = 1.0
+    min_loss_scale: PositiveNumber = 1.0
     """fp16: the smallest dynamic loss scale."""
     loss_scale_window: Positive = 1000
     """fp16: good steps before the scale doubles."""

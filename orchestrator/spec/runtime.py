@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Duration, Positive
+from orchestrator.spec.values import Duration, Positive, Seed
 
 
 class RuntimeSpec(Section):
@@ -15,7 +15,7 @@ class RuntimeSpec(Section):
     """`auto` takes CUDA where there is one."""
     layers: Literal["auto", "torch", "transformer_engine"] = "auto"
     """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed."""
-    seed: int = 1234
+    seed: Seed = 1234
     """Seed of initial weights and dropout."""
     deterministic: bool = False
     """Ask for deterministic GPU kernels (slower); the CPU always is."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Count, Fraction, NonNegative
+from orchestrator.spec.values import Count, Fraction, NonNegative, NonNegativeCount
 
 
 class ScheduleSpec(Section):
@@ -25,9 +23,9 @@ class ScheduleSpec(Section):
     """Steps over which the rate decays; the whole training by default."""
     lr_decay_samples: Count | None = None
     """The same in sequences."""
-    lr_warmup_iters: Annotated[int, Field(ge=0)] | None = None
+    lr_warmup_iters: NonNegativeCount | None = None
     """Steps of linear warm-up; at most one of the three warm-ups is written."""
-    lr_warmup_samples: Annotated[int, Field(ge=0)] | None = None
+    lr_warmup_samples: NonNegativeCount | None = None
     """The same in sequences."""
     lr_warmup_fraction: Fraction | None = None
     """The same as a part of the decay."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Positive
+from orchestrator.spec.values import Positive, ReferringText, Text
 
 
 class TrackingSpec(Section):
@@ -13,11 +13,11 @@ class TrackingSpec(Section):
 
     mlflow: bool = True
     """Send to MLflow."""
-    uri: str | None = None
+    uri: ReferringText | None = None
     """MLflow tracking server; a sqlite store in the runs folder by default. May hold ${env:NAME}."""
-    experiment: str | None = None
+    experiment: Text | None = None
     """MLflow experiment; the job's name by default."""
-    tags: dict[str, str] = Field(default_factory=dict)
+    tags: dict[Text, Text] = Field(default_factory=dict)
     """Tags of the MLflow run."""
     log_interval: Positive = 1
     """Steps between metric lines."""

@@ -6,24 +6,37 @@ import os
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from orchestrator.errors import UserError
 
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBgGtT]?)")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBgGtT]?)", re.ASCII)
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+
+MAX_SIZE = 2**31 - 1
+"""Sizes and seeds fit in 32 bits: what is larger is a slip, and would overflow further on."""
+MAX_COUNT = 2**62
+"""Samples, tokens and seconds fit in 64 bits."""
+
+
+def refuse_bool(value: Any) -> Any:
+    """Pydantic takes true for 1; nobody means that."""
+    if isinstance(value, bool):
+        raise ValueError(f"expects a number, not {str(value).lower()}")
+    return value
 
 
 def parse_duration(value: Any) -> Any:
     """Seconds from `90`, `30m`, `4h`, `1d12h`; anything else is returned for pydantic to refuse."""
+    refuse_bool(value)
     if not isinstance(value, str):
         return value
     text = value.strip().lower()
-    if text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= 20:
         return int(text)
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text) if len(text) <= 40 else None
     if not text or match is None:
         raise ValueError("a duration is a number of seconds or like 30s, 15m, 4h, 1d12h")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
@@ -32,9 +45,10 @@ def parse_duration(value: Any) -> Any:
 
 def parse_count(value: Any) -> Any:
     """An integer from `1000`, `250k`, `1.5B`; a fraction of one is refused."""
+    refuse_bool(value)
     if not isinstance(value, str):
         return value
-    match = _COUNT.fullmatch(value.strip().replace("_", "").replace(",", ""))
+    match = _COUNT.fullmatch(value.strip().replace("_", "").replace(",", "")) if len(value) <= 40 else None
     if match is None:
         raise ValueError("a count is an integer or like 250k, 10M, 1.5B, 2T")
     number, unit = match.groups()
@@ -48,8 +62,8 @@ def parse_count(value: Any) -> Any:
 
 Duration = Annotated[
     int,
+    Field(gt=0, le=MAX_COUNT),
     BeforeValidator(parse_duration),
-    Field(gt=0),
     WithJsonSchema(
         {
             "anyOf": [
@@ -64,8 +78,8 @@ Duration = Annotated[
 
 Count = Annotated[
     int,
+    Field(gt=0, le=MAX_COUNT),
     BeforeValidator(parse_count),
-    Field(gt=0),
     WithJsonSchema(
         {
             "anyOf": [
@@ -78,12 +92,69 @@ Count = Annotated[
 ]
 """A positive whole number; written as `1000`, `250k`, `10M`, `1.5B`, `2T`."""
 
+NonNegativeCount = Annotated[
+    int,
+    Field(ge=0, le=MAX_COUNT),
+    BeforeValidator(parse_count),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": r"^\s*\d[\d_,]*(\.\d+)?\s*[kKmMbBgGtT]?\s*$"},
+            ],
+            "examples": [0, "250k"],
+        }
+    ),
+]
+"""The same, or 0."""
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 """A name that is safe as a folder name: letters, digits, `.`, `_`, `-`; at most 80."""
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""A name that a shell accepts for a variable: letters, digits and `_`, not starting with a digit."""
+
+Size = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(refuse_bool)]
+"""A whole number from 0."""
+
+Positive = Annotated[int, Field(gt=0, le=MAX_SIZE), BeforeValidator(refuse_bool)]
+"""A whole number from 1."""
+
+Seed = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(refuse_bool)]
+"""A seed that every random number generator in use accepts."""
+
+PositiveNumber = Annotated[float, Field(gt=0.0), BeforeValidator(refuse_bool)]
+NonNegative = Annotated[float, Field(ge=0.0), BeforeValidator(refuse_bool)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(refuse_bool)]
+
+
+def _check_text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no path or variable can")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("holds half of a surrogate pair, which is not text")
+    return text
+
+
+def _check_no_references(text: str) -> str:
+    if "${" in text:
+        raise ValueError("${env:NAME} is resolved in launch.env and tracking.uri only")
+    return _check_text(text)
+
+
+def _check_references(text: str) -> str:
+    rest = _ENV_REFERENCE.sub("", text)
+    if "${" in rest:
+        part = rest[rest.index("${") :].partition("}")
+        raise ValueError(f"{''.join(part[:2])!r} is not a reference: write ${{env:NAME}}, with a variable's name")
+    return _check_text(text)
+
+
+Text = Annotated[str, AfterValidator(_check_no_references)]
+"""Text that stands for itself."""
+
+ReferringText = Annotated[str, AfterValidator(_check_references)]
+"""Text that may hold `${env:NAME}`: kept as written, resolved on the node by `resolve_environment`."""
 
 
 def environment_references(text: str) -> list[str]:
