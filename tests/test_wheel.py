@@ -1,0 +1,136 @@
+"""The wheel works outside the repository, in an environment that holds its declared light dependencies and no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Installation:
+    """An environment with the wheel in it, and a folder to work in."""
+
+    def __init__(self, environment: Path, folder: Path) -> None:
+        self.environment = environment
+        self.folder = folder
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run `orchestrator ARGUMENTS` and check its exit code."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        command = self.environment / "bin" / "orchestrator"
+        finished = subprocess.run(
+            [command, *arguments], cwd=self.folder, env=variables, capture_output=True, text=True, timeout=60
+        )
+        assert finished.returncode == code, finished.stdout + finished.stderr
+        return finished
+
+    def python(self, program: str) -> str:
+        """What a Python program prints in the environment."""
+        interpreter = self.environment / "bin" / "python"
+        return subprocess.run(
+            [interpreter, "-c", program], cwd=self.folder, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The wheel, built from this tree and installed with nothing but what it declares."""
+    built = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", built, ROOT], check=True, timeout=120
+    )
+    (wheel,) = built.glob("*.whl")
+
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, with_pip=False, symlinks=True)
+    subprocess.run(
+        [*pip, "--python", environment / "bin" / "python", "install", "--no-index", "--no-deps", wheel],
+        check=True,
+        timeout=120,
+    )
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (metadata,) = packages.glob("megatron_orchestrator-*.dist-info")
+    for dependency in light_dependencies(Distribution.at(metadata)):
+        link_distribution(dependency, packages)
+    return Installation(environment, tmp_path_factory.mktemp("elsewhere"))
+
+
+def light_dependencies(wheel: Distribution) -> list[Distribution]:
+    """Everything that the wheel requires without extras, and what that requires, as installed beside the tests."""
+    found: dict[str, Distribution] = {}
+    pending = [wheel]
+    while pending:
+        for line in pending.pop().requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                dependency = distribution(requirement.name)
+                if dependency.name not in found:
+                    found[dependency.name] = dependency
+                    pending.append(dependency)
+    return list(found.values())
+
+
+def link_distribution(dependency: Distribution, packages: Path) -> None:
+    """Make an installed distribution importable from another environment."""
+    tops = {Path(file).parts[0] for file in dependency.files or [] if ".." not in Path(file).parts}
+    for top in tops - {"__pycache__"}:
+        target = packages / top
+        if not target.exists():
+            target.symlink_to(Path(str(dependency.locate_file(top))))
+
+
+def test_nothing_heavy_is_there(installed: Installation) -> None:
+    program = (
+        "import importlib.util as u; print([n for n in ('torch', 'megatron', 'mlflow', 'numpy') if u.find_spec(n)])"
+    )
+    assert installed.python(program) == "[]"
+
+
+def test_shipped_files_come_from_the_wheel(installed: Installation) -> None:
+    for kind in ("templates", "jobs"):
+        program = f"from orchestrator.resources import resource_root; print(resource_root({kind!r}))"
+        folder = Path(installed.python(program))
+        assert installed.environment in folder.parents
+        assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in (ROOT / kind).iterdir())
+
+
+def test_init_validate_plan_render(installed: Installation) -> None:
+    installed.run("init", "--yes")
+    assert (installed.folder / "job.yaml").is_file()
+    installed.run("validate", "job.yaml")
+    plan = json.loads(installed.run("plan", "job.yaml", "--json").stdout)
+    assert plan["parameters"]["total"] > 0
+    assert "orchestrator.runtime" in installed.run("render", "job.yaml").stdout
+
+
+@pytest.mark.parametrize("job", sorted(path.name for path in (ROOT / "jobs").glob("*.yaml")))
+def test_shipped_jobs_plan_and_render(installed: Installation, job: str) -> None:
+    program = "from orchestrator.resources import resource_root; print(resource_root('jobs'))"
+    path = str(Path(installed.python(program)) / job)
+    installed.run("plan", path)
+    assert "orchestrator.runtime" in installed.run("render", path).stdout
+
+
+def test_schema_and_presets(installed: Installation) -> None:
+    schema = json.loads(installed.run("schema").stdout)
+    assert "parallelism" in schema["properties"]
+    assert "gpt2-large" in installed.run("schema", "--presets").stdout
+
+
+def test_run_says_what_to_install(installed: Installation) -> None:
+    installed.run("init", "--yes", "--force")
+    failed = installed.run("run", "job.yaml", code=2)
+    (line,) = failed.stderr.strip().splitlines()
+    assert "pip install" in line
+    assert "megatron-orchestrator[train]" in line
+    assert not (installed.folder / "runs").exists()
