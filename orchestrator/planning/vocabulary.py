@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.data.vocabulary import vocabulary_size
-from orchestrator.errors import Problem, SpecError
+from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.job import JobSpec
 
 
@@ -31,13 +31,13 @@ def padded_vocab_size(size: int, divisible_by: int, tp: int) -> int:
 def vocabulary(job: JobSpec) -> Vocabulary:
     """The vocabulary of a job, from `model.vocab_size` or else from its tokenizer.
 
-    Raises SpecError when the tokenizer has more tokens than `model.vocab_size`, and UserError when there is no
-    `model.vocab_size` and the tokenizer cannot be read.
+    Raises SpecError when the tokenizer cannot be read, or has more tokens than `model.vocab_size`. Where that is
+    written, a tokenizer whose files are not on this machine is not an error.
     """
     written = job.model.vocab_size
     counted = None
     if written is None or _tokenizer_is_here(job):
-        counted = vocabulary_size(job.data.tokenizer)
+        counted = _tokenizer_size(job)
     if written is not None and counted is not None and counted > written:
         raise SpecError(
             problems=[
@@ -52,6 +52,14 @@ def vocabulary(job: JobSpec) -> Vocabulary:
     assert size is not None
     padded = padded_vocab_size(size, job.model.make_vocab_size_divisible_by, job.parallelism.tensor_model_parallel_size)
     return Vocabulary(size, padded, counted)
+
+
+def _tokenizer_size(job: JobSpec) -> int:
+    try:
+        return vocabulary_size(job.data.tokenizer)
+    except UserError as error:
+        hint = None if job.model.vocab_size else "without its files, write the number of tokens as model.vocab_size"
+        raise SpecError(problems=[Problem(str(error), ("data.tokenizer", "model.vocab_size"), hint)]) from error
 
 
 def _tokenizer_is_here(job: JobSpec) -> bool:

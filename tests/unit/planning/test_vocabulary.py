@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import SpecError, UserError
+from orchestrator.errors import SpecError
 from orchestrator.planning.vocabulary import Vocabulary, padded_vocab_size, vocabulary
 
 
@@ -49,7 +49,7 @@ def test_a_tokenizer_that_is_not_here(make_job: Any, tmp_path: Path) -> None:
         "tokenizer": {"type": "wordpiece", "path": str(tmp_path / "vocab.txt")},
     }
     assert vocabulary(make_job(data=data)).size == 300
-    with pytest.raises(UserError, match=r"vocab\.txt"):
+    with pytest.raises(SpecError, match=r"data\.tokenizer: .*vocab\.txt does not exist(.|\n)*model\.vocab_size"):
         vocabulary(make_job(model={"vocab_size": None}, data=data))
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     assert vocabulary(make_job(data=data)).tokenizer_size == 6

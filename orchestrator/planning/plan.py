@@ -1,0 +1,115 @@
+"""Everything that can be told about a job before it is started, in one object that can be printed or stored."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import SourcePlan, plan_blend, split_shares
+from orchestrator.planning.flops import FORMULA, model_flops
+from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.planning.parameters import Parameters, parameters
+from orchestrator.planning.topology import Topology, topology
+from orchestrator.planning.vocabulary import Vocabulary, vocabulary
+from orchestrator.spec.job import JobSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a job will do."""
+
+    job: JobSpec
+    vocabulary: Vocabulary
+    parameters: Parameters
+    topology: Topology
+    batch: BatchSchedule
+    learning_rate: LearningRateSchedule
+    step_flops: float
+    """Model FLOPs of one step at full batch size, over all ranks."""
+    total_flops: float
+    """Model FLOPs of the whole training."""
+    sources: tuple[SourcePlan, ...]
+    notes: tuple[str, ...]
+    """What a person should know before starting: missing data, many epochs, an empty split, slow layouts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for `plan --json`."""
+        job, layout = self.job, self.topology
+        return {
+            "name": job.name,
+            "config_hash": job.config_hash,
+            "vocabulary": asdict(self.vocabulary),
+            "parameters": asdict(self.parameters),
+            "topology": {
+                **{key: value for key, value in vars(layout).items() if key not in ("ranks", "stages")},
+                "ranks": [rank._asdict() for rank in layout.ranks],
+                "stages": [
+                    {"pp": stage, "chunks": [chunk._asdict() for chunk in chunks]}
+                    for stage, chunks in enumerate(layout.stages)
+                ],
+            },
+            "batch": {
+                "micro_batch_size": job.batch.micro_batch_size,
+                "global_batch_size": job.global_batch_size,
+                "num_micro_batches": job.num_micro_batches,
+                "data_parallel_size": job.data_parallel_size,
+                "rampup": [asdict(stage) for stage in self.batch.stages] if len(self.batch.stages) > 1 else [],
+            },
+            "steps": self.batch.train_iters,
+            "samples": self.batch.train_samples,
+            "tokens": self.batch.train_tokens,
+            "learning_rate": asdict(self.learning_rate),
+            "flops": {"per_step": self.step_flops, "total": self.total_flops, "formula": FORMULA},
+            "blend": [asdict(source) for source in self.sources],
+            "notes": list(self.notes),
+        }
+
+
+def make_plan(job: JobSpec) -> Plan:
+    """Plan a job.
+
+    Raises SpecError when its tokenizer cannot be read or does not fit `model.vocab_size`. Data that is not on this
+    machine is a note, not an error.
+    """
+    words = vocabulary(job)
+    batch = BatchSchedule.of(job)
+    layout = topology(job)
+    sources = plan_blend(job.data, batch.train_tokens)
+    return Plan(
+        job=job,
+        vocabulary=words,
+        parameters=parameters(job, words.padded_size),
+        topology=layout,
+        batch=batch,
+        learning_rate=LearningRateSchedule.of(job, batch),
+        step_flops=model_flops(job, job.global_batch_size * job.model.seq_length, words.padded_size),
+        total_flops=model_flops(job, batch.train_tokens, words.padded_size),
+        sources=sources,
+        notes=(*_layout_notes(layout), *_data_notes(job, words, sources)),
+    )
+
+
+def _layout_notes(layout: Topology) -> list[str]:
+    if not layout.tensor_parallel_crosses_nodes:
+        return []
+    return [
+        f"tensor-parallel groups of {layout.tensor_model_parallel_size} span machines of "
+        f"{layout.world_size // layout.nodes} GPUs, which is slow"
+    ]
+
+
+def _data_notes(job: JobSpec, words: Vocabulary, sources: tuple[SourcePlan, ...]) -> list[str]:
+    notes = []
+    if words.tokenizer_size is None and not job.data.random_tokens:
+        notes.append(f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed")
+    for source in sources:
+        if source.note is not None:
+            notes.append(source.note)
+        elif source.epochs is not None and source.epochs > 1:
+            notes.append(f"{source.path} is read {source.epochs:.1f} times")
+    if job.evaluation.eval_interval is not None and split_shares(job.data)[1] > 0:
+        empty = [source.path for source in sources if source.sequences and not source.sequences[1]]
+        if empty:
+            notes.append(f"the validation split of {', '.join(empty)} is empty: too few documents")
+    return notes

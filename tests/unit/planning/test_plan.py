@@ -1,0 +1,42 @@
+"""The plan as a whole: what it holds and that it is plain data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.planning.flops import model_flops
+from orchestrator.planning.plan import make_plan
+
+PARALLELISM = {
+    "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 2,
+    "virtual_pipeline_model_parallel_size": 2,
+    "data_parallel_size": 2,
+}
+
+
+def test_the_plan_is_json(make_job: Any) -> None:
+    job = make_job(parallelism=PARALLELISM, batch={"global_batch_size": 16, "rampup_batch_size": [8, 4, 100]})
+    plan = json.loads(json.dumps(make_plan(job).to_dict()))
+    assert plan["config_hash"] == job.config_hash
+    assert plan["parameters"]["total"] > 0
+    assert {(rank["tp"], rank["pp"]) for rank in plan["parameters"]["per_rank"]} == {(0, 0), (1, 0), (0, 1), (1, 1)}
+    assert plan["topology"]["world_size"] == len(plan["topology"]["ranks"]) == 8
+    assert plan["topology"]["stages"][1] == {"pp": 1, "chunks": [{"first": 1, "last": 1}, {"first": 3, "last": 3}]}
+    assert plan["batch"]["global_batch_size"] == 16
+    assert plan["batch"]["num_micro_batches"] == 4
+    assert [stage["global_batch_size"] for stage in plan["batch"]["rampup"]] == [8, 12, 16]
+    assert plan["steps"] == 100
+    assert plan["tokens"] == plan["samples"] * 32
+    assert plan["flops"]["total"] == model_flops(job, plan["tokens"], 512)
+
+
+def test_notes(make_job: Any) -> None:
+    assert make_plan(make_job()).notes == ()
+    crossing = make_plan(make_job(parallelism=PARALLELISM, launch={"nodes": 8}))
+    assert any("span machines of 1 GPUs" in note for note in crossing.notes)
+    away = {"random_tokens": False, "blend": ["away"], "tokenizer": {"type": "huggingface", "path": "no/such"}}
+    notes = make_plan(make_job(data=away)).notes
+    assert any("tokenizer no/such is not on this machine" in note for note in notes)
+    assert any("no indexed data set at away" in note for note in notes)
