@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Real text, a small GPT under TP=2 on the CPU, checkpoints, generation: quickstart.sh PYTHON
+# Each step is a command that you can type yourself; running this again does only what is not done yet.
+set -euo pipefail
+python=$1
+orchestrator() { "$python" -m orchestrator "$@"; }
+step() { printf '\n\033[1m%s\033[0m\n' "== $*"; }
+
+workspace=.quickstart
+mkdir -p "$workspace"
+stdlib=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')
+text=("$stdlib" --glob '*.py' --exclude site-packages --exclude dist-packages --exclude test --exclude idlelib)
+
+step "1. Learn a vocabulary from Python's standard library: $stdlib"
+[ -f "$workspace/tokenizer.json" ] ||
+    orchestrator data train-tokenizer "${text[@]}" --vocab-size 4096 --output "$workspace/tokenizer.json"
+
+step "2. Turn its source into an indexed data set"
+[ -f "$workspace/stdlib.idx" ] ||
+    orchestrator data tokenize "${text[@]}" --tokenizer-type huggingface --tokenizer-path "$workspace/tokenizer.json" \
+        --append-eod --output-prefix "$workspace/stdlib"
+
+step "3. What the job will do: orchestrator plan jobs/quickstart.yaml"
+orchestrator plan jobs/quickstart.yaml
+
+step "4. Train: orchestrator run jobs/quickstart.yaml"
+orchestrator run jobs/quickstart.yaml
+
+step "5. Let it write"
+orchestrator generate quickstart --runs-dir "$workspace/runs" --prompt "def " --max-new-tokens 100
+
+cat <<END
+
+Next:
+  orchestrator status quickstart --runs-dir $workspace/runs
+  orchestrator init                    # write a job of your own
+  docs/quickstart.md                   # what just happened
+END
