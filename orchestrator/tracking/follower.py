@@ -1,0 +1,53 @@
+"""Starting and ending the process that sends a run's metrics to MLflow, so that no step ever waits for a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from orchestrator.rundir import RunDir
+
+LOG_NAME = "mlflow.log"
+DRAIN_SECONDS = 15.0
+"""How long the follower goes on sending after its parent has ended or asked it to finish."""
+
+
+def start_follower(run: RunDir) -> subprocess.Popen[bytes]:
+    """Start the follower of a run; it ends when `finish_follower` is called or this process is gone.
+
+    Costs this process nothing beyond the start. The follower is a session of its own: signals meant for the ranks
+    do not reach it. What it has to say is in logs/mlflow.log.
+    """
+    run.logs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "orchestrator.tracking", str(run.path.resolve()), "--follow"]
+    with open(run.logs / LOG_NAME, "ab") as log:
+        return subprocess.Popen(
+            [*command, "--parent", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+
+
+def finish_follower(follower: subprocess.Popen[bytes], timeout: float = DRAIN_SECONDS + 5) -> bool:
+    """Ask the follower to send the rest and end; True when everything was sent.
+
+    Returns within `timeout` seconds: a follower that takes longer is killed, and what is left is sent by the next
+    start of the run or by `orchestrator sync`.
+    """
+    if follower.stdin is not None and not follower.stdin.closed:
+        try:
+            # A byte and not only the end of file: a forked child of this process may hold the pipe open.
+            follower.stdin.write(b"\n")
+            follower.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended already
+    try:
+        return follower.wait(timeout) == 0
+    except subprocess.TimeoutExpired:
+        follower.kill()
+        follower.wait()
+        return False

@@ -1,0 +1,122 @@
+"""The follower's own loop: send as the run goes on, wait longer while that fails, and end with the run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import select
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.tracking.cursor import read_cursor
+from orchestrator.tracking.description import ENVIRONMENT_FILE, read_target
+from orchestrator.tracking.failures import explain
+from orchestrator.tracking.follower import DRAIN_SECONDS, LOG_NAME
+from orchestrator.tracking.sender import Sender
+
+POLL_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 60.0
+_LAST_ATTEMPTS = 3
+_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy", "tokenizers", "mlflow", "megatron-orchestrator")
+
+
+class Follower:
+    """Sends one run until its parent process is gone or asks it to finish, and then for at most DRAIN_SECONDS more."""
+
+    def __init__(self, run: RunDir, parent: int) -> None:
+        self._run = run
+        self._parent = parent
+        self._sender = Sender(run)
+        self._finish = threading.Event()
+        self._failure: str | None = None
+        self._uri: str | None = None
+
+    def follow(self) -> int:
+        """Returns 0 when everything was sent."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        os.nice(10)  # the ranks come first
+        if not read_target(self._run).enabled:
+            return 0
+        threading.Thread(target=self._watch, daemon=True).start()
+        self._record_environment()
+        wait = POLL_SECONDS
+        while not self._finish.is_set():
+            wait = POLL_SECONDS if self._attempt() else min(2 * wait, LONGEST_WAIT_SECONDS)
+            self._finish.wait(wait * random.uniform(0.75, 1.0))
+        return self._finish_sending()
+
+    def _finish_sending(self) -> int:
+        self._sender.ended_process = self._parent
+        for attempt in range(_LAST_ATTEMPTS):
+            if self._attempt():
+                return 0
+            time.sleep(0.5 * (attempt + 1))
+        self._say_what_is_left()
+        return 1
+
+    def _attempt(self) -> bool:
+        try:
+            self._uri = read_target(self._run).uri
+            self._sender.send()
+        except Exception as error:  # whatever MLflow or its back ends raise: nothing is lost, it is tried again
+            failure = explain(error, self._uri)
+            if failure != self._failure:
+                self._log(f"not sent: {failure}; trying again")
+            self._failure = failure
+            return False
+        if self._failure is not None:
+            self._log("sending again")
+        self._failure = None
+        return True
+
+    def _watch(self) -> None:
+        """Notices a byte or the end of file on standard input, or that the parent is gone; then time is limited."""
+        descriptor = sys.stdin.fileno()
+        while not self._finish.is_set() and os.getppid() == self._parent:
+            if select.select([descriptor], [], [], 0.5)[0]:
+                break
+        self._finish.set()
+        time.sleep(DRAIN_SECONDS)
+        self._say_what_is_left()
+        os._exit(1)  # the main thread may be waiting for a server that never answers
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        self._finish.set()
+
+    def _say_what_is_left(self) -> None:
+        cursor = read_cursor(self._run)
+        size = self._run.metrics_file.stat().st_size if self._run.metrics_file.exists() else 0
+        left = size - (cursor.offset if cursor else 0)
+        self._log(
+            f"ended with {left} bytes of {self._run.metrics_file.name} not sent; the next start of this run sends "
+            f"them, or `orchestrator sync {self._run.run_id}`"
+        )
+
+    def _record_environment(self) -> None:
+        """Versions of what trains, for every later reading of the run; the newest start counts."""
+        installed = {package: _version(package) for package in _PACKAGES}
+        environment = {"python": platform.python_version(), "platform": platform.platform()} | installed
+        content = json.dumps({name: version for name, version in environment.items() if version}, indent=1) + "\n"
+        path = self._run.path / ENVIRONMENT_FILE
+        if not path.exists() or path.read_text() != content:
+            write_atomically(path, content)
+
+    def _log(self, message: str) -> None:
+        self._run.logs.mkdir(exist_ok=True)
+        with open(self._run.logs / LOG_NAME, "a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,177 @@
+"""One pass of sending a run directory to MLflow: what was not sent yet, and nothing twice that could do harm."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric as MlflowMetric
+from mlflow.entities import Param, RunTag
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.rundir import RunDir
+from orchestrator.tracking import limits
+from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
+from orchestrator.tracking.description import Description, State, describe, description_signature, read_target
+from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.store import connect, find_or_create, milliseconds
+
+_Item = TypeVar("_Item")
+
+LOCK_FILE = "mlflow.lock"
+
+_RECORDS_PER_READ = 100
+_CHANGED_PREFIX = "orchestrator.changed."
+_STATUS: dict[State, str] = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+
+
+class BusyError(OrchestratorError):
+    """Another process is sending this run."""
+
+
+@dataclass
+class Sender:
+    """Sends one run, pass by pass. Each pass asks the store whether it still has the run, so that a store that was
+    lost is filled anew.
+
+    `ended_process`: pid of the lease holder once it is known to have ended. `num_metrics`: values sent so far.
+    """
+
+    run: RunDir
+    ended_process: int | None = None
+    num_metrics: int = 0
+    mlflow_run_id: str | None = None
+    _described: object = None
+
+    def send(self, lock_seconds: float = 5.0) -> None:
+        """Send what is not sent yet. Raises OrchestratorError, and whatever MLflow and what lies under it raise."""
+        with _alone(self.run, lock_seconds):
+            target = read_target(self.run)
+            client = connect(self.run.path.parent.parent, target.uri)
+            known = read_cursor(self.run)
+            cursor = find_or_create(client, self.run, target, known)
+            if cursor is not known:
+                write_cursor(self.run, cursor)
+                self._described = None
+            self.mlflow_run_id = cursor.run_id
+
+            signature = (description_signature(self.run), self.ended_process)
+            description = describe(self.run, self.ended_process) if signature != self._described else None
+            if description is not None:
+                self._send_params_and_tags(client, cursor, description)
+            self._send_metrics(client, cursor)
+            if description is not None:
+                self._send_state(client, cursor, description)
+                self._send_files(client, cursor, description.files)
+            self._described = signature
+
+    def _send_metrics(self, client: MlflowClient, cursor: Cursor) -> None:
+        tail = MetricTail(self.run.metrics_file, cursor.offset)
+        while records := tail.poll(_RECORDS_PER_READ):
+            values = [value for record in records for value in _values(record)]
+            for batch in _batches(values, limits.METRICS_PER_BATCH):
+                client.log_batch(cursor.run_id, metrics=batch, synchronous=True)
+            cursor.offset = tail.offset
+            write_cursor(self.run, cursor)
+            self.num_metrics += len(values)
+
+    def _send_params_and_tags(self, client: MlflowClient, cursor: Cursor, description: Description) -> None:
+        digest = _digest([description.params, description.current_params, description.tags])
+        if cursor.sent.get("params and tags") == digest:
+            return
+        stored = client.get_run(cursor.run_id).data
+        missing = {name: value for name, value in _params(description.params).items() if name not in stored.params}
+        # A parameter of an MLflow run cannot change: what a later start changed becomes a tag.
+        before, tags = missing | stored.params, dict(description.tags)
+        for name, value in _params(description.current_params).items():
+            tag = _CHANGED_PREFIX + name
+            if value != before.get(name) or tag in stored.tags:
+                tags[tag] = value
+        for params in _batches([Param(name, value) for name, value in missing.items()], limits.PARAMS_PER_BATCH):
+            client.log_batch(cursor.run_id, params=params, synchronous=True)
+        for batch in _batches(_tags(tags), limits.TAGS_PER_BATCH):
+            client.log_batch(cursor.run_id, tags=batch, synchronous=True)
+        self._mark(cursor, "params and tags", digest)
+
+    def _send_state(self, client: MlflowClient, cursor: Cursor, description: Description) -> None:
+        digest = _digest([description.state, description.ended])
+        if cursor.sent.get("state") == digest:
+            return
+        if description.state == "running":
+            client.update_run(cursor.run_id, status="RUNNING")
+        else:
+            ended = description.ended if description.ended is not None else time.time()
+            client.set_terminated(cursor.run_id, _STATUS[description.state], end_time=milliseconds(ended))
+        self._mark(cursor, "state", digest)
+
+    def _send_files(self, client: MlflowClient, cursor: Cursor, files: Mapping[str, bytes]) -> None:
+        with tempfile.TemporaryDirectory(prefix="orchestrator-mlflow-") as folder:
+            for name, content in files.items():
+                digest = hashlib.sha256(content).hexdigest()
+                if cursor.sent.get(name) != digest:
+                    path = Path(folder, name)
+                    path.write_bytes(content)
+                    client.log_artifact(cursor.run_id, str(path))
+                    self._mark(cursor, name, digest)
+
+    def _mark(self, cursor: Cursor, name: str, digest: str) -> None:
+        cursor.sent[name] = digest
+        write_cursor(self.run, cursor)
+
+
+def _values(record: Metric) -> Iterator[MlflowMetric]:
+    """The record as MLflow metrics, with its own time: sending one again changes nothing."""
+    progress = {"progress/samples": float(record.samples), "progress/tokens": float(record.tokens)}
+    for name, value in {**record.values, **progress}.items():
+        yield MlflowMetric(limits.entity_name(name), value, milliseconds(record.time), record.iteration)
+
+
+def _params(params: Mapping[str, str]) -> dict[str, str]:
+    return {limits.entity_name(name): limits.truncated(value, limits.PARAM_LENGTH) for name, value in params.items()}
+
+
+def _tags(tags: Mapping[str, str]) -> list[RunTag]:
+    return [RunTag(limits.entity_name(name), limits.truncated(tags[name], limits.TAG_LENGTH)) for name in tags]
+
+
+def _batches(items: list[_Item], size: int) -> Iterator[list[_Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=dict).encode()).hexdigest()
+
+
+@contextmanager
+def _alone(run: RunDir, seconds: float) -> Iterator[None]:
+    """Hold the run's sending lock, so that two processes never make two MLflow runs of it. Raises BusyError."""
+    with open(run.path / LOCK_FILE, "ab") as file:
+        deadline = time.monotonic() + seconds
+        while not _lock(file.fileno()):
+            if time.monotonic() > deadline:
+                raise BusyError("another process is sending this run")
+            time.sleep(0.1)
+        yield  # closing the file releases the lock, and so does the end of this process
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        # A file system without locks: the tags find the run again all the same.
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+            raise
+    return True

@@ -1,0 +1,190 @@
+"""Run directories as the launcher and the runtime leave them, and a look into an MLflow store without MLflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.metrics import MetricLog
+
+SPEC: dict[str, Any] = {
+    "name": "tiny",
+    "model": {"num_layers": 2, "tied": True, "preset": None},
+    "optimizer": {"lr": 0.001},
+    "data": {"blend": [{"path": "a", "weight": 1.0}]},
+    "launch": {"env": {"TOKEN": "${env:HUB_TOKEN}"}},
+}
+
+
+def write_spec(run: RunDir, spec: Mapping[str, Any]) -> None:
+    run.next_resolved().write_text(json.dumps(spec))
+
+
+def log_steps(run: RunDir, steps: range, loss: Callable[[int], float] = lambda step: 3 - step / 1000) -> None:
+    log = MetricLog(run, lambda: None)
+    for step in steps:
+        log.append(step, step * 8, step * 1024, {"train/loss": loss(step)})
+
+
+def make_run(runs_dir: Path, run_id: str = "0a1b2c3d", *, tracking: Mapping[str, Any] | None = None) -> RunDir:
+    """A run that has just started: spec, script, code and two events."""
+    run = RunDir(runs_dir / "tiny" / run_id)
+    run.logs.mkdir(parents=True)
+    write_spec(run, {**SPEC, "tracking": {"mlflow": True, "uri": None, "tags": {}, **(tracking or {})}})
+    run.job_yaml.write_text("name: tiny\n")
+    run.launch_script.write_text("torchrun …\n")
+    repository = {"used_by": "working directory", "root": "/x", "commit": "c0ffee", "dirty": True}
+    (run.path / "code.json").write_text(json.dumps({"version": "0.1", "repositories": [repository]}))
+    (run.path / "code.diff").write_bytes(b"# /x\n+caf\xe9\n")
+    run.append_event("created", run_id=run_id)
+    run.append_event("launched", launch_id="l1", host="node7", commit="c0ffee+changes")
+    run.append_event("started", launch_id="l1", token=1, iteration=0)
+    return run
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One MLflow run as a sqlite store holds it. Metrics: (step, value or None for NaN) by key, by step."""
+
+    run_id: str
+    experiment: str
+    status: str
+    name: str
+    params: dict[str, str]
+    tags: dict[str, str]
+    metrics: dict[str, list[tuple[int, float | None]]]
+    artifacts: Path
+
+
+def stored_runs(database: Path) -> list[Stored]:
+    """Every run of a store, oldest first."""
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        query = (
+            "select run_uuid, e.name, status, r.name, artifact_uri from runs r join experiments e using (experiment_id)"
+        )
+        found = []
+        for run_id, experiment, status, name, artifacts in connection.execute(f"{query} order by start_time"):
+            pairs = {
+                table: dict(connection.execute(f"select key, value from {table} where run_uuid = ?", [run_id]))
+                for table in ("params", "tags")
+            }
+            metrics: dict[str, list[tuple[int, float | None]]] = {}
+            rows = "select key, step, value, is_nan from metrics where run_uuid = ? order by step, timestamp"
+            for key, step, value, is_nan in connection.execute(rows, [run_id]):
+                metrics.setdefault(key, []).append((step, None if is_nan else value))
+            path = Path(urllib.request.url2pathname(artifacts.removeprefix("file://")))
+            found.append(Stored(run_id, experiment, status, name, pairs["params"], pairs["tags"], metrics, path))
+        return found
+    finally:
+        connection.close()
+
+
+def only_run(database: Path) -> Stored:
+    [stored] = stored_runs(database)
+    return stored
+
+
+def losses(stored: Stored) -> list[tuple[int, float | None]]:
+    return stored.metrics.get("train/loss", [])
+
+
+def start_once(*runs: RunDir, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "orchestrator.tracking", *(str(run.path) for run in runs), "--once"]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def once(*runs: RunDir, environment: Mapping[str, str] | None = None) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and the JSON lines of one sending; nothing may be said beside them."""
+    process = start_once(*runs, environment=environment)
+    output, noise = process.communicate(timeout=120)
+    assert noise == ""
+    return process.returncode, [json.loads(line) for line in output.splitlines()]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class MlflowServer:
+    """A real `mlflow server` on loopback that can be killed and started again over the same store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.database = folder / "server.db"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--backend-store-uri", f"sqlite:///{self.database}", "--workers", "1"]
+        with open(self.folder / "server.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--artifacts-destination", str(self.folder / "artifacts")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                start_new_session=True,
+            )
+
+    def wait_until_up(self) -> None:
+        wait_for(self._answers)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}/health", timeout=1):
+                return True
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return False
+
+
+@pytest.fixture
+def mlflow_server(tmp_path: Path) -> Iterator[MlflowServer]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    server = MlflowServer(folder)
+    server.start()
+    yield server
+    server.kill()
