@@ -39,7 +39,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 .PHONY: test
 test: $(INSTALLED) ## the whole test suite
-	$(PY) -m pytest --durations=10
+	$(PY) -m pytest --ignore=tests/benchmarks --durations=10
 
 # Subsets of `make test`, by marker. pytest exits with 5 when it finds nothing to run.
 .PHONY: test-slurm test-browser test-gpu
@@ -52,7 +52,7 @@ test-slurm test-browser test-gpu: test-%:
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure, and write the pages in docs/benchmarks
-	$(PY) -m pytest -m benchmark -s
+	$(PY) -m pytest tests/benchmarks -s
 
 .PHONY: docs
 docs: $(INSTALLED) ## write docs/reference from the models and the commands

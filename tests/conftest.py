@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +55,20 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(FIXED, HOME=home.name)
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         os.environ[f"XDG_{name}_HOME"] = str(Path(home.name) / name.lower())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine cannot run."""
+    needing_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if needing_gpu and not _has_gpu():
+        for item in needing_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def _has_gpu() -> bool:
+    # Asked of torch in a process of its own: importing it here would slow every run of the light tests.
+    program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
 
 # Wall-clock deadlines per example say more about the machine than about the code.
