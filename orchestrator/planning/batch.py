@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.spec.batch import RampupSpec
 from orchestrator.spec.job import JobSpec
@@ -70,6 +70,10 @@ class BatchSchedule:
     def num_micro_batches(self, consumed_samples: int) -> int:
         """Micro-batches per replica of the step that starts after `consumed_samples`."""
         return self.global_batch_size(consumed_samples) // (self.micro_batch_size * self.data_parallel_size)
+
+    def at_full_size(self) -> BatchSchedule:
+        """The same without ramp-up: for evaluation, whose batches are always of full size."""
+        return replace(self, thresholds=(0,), sizes=self.sizes[-1:])
 
     def iteration_of(self, consumed_samples: int) -> int:
         """Whole steps done after `consumed_samples`."""

@@ -33,6 +33,11 @@ class Plan:
     notes: tuple[str, ...]
     """What a person should know before starting: missing data, many epochs, an empty split, slow layouts."""
 
+    @property
+    def data_present(self) -> bool:
+        """Whether all data of the training blend is on this machine and whole."""
+        return all(source.note is None for source in self.sources)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for `plan --json`."""
         job, layout = self.job, self.topology

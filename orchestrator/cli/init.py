@@ -1,0 +1,102 @@
+"""`orchestrator init`: a commented job spec, from questions or from a preset."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.job_text import job_text
+from orchestrator.cli.questionnaire import ask, spec_values
+from orchestrator.errors import UserError
+from orchestrator.rundir import write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_text
+
+
+def command(
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="Model preset; `orchestrator schema --presets`.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every default.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")] = Path("job.yaml"),
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A value of the spec, with --yes or --preset; may be repeated."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented job spec: asks a few questions on a terminal, each answer checked at once.
+
+    \b
+    Example:
+      orchestrator init
+      orchestrator init --preset gpt2-large -o gpt2.yaml
+      orchestrator init --yes --set launch.gpus_per_node=8 --set parallelism.tensor_model_parallel_size=2
+    """
+    _refuse_overwriting(output, force)
+    given: dict[str, Any] = {} if preset is None else {"model.preset": preset}
+    if yes or preset is not None:
+        values = _overridden(spec_values(given), overrides or [])
+    else:
+        if overrides or not sys.stdin.isatty():
+            raise UserError(
+                "there is no terminal to ask questions on: add --yes to take the defaults, or --preset NAME"
+                if not overrides
+                else "--set goes with --yes or --preset, which ask nothing"
+            )
+        typer.echo("Enter takes the answer in brackets. Nothing is written before the last question.\n")
+        values = spec_values(ask(_read, _tell, given))
+    text = job_text(values)
+    job = load_text(text, str(output)).job
+    try:
+        write_atomically(output, text)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written: {error.strerror}") from error
+    if as_json:
+        print_json({"path": str(output), "job": job.model_dump(mode="json")})
+    else:
+        typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator run {output}")
+
+
+def _refuse_overwriting(output: Path, force: bool) -> None:
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
+    if output.exists() and not force:
+        raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
+
+
+def _overridden(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The values with `KEY=VALUE` overrides among them, typed by the schema."""
+    if not overrides:
+        return values
+    job = load_text(job_text(values), "the defaults", overrides).job
+    for override in overrides:
+        path = override.partition("=")[0].strip()
+        values = {key: value for key, value in values.items() if key != path and not key.startswith(f"{path}.")}
+        value = _value_at(job, path)
+        if value is not None:
+            values[path] = value
+    return values
+
+
+def _value_at(job: JobSpec, path: str) -> Any:
+    value: Any = job.model_dump(mode="json")
+    for key in path.split("."):
+        value = value[key.strip()]
+    return value
+
+
+def _read(text: str, default: str) -> str:
+    answer: str = typer.prompt(text, default=default)
+    return answer
+
+
+def _tell(reason: str) -> None:
+    typer.echo("".join(f"  {line}\n" for line in reason.splitlines()), nl=False)

@@ -1,0 +1,97 @@
+"""A job spec as commented YAML. The comments are the schema's own descriptions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.shape import sections
+
+WIDTH = 110
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_RESERVED = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
+
+EXAMPLES: dict[str, Any] = {
+    "parallelism.virtual_pipeline_model_parallel_size": 2,
+    "batch.rampup_batch_size": [8, 8, 1000],
+    "data.validation": ["data/held_out"],
+    "schedule.train_tokens": "1.5B",
+    "checkpoint.save_seconds": "30m",
+    "checkpoint.keep_every": 1000,
+    "evaluation.eval_iters": 10,
+    "tracking.uri": "${env:MLFLOW_TRACKING_URI}",
+    "launch.env": {"NCCL_DEBUG": "WARN"},
+    "runtime.hang_timeout": "30m",
+}
+"""Options that are shown commented out, with a value for each."""
+
+
+def job_text(values: Mapping[str, Any]) -> str:
+    """YAML of a job from values by dotted path, section by section in the schema's order.
+
+    Options of EXAMPLES that have no value are added as comments.
+    """
+    lines = [
+        "# A job spec. `orchestrator validate` checks it, `orchestrator plan` shows what it will do,",
+        "# `orchestrator run` trains it; `orchestrator schema` lists every option.",
+        "",
+        _commented("name", values["name"], JobSpec.model_fields["name"].description),
+    ]
+    for path, section in sections().items():
+        if len(path) != 1:
+            continue
+        block = _section_lines(path[0], values)
+        if block:
+            summary = (section.__doc__ or "").strip().split("\n")[0]
+            lines += ["", f"# {summary}", f"{path[0]}:", *block]
+    return "\n".join(lines) + "\n"
+
+
+def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for key, info in sections()[(name,)].model_fields.items():
+        path = f"{name}.{key}"
+        nested = {
+            other.removeprefix(f"{path}."): value for other, value in values.items() if other.startswith(f"{path}.")
+        }
+        if path in values:
+            lines += _entry(key, values[path], info.description)
+        elif nested:
+            lines += [f"  {key}:", *(f"    {inner}: {_scalar(value)}" for inner, value in nested.items())]
+    if not lines:
+        return []
+    for path, example in EXAMPLES.items():
+        section, _, key = path.partition(".")
+        if section == name and path not in values:
+            description = sections()[(name,)].model_fields[key].description
+            lines.append("  # " + _commented(key, example, description, WIDTH - 4))
+    return lines
+
+
+def _entry(key: str, value: Any, description: str | None) -> list[str]:
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        items = []
+        for item in value:
+            first, *rest = (f"{inner}: {_scalar(content)}" for inner, content in item.items())
+            items += [f"    - {first}", *(f"      {line}" for line in rest)]
+        return [f"  {key}:", *items]
+    return ["  " + _commented(key, value, description, WIDTH - 2)]
+
+
+def _commented(key: str, value: Any, description: str | None, width: int = WIDTH) -> str:
+    """`key: value  # description`, the description's first sentence where it fits."""
+    line = f"{key}: {_scalar(value)}"
+    comment = re.split(r"(?<=[^.])\.(?:\s|$)|;", (description or "").replace("\n", " "), maxsplit=1)[0]
+    return f"{line}  # {comment}" if comment and len(line) + len(comment) + 4 <= width else line
+
+
+def _scalar(value: Any) -> str:
+    """A value as YAML on one line; JSON is YAML, but plain words need no quotes."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
+        return value
+    return json.dumps(value, ensure_ascii=False)

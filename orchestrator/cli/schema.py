@@ -1,0 +1,68 @@
+"""`orchestrator schema`: the JSON schema of a job spec, and the model presets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json, short_count
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_text
+from orchestrator.spec.presets import preset_names
+
+
+def command(
+    presets: Annotated[bool, typer.Option("--presets", help="List the model presets instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the JSON schema of a job spec, for editors and other programs, or list the model presets.
+
+    \b
+    Example:
+      orchestrator schema > job.schema.json
+      orchestrator schema --presets
+    """
+    if not presets:
+        print_json(job_schema())
+        return
+    rows = [_preset(name) for name in preset_names()]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        shape = f"{row['num_layers']} layers, hidden {row['hidden_size']}, sequence {row['seq_length']}"
+        typer.echo(f"{row['name']:<14} {short_count(row['parameters']):>8} parameters, {shape}")
+
+
+def job_schema() -> dict[str, Any]:
+    """The JSON schema of what a file may hold: the spec, `extends`, and what a preset or another file fills in."""
+    schema = JobSpec.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["properties"] = {
+        "extends": {"type": "string", "description": "A file, relative to this one, that this one is laid over."},
+        **schema["properties"],
+    }
+    schema["anyOf"] = [{"required": ["extends"]}, {"required": schema.pop("required")}]
+    model = schema["$defs"]["ModelSpec"]
+    model["anyOf"] = [{"required": ["preset"]}, {"required": model.pop("required")}]
+    return schema
+
+
+def _preset(name: str) -> dict[str, Any]:
+    job = load_text(
+        f"name: preset\nmodel: {{preset: {name}}}\nbatch: {{}}\ndata: {{random_tokens: true}}\n"
+        "optimizer: {lr: 1e-3}\nschedule: {train_iters: 1}\n"
+    ).job
+    model = job.model
+    return {
+        "name": name,
+        "parameters": parameters(job, vocabulary(job).padded_size).total,
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "seq_length": model.seq_length,
+        "vocab_size": model.vocab_size,
+    }
