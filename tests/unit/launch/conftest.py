@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.launch.processes import end_processes
+from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
 
@@ -47,3 +52,70 @@ def job() -> JobSpec:
 @pytest.fixture
 def runs_dir(tmp_path: Path) -> Path:
     return tmp_path / "runs"
+
+
+@pytest.fixture
+def make_run(runs_dir: Path) -> Callable[[JobSpec], RunDir]:
+    """make_run(job): a run directory of that job, as small as a launch needs."""
+
+    def create(job: JobSpec) -> RunDir:
+        run = RunDir(runs_dir / job.name / job.config_hash[:8])
+        run.path.mkdir(parents=True)
+        (run.path / "resolved.json").write_text(job.model_dump_json())
+        run.append_event("created", run_id=run.run_id, config_hash=job.config_hash)
+        return run
+
+    return create
+
+
+@pytest.fixture
+def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The module name of the fake training program, importable by the processes that a test starts."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    return "fake_runtime"
+
+
+@pytest.fixture
+def start_launcher(fake_runtime: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """start_launcher(run, *options): the launcher as a process of its own; what is left of it ends with the test."""
+    started: list[tuple[RunDir, subprocess.Popen[str]]] = []
+
+    def start(run: RunDir, *options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "orchestrator.launch", str(run.path), "--module", fake_runtime, *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        started.append((run, process))
+        return process
+
+    yield start
+    for run, process in started:
+        process.kill()
+        process.communicate()
+        for event in run.events():
+            if event["event"] == "launched":
+                end_processes(event["launch_id"])
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Poll until it holds; fails the test when it never does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail("waited in vain")
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """until(condition): wait for it."""
+    return wait_until
+
+
+@pytest.fixture
+def step_of() -> Callable[[RunDir], int]:
+    """step_of(run): the last measured iteration, 0 before the first."""
+
+    def step(run: RunDir) -> int:
+        records = list(read_lines(run.metrics_file))
+        return records[-1]["iteration"] if records else 0
+
+    return step

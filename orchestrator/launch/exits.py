@@ -1,0 +1,153 @@
+"""Finding out why a launch ended: from the ranks' exit records, torchrun's report, and the last lines of the logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.launch.causes import CAUSES, cause_of
+from orchestrator.rundir import RunDir
+
+_TAIL_BYTES = 256 << 10
+_RECORD = re.compile(r"rank-(\d+)\.json")
+_RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)(?::.*)?")
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|std::bad_alloc|^MemoryError",
+    re.MULTILINE,
+)
+# torchrun's report of a failed rank: "  rank      : 1 (local_rank: 1)" and "  exitcode  : -9 (pid: 123)".
+_FAILED_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a launch ended. `iteration`: the last step that some rank reported, None when none did."""
+
+    cause: str
+    message: str
+    iteration: int | None
+    code: int
+
+
+@dataclass(frozen=True)
+class LogMarks:
+    """Sizes of the logs before a launch, so that only what it wrote itself is read."""
+
+    sizes: dict[Path, int]
+
+    @classmethod
+    def of(cls, run: RunDir) -> LogMarks:
+        """The sizes now."""
+        return cls({path: path.stat().st_size for path in log_files(run)})
+
+    def tail(self, path: Path) -> str:
+        """The last part of what was written since; empty when there is no such file."""
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, 2)
+                start = self.sizes.get(path, 0)
+                file.seek(max(start if start <= size else 0, size - _TAIL_BYTES))
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+
+def log_files(run: RunDir) -> list[Path]:
+    """The launcher's log and the ranks', those that exist."""
+    launcher = [run.launcher_log] if run.launcher_log.exists() else []
+    return launcher + sorted(run.logs.glob("rank-*.log"))
+
+
+def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
+    """What each rank of a launch said about its end; ranks that could not are missing."""
+    records = {}
+    for path in sorted(run.exit_record(launch_id, 0).parent.glob("rank-*.json")):
+        match = _RECORD.fullmatch(path.name)
+        try:
+            record = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if match and isinstance(record, dict) and isinstance(record.get("cause"), str):
+            records[int(match.group(1))] = record
+    return records
+
+
+def classify(run: RunDir, launch_id: str, return_code: int | None, marks: LogMarks) -> Exit:
+    """Why a launch ended. `return_code` of torchrun is None when nobody waited for it."""
+    records = exit_records(run, launch_id)
+    iteration = _iteration(records)
+    rank = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=None)
+    said = records[rank]["cause"] if rank is not None else None
+    launcher_tail = marks.tail(run.launcher_log)
+    failed = {int(rank): int(code) for rank, code in _FAILED_RANK.findall(launcher_tail)}
+    if rank is not None and said in CAUSES and _explains(said, return_code, failed):
+        message = str(records[rank].get("message") or "")
+        return Exit(said, message, iteration, cause_of(said).exit_code)
+    tails = {rank: marks.tail(run.rank_log(rank)) for rank in failed or {0: 0}}
+    for text in (*tails.values(), launcher_tail):
+        if _OUT_OF_MEMORY.search(text):
+            return Exit("out_of_memory", last_exception(text) or "", iteration, cause_of("out_of_memory").exit_code)
+    killed = {rank: code for rank, code in failed.items() if code < 0}
+    if killed:
+        first = min(killed)
+        return Exit("killed", _killed_message(first, -killed[first]), iteration, cause_of("killed").exit_code)
+    if return_code is not None and return_code < 0:
+        return Exit("killed", f"torchrun was ended by {signal_name(-return_code)}", iteration, 1)
+    if return_code is None and not records:
+        return Exit("lost", "", iteration, cause_of("lost").exit_code)
+    message = str(records[rank].get("message") or "") if rank is not None else ""
+    if not message:
+        texts = (*tails.values(), launcher_tail)
+        message = next((found for text in texts if (found := last_exception(text))), _last_line(launcher_tail))
+    return Exit("error", message or f"torchrun returned {return_code}", iteration, cause_of("error").exit_code)
+
+
+def last_exception(text: str) -> str | None:
+    """The last line of the last Python traceback in a log."""
+    lines = [_RANK_PREFIX.sub("", line) for line in text.splitlines()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    for start in reversed(starts):
+        for line in lines[start + 1 :]:
+            if _EXCEPTION.fullmatch(line):
+                return line
+    return next((line for line in reversed(lines) if _EXCEPTION.fullmatch(line) and ": " in line), None)
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9, and so on."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _explains(cause: str, return_code: int | None, failed: dict[int, int]) -> bool:
+    """Whether a rank's own word settles the matter. `completed` and `stopped` do only if nothing went wrong after."""
+    if cause in ("completed", "stopped"):
+        # torchrun returns 1 when it was sent SIGTERM itself, although every rank has stopped cleanly.
+        return return_code in (0, None) or (return_code == 1 and not failed)
+    return cause not in ("error", "killed", "lost")
+
+
+def _iteration(records: dict[int, dict[str, Any]]) -> int | None:
+    said = [record["iteration"] for record in records.values() if isinstance(record.get("iteration"), int)]
+    return max(said, default=None)
+
+
+def _killed_message(rank: int, number: int) -> str:
+    message = f"rank {rank} was ended by {signal_name(number)}"
+    if number == signal.SIGKILL:
+        message += "; if nobody did that, the system did, most often because the machine ran out of memory"
+    elif number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
+        message += f"; see its log (logs/rank-{rank:05d}.log and logs/launcher.log)"
+    return message
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,231 @@
+"""Starting the training of a run on this machine, and seeing it through to its end.
+
+torchrun runs in a session of its own, so that Ctrl-C reaches the launcher only, which asks for a clean stop through
+the stop file. If the launcher is killed outright, the kernel sends torchrun SIGTERM, and the ranks save and stop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.launch.exits import Exit, LogMarks, classify
+from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
+from orchestrator.launch.render import RUNTIME_MODULE, render
+from orchestrator.lease import held_message, read_holder
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+
+_POLL_SECONDS = 0.1
+_ORPHAN_GRACE_SECONDS = 30.0
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class StopSignals:
+    """Signals that reached the launcher: the first asks for a clean stop, a second SIGINT for an end at once."""
+
+    received: list[signal.Signals] = field(default_factory=list)
+
+    @property
+    def first(self) -> str | None:
+        """Name of the first one."""
+        return self.received[0].name if self.received else None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the person is out of patience."""
+        return self.received.count(signal.SIGINT) > 1
+
+
+@contextmanager
+def caught_signals() -> Iterator[StopSignals]:
+    """Collect stop signals instead of being ended by them."""
+    caught = StopSignals()
+
+    def note(number: int, frame: Any) -> None:
+        caught.received.append(signal.Signals(number))
+
+    previous = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class Watcher:
+    """What is told of a running launch. The base class keeps quiet."""
+
+    def poll(self) -> None:
+        """Called several times per second."""
+
+    def say(self, message: str) -> None:
+        """Something that the person should know."""
+
+    def close(self) -> None:
+        """The launch has ended."""
+
+
+def launch(
+    run: RunDir,
+    job: JobSpec,
+    *,
+    from_scratch: bool = False,
+    watcher: Watcher | None = None,
+    module: str = RUNTIME_MODULE,
+    on_launched: Callable[[str], None] = lambda launch_id: None,
+) -> Exit:
+    """Start the run's training here, wait for its end, and say why it ended.
+
+    Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `on_launched` hears the
+    launch id.
+    """
+    check_startable(run, job)
+    watcher = watcher or Watcher()
+    launch_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    run.logs.mkdir(exist_ok=True)
+    marks = LogMarks.of(run)
+    script = render(job, run_dir=run.path, python=sys.executable, from_scratch=from_scratch, module=module)
+    write_atomically(run.launch_script, script)
+    run.stop_file.unlink(missing_ok=True)
+    with caught_signals() as signals:
+        run.append_event("launched", launch_id=launch_id, **Process.current().to_record())
+        with open(run.launcher_log, "ab") as log:
+            log.write(f"=== launch {launch_id} at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+            log.flush()
+            child = _start(run, launch_id, log)
+        on_launched(launch_id)
+        try:
+            by_force = _wait(child, run, launch_id, signals, watcher)
+        finally:
+            watcher.close()
+        if child.returncode < 0:  # torchrun itself was killed and has left its ranks behind
+            end_processes(launch_id, grace=_ORPHAN_GRACE_SECONDS)
+        end = classify(run, launch_id, child.returncode, marks)
+        if by_force is not None:
+            end = Exit("killed", f"ended at once, without saving, by {by_force}", end.iteration, 1)
+        run.append_event(
+            "exited",
+            launch_id=launch_id,
+            code=child.returncode,
+            cause=end.cause,
+            message=end.message,
+            iteration=end.iteration,
+        )
+    return end
+
+
+def check_startable(run: RunDir, job: JobSpec) -> None:
+    """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it."""
+    holder = read_holder(run)
+    if holder is not None and holder.live:
+        raise RunIsHeld(held_message(run, holder))
+    launched = last_launch(run.events())
+    if launched is not None and launched["exited"] is None:
+        process = Process.from_record(launched)
+        if process.is_alive and process.pid != os.getpid():
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched["time"]))
+            raise RunIsHeld(
+                f"run {run.run_id} is being started by pid {process.pid} on {process.host} since {since}.\n"
+                f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
+                f"`orchestrator cancel {run.run_id}`."
+            )
+    if job.launch.python is not None and shutil.which(job.launch.python) is None:
+        raise UserError(f"launch.python: {job.launch.python} is not a program on this machine")
+    if job.launch.nodes > 1 and not {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys():
+        raise UserError(
+            f"this job runs on {job.launch.nodes} machines: set MASTER_ADDR to the address of the first one and "
+            "NODE_RANK to the number of this one"
+        )
+
+
+def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The newest `launched` event, with its `exited` event (or None) under "exited".
+
+    Launches that were refused because the run was held are passed over: they changed nothing.
+    """
+    launches: dict[str, dict[str, Any]] = {}
+    for event in events:
+        launch_id = str(event.get("launch_id"))
+        if event.get("event") == "launched":
+            launches[launch_id] = {**event, "exited": None}
+        elif event.get("event") == "exited" and launch_id in launches:
+            if event.get("cause") == "held":
+                del launches[launch_id]
+            else:
+                launches[launch_id]["exited"] = event
+    return list(launches.values())[-1] if launches else None
+
+
+def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
+    """Ask whoever runs it to stop: cleanly, or at once without saving."""
+    write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))
+
+
+def _stop_at_once(run: RunDir) -> str | None:
+    """Who asked, through the stop file, for an end without saving; None when nobody did."""
+    try:
+        request = json.loads(run.stop_file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return str(request.get("by")) if isinstance(request, dict) and request.get("at_once") is True else None
+
+
+def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+
+    def die_with_the_launcher() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before this could be asked for
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return subprocess.Popen(
+        ["bash", str(run.launch_script)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, LAUNCH_VARIABLE: launch_id},
+        start_new_session=True,
+        preexec_fn=die_with_the_launcher if sys.platform == "linux" else None,
+    )
+
+
+# Loaded here, because nothing may be loaded between fork and exec.
+_prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else lambda *_: 0
+
+
+def _wait(
+    child: subprocess.Popen[bytes], run: RunDir, launch_id: str, signals: StopSignals, watcher: Watcher
+) -> str | None:
+    """Wait for torchrun, passing stop requests on. Returns who ended it at once, None when nobody did."""
+    asked = False
+    by_force: str | None = None
+    while child.poll() is None:
+        watcher.poll()
+        if signals.first is not None and not asked:
+            asked = True
+            request_stop(run, signals.first)
+            watcher.say(f"{signals.first}: stopping after this step and saving; Ctrl-C again ends it at once, unsaved")
+        if by_force is None:
+            by_force = "a second SIGINT" if signals.at_once else _stop_at_once(run)
+            if by_force is not None:
+                watcher.say(f"ending at once, without saving ({by_force})")
+                end_processes(launch_id)
+        time.sleep(_POLL_SECONDS)
+    watcher.poll()
+    return by_force

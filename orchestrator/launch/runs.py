@@ -1,0 +1,163 @@
+"""Creating run directories and finding them again."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.errors import RunNotFound, UserError
+from orchestrator.launch.code import code_state
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved
+
+RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
+DEFAULT_RUNS_DIR = "runs"
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
+_HASH_DIGITS = 8
+
+
+def default_runs_dir() -> Path:
+    """Where runs are looked for: $ORCHESTRATOR_RUNS_DIR, or `runs` here."""
+    return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)
+
+
+def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
+    """Where the runs of a job go: what was asked for, else what the spec says, else the default."""
+    if asked is not None:
+        return asked
+    return Path(job.launch.runs_dir) if "runs_dir" in job.launch.model_fields_set else default_runs_dir()
+
+
+def all_runs(runs_dir: Path) -> list[RunDir]:
+    """Every run under a folder, oldest first."""
+    return [run for _, run in sorted(_created(runs_dir.glob("*/*")), key=lambda item: (item[0], item[1].path))]
+
+
+def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
+    """The runs of one job, oldest first."""
+    return [run for run in all_runs(runs_dir) if run.name == name]
+
+
+def find_run(text: str, runs_dir: Path) -> RunDir:
+    """The run that a person means: a run id, the start of one, a job's name (its latest run) or a path.
+
+    Raises RunNotFound, naming the nearest, and UserError when several match.
+    """
+    path = Path(text)
+    if RunDir(path).resolved_generations():
+        return RunDir(path.absolute())
+    runs = all_runs(runs_dir)
+    exact = [run for run in runs if text in (run.run_id, f"{run.name}/{run.run_id}")]
+    named = [run for run in runs if run.name == text]
+    begun = [run for run in runs if run.run_id.startswith(text)] if text else []
+    for matches in (exact, named[-1:], begun):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            listed = "\n".join(f"      {run.name}/{run.run_id}" for run in matches)
+            raise UserError(f"{text} is not one run but {len(matches)}:\n{listed}")
+    raise RunNotFound(_not_found(text, runs, runs_dir))
+
+
+def find_same(job: JobSpec, runs_dir: Path) -> RunDir | None:
+    """The latest run whose current spec is this very one."""
+    wanted = job.config_hash
+    for run in reversed(runs_named(job.name, runs_dir)):
+        if load_resolved(run.resolved()).config_hash == wanted:
+            return run
+    return None
+
+
+def next_run_dir(job: JobSpec, runs_dir: Path) -> RunDir:
+    """The directory that a new run of this spec would get."""
+    base = job.config_hash[:_HASH_DIGITS]
+    folder = runs_dir.absolute() / job.name
+    number = 1
+    while (path := folder / (base if number == 1 else f"{base}-{number}")).exists():
+        number += 1
+    return RunDir(path)
+
+
+def create_run(job: JobSpec, written: str, runs_dir: Path) -> RunDir:
+    """A new run directory, whole from the moment it exists. `written` is the spec as its author wrote it."""
+    folder = runs_dir.absolute() / job.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+    except OSError as error:
+        raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
+    try:
+        draft.chmod(0o777 & ~_umask())
+        _fill(RunDir(draft), job, written)
+        return _claim(draft, job, runs_dir)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def add_generation(run: RunDir, job: JobSpec, written: str) -> None:
+    """Make `job` the run's current spec; what it was before stays."""
+    path = run.next_resolved()
+    write_atomically(path.with_name(path.name.replace("resolved", "job").replace(".json", ".yaml")), written)
+    write_atomically(path, dump_resolved(job))
+
+
+def _claim(draft: Path, job: JobSpec, runs_dir: Path) -> RunDir:
+    while True:
+        run = next_run_dir(job, runs_dir)
+        RunDir(draft).append_event("created", run_id=run.run_id, config_hash=job.config_hash)
+        try:
+            os.rename(draft, run.path)
+        except OSError:
+            if not run.path.exists():
+                raise
+            RunDir(draft).events_file.unlink()  # someone else was faster: the next number, then
+            continue
+        return run
+
+
+def _fill(run: RunDir, job: JobSpec, written: str) -> None:
+    write_atomically(run.job_yaml, written)
+    write_atomically(run.path / "resolved.json", dump_resolved(job))
+    code = code_state(Path.cwd())
+    write_atomically(run.path / "code.json", json.dumps(code.record, indent=1))
+    write_atomically(run.path / "code.diff", code.diff)
+    run.logs.mkdir()
+
+
+def _created(paths: Iterator[Path]) -> Iterator[tuple[float, RunDir]]:
+    for path in paths:
+        if _RUN_ID.fullmatch(path.name) and (path / "resolved.json").exists():
+            yield _creation_time(RunDir(path.absolute())), RunDir(path.absolute())
+
+
+def _creation_time(run: RunDir) -> float:
+    return next((event["time"] for event in run.events() if event.get("event") == "created"), time.time())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
+    if not runs:
+        return (
+            f"there is no run {text}: {runs_dir} holds no runs.\n"
+            f"      Say where they are with --runs-dir or ${RUNS_DIR_VARIABLE}."
+        )
+    known = {run.name for run in runs} | {run.run_id for run in runs}
+    nearest = difflib.get_close_matches(text, sorted(known), n=3, cutoff=0.5)
+    newest = [f"{run.name}/{run.run_id}" for run in runs[-3:]]
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"the latest are {', '.join(newest)}"
+    return f"there is no run {text} in {runs_dir}: {hint}"

@@ -1,0 +1,231 @@
+"""What a person sees while a run goes on. Derived from metrics.jsonl and events.jsonl alone, by following them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+from orchestrator.launch.local import Watcher
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.metrics import Metric, MetricTail
+
+_SECONDS_BETWEEN_LINES = 5.0
+_RATE_WINDOW = 20
+
+
+class EventTail:
+    """Reads events.jsonl as it grows; lines that are not whole records are passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = path.stat().st_size if path.exists() else 0
+
+    def poll(self) -> list[dict[str, Any]]:
+        """The whole records since the last call."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.offset)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self.offset += len(whole) + len(newline)
+        records = []
+        for line in whole.splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and "event" in record:
+                records.append(record)
+        return records
+
+
+@dataclass
+class Snapshot:
+    """Where a run is."""
+
+    total: int
+    iteration: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    saved: int | None = None
+    skipped: int = 0
+    step_seconds: list[float] = field(default_factory=list)
+
+    def take(self, metric: Metric) -> None:
+        """Take in a measurement."""
+        self.iteration = metric.iteration
+        self.values |= metric.values
+        if "throughput/step_seconds" in metric.values:
+            self.step_seconds = [*self.step_seconds, metric.values["throughput/step_seconds"]][-_RATE_WINDOW:]
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds to the end at the recent pace; None before the first step."""
+        if not self.step_seconds:
+            return None
+        return (self.total - self.iteration) * sum(self.step_seconds) / len(self.step_seconds)
+
+    def parts(self) -> list[str]:
+        """What is worth showing of the last step."""
+        shown = [
+            f"{label} {form(self.values[key])}{unit}".strip() for key, label, form, unit in _SHOWN if key in self.values
+        ]
+        if self.skipped:
+            shown.append(f"skipped {self.skipped}")
+        return shown
+
+
+def _si(number: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+_SHOWN: tuple[tuple[str, str, Callable[[float], str], str], ...] = (
+    ("train/loss", "loss", "{:.4f}".format, ""),
+    ("validation/loss", "validation", "{:.4f}".format, ""),
+    ("train/grad_norm", "grad norm", "{:.3g}".format, ""),
+    ("throughput/tokens_per_second", "", _si, " tokens/s"),
+    ("throughput/tflops_per_gpu", "", "{:.3g}".format, " TFLOP/s"),
+)
+
+
+def duration(seconds: float) -> str:
+    """0:01:05, or 2d 03:00:00."""
+    days, rest = divmod(round(seconds), 86400)
+    clock = f"{rest // 3600}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}d {clock}" if days else clock
+
+
+def event_line(event: dict[str, Any]) -> str | None:
+    """An event in words; None for those that a person need not see."""
+    iteration = event.get("iteration")
+    match event["event"]:
+        case "started":
+            return f"started {event.get('world_size', '?')} processes at iteration {iteration}"
+        case "resumed":
+            return f"resumed from the checkpoint of iteration {iteration}"
+        case "checkpoint_saved":
+            size = float(event.get("bytes") or 0)
+            return f"saved a checkpoint at iteration {iteration} ({_si(size)}B in {event.get('seconds', 0):.1f} s)"
+        case "checkpoint_failed":
+            return f"warning: the checkpoint of iteration {iteration} could not be saved: {event.get('message')}"
+        case "checkpoint_skipped":
+            return f"warning: skipped a checkpoint: {event.get('message')}"
+        case "step_skipped":
+            return f"warning: skipped step {iteration}: {event.get('reason')}"
+        case "stop_requested":
+            return f"stopping at iteration {iteration} ({event.get('by')})"
+        case "hang":
+            return f"error: no progress for {event.get('seconds', 0):.0f} s at iteration {iteration}"
+    return None
+
+
+class Follower(Watcher):
+    """Keeps a snapshot up to date. Subclasses show it."""
+
+    def __init__(self, run: RunDir, total: int) -> None:
+        self.snapshot = Snapshot(total)
+        size = run.metrics_file.stat().st_size if run.metrics_file.exists() else 0
+        self._metrics = MetricTail(run.metrics_file, size)
+        self._events = EventTail(run.events_file)
+
+    def poll(self) -> None:
+        for event in self._events.poll():
+            if event["event"] == "checkpoint_saved":
+                self.snapshot.saved = event.get("iteration")
+            elif event["event"] == "step_skipped":
+                self.snapshot.skipped += 1
+            elif event["event"] == "started" and isinstance(event.get("iteration"), int):
+                self.snapshot.iteration = event["iteration"]
+            line = event_line(event)
+            if line is not None:
+                self.say(line)
+        for metric in self._metrics.poll():
+            self.snapshot.take(metric)
+            self.show(metric)
+
+    def show(self, metric: Metric) -> None:
+        """A step was measured."""
+
+
+class LineWatcher(Follower):
+    """Plain lines, for files and pipes: one per measured step, but not more often than every few seconds."""
+
+    def __init__(
+        self, run: RunDir, total: int, out: TextIO, seconds_between_lines: float = _SECONDS_BETWEEN_LINES
+    ) -> None:
+        super().__init__(run, total)
+        self._out = out
+        self._pause = seconds_between_lines
+        self._last = -self._pause
+
+    def say(self, message: str) -> None:
+        print(message, file=self._out, flush=True)
+
+    def show(self, metric: Metric) -> None:
+        now = time.monotonic()
+        worth_it = metric.iteration >= self.snapshot.total or "validation/loss" in metric.values
+        if not worth_it and now - self._last < self._pause:
+            return
+        self._last = now
+        eta = self.snapshot.eta
+        left = [f"{duration(eta)} left"] if eta is not None else []
+        self.say("  ".join([f"iteration {metric.iteration}/{self.snapshot.total}", *self.snapshot.parts(), *left]))
+
+
+class _Remaining(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        eta = task.fields.get("eta")
+        return Text("" if eta is None else f"{duration(eta)} left", style="cyan")
+
+
+class TerminalWatcher(Follower):
+    """One live progress line on a terminal; what happened scrolls by above it."""
+
+    def __init__(self, run: RunDir, total: int, console: Console) -> None:
+        super().__init__(run, total)
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[shown]}"),
+            _Remaining(),
+            console=console,
+            refresh_per_second=4,
+        )
+        self._task = self._progress.add_task("starting", total=total, shown="", eta=None)
+        self._progress.start()
+
+    def say(self, message: str) -> None:
+        style = "yellow" if message.startswith("warning") else "red" if message.startswith("error") else None
+        self._progress.console.print(Text(message, style=style or ""))
+
+    def show(self, metric: Metric) -> None:
+        snapshot = self.snapshot
+        self._progress.update(
+            self._task,
+            description="training",
+            completed=snapshot.iteration,
+            shown="  ".join(snapshot.parts()),
+            eta=snapshot.eta,
+        )
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def watcher_for(run: RunDir, total: int, out: TextIO) -> Watcher:
+    """The display that suits where the output goes."""
+    console = Console(file=out)
+    return TerminalWatcher(run, total, console) if console.is_terminal else LineWatcher(run, total, out)

@@ -1,0 +1,137 @@
+"""A training program that keeps the contracts of docs/contracts.md and trains nothing: `-m fake_runtime RUN_DIR`.
+
+The loss of a step follows from the one before, so a resume that restores nothing shows. By variables: FAKE_STEP_SECONDS,
+and FAKE_END, what happens at a step: "nan@7", "raise@3", "memory@3", "kill1@5" (rank 1 kills itself).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoints import file_record, latest_valid, write_commit
+from orchestrator.errors import RunIsHeld
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir, append_line, write_atomically
+
+RANK = int(os.environ["RANK"])
+WORLD_SIZE = int(os.environ["WORLD_SIZE"])
+LAUNCH_ID = os.environ["ORCHESTRATOR_LAUNCH_ID"]
+STEP_SECONDS = float(os.environ.get("FAKE_STEP_SECONDS", "0.01"))
+END, _, END_AT = os.environ.get("FAKE_END", "@-1").partition("@")
+
+stop_signals: list[str] = []
+
+
+def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, lambda number, frame: stop_signals.append(signal.Signals(number).name))
+    run = RunDir(Path(sys.argv[1]))
+    descriptor = os.open(run.rank_log(RANK), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    print(f"rank {RANK} of {WORLD_SIZE} in launch {LAUNCH_ID}", flush=True)
+    if RANK:
+        return follow(run)
+    try:
+        lease = Lease.acquire(run, launch_id=LAUNCH_ID)
+    except RunIsHeld as error:
+        return end(run, "held", str(error), 0)
+    lease.start_heartbeat()
+    try:
+        return train(run, lease)
+    finally:
+        lease.release()
+
+
+def follow(run: RunDir) -> int:
+    """Another rank: it ends when rank 0 has, and dies on demand."""
+    while not run.exit_record(LAUNCH_ID, 0).exists():
+        if f"kill{RANK}" == END and last_step(run) >= int(END_AT):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if stop_signals:
+            time.sleep(0.1)
+            return end(run, "stopped", "", last_step(run))
+        time.sleep(0.01)
+    first = json.loads(run.exit_record(LAUNCH_ID, 0).read_text())
+    return end(run, first["cause"], "", first["iteration"])
+
+
+def train(run: RunDir, lease: Lease) -> int:
+    job = json.loads(run.resolved().read_text())
+    total, interval = job["schedule"]["train_iters"], job["checkpoint"]["save_interval"]
+    iteration, loss = restore(run)
+    run.append_event("started", launch_id=LAUNCH_ID, token=lease.token, world_size=WORLD_SIZE, iteration=iteration)
+    if iteration:
+        run.append_event("resumed", iteration=iteration, checkpoint=f"iter_{iteration:07d}")
+    while iteration < total:
+        by = stop_signals[0] if stop_signals else "stop file" if run.stop_file.exists() else None
+        if by is not None:
+            run.append_event("stop_requested", by=by, iteration=iteration)
+            save(run, lease, iteration, loss)
+            return end(run, "stopped", "", iteration)
+        iteration, loss = iteration + 1, loss * 0.9 + job["optimizer"]["lr"]
+        if int(END_AT) == iteration and (code := misbehave(run, iteration)) is not None:
+            return code
+        time.sleep(STEP_SECONDS)
+        lease.check()
+        values: dict[str, Any] = {"train/loss": loss, "throughput/step_seconds": STEP_SECONDS}
+        record = {"time": time.time(), "iteration": iteration, "samples": 2 * iteration, "tokens": 16 * iteration}
+        append_line(run.metrics_file, {**record, "values": values})
+        if interval and iteration % interval == 0:
+            save(run, lease, iteration, loss)
+    save(run, lease, iteration, loss)
+    run.append_event("finished", iteration=iteration)
+    return end(run, "completed", "", iteration)
+
+
+def misbehave(run: RunDir, iteration: int) -> int | None:
+    match END:
+        case "nan":
+            return end(run, "nan", "the loss was NaN in 10 consecutive steps", iteration)
+        case "raise":
+            raise ValueError("the fake has a bug")
+        case "memory":
+            raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    return None
+
+
+def restore(run: RunDir) -> tuple[int, float]:
+    commit = latest_valid(
+        run, lambda path, message: run.append_event("checkpoint_skipped", path=str(path), message=message)
+    )
+    if commit is not None:
+        return commit.iteration, float((commit.path / "loss").read_text())
+    if any(event["event"] == "started" for event in run.events()) and "--from-scratch" not in sys.argv:
+        raise SystemExit(end(run, "checkpoint", "no checkpoint can be read; to begin again, add --from-scratch", 0))
+    return 0, 1.0
+
+
+def save(run: RunDir, lease: Lease, iteration: int, loss: float) -> None:
+    lease.check()
+    path = run.checkpoint(iteration)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "loss").write_text(repr(loss))
+    write_commit(path, iteration=iteration, consumed_samples=2 * iteration, files={"loss": file_record(path / "loss")})
+    run.append_event("checkpoint_saved", iteration=iteration, seconds=0.01, bytes=20)
+
+
+def end(run: RunDir, cause: str, message: str, iteration: int) -> int:
+    path = run.exit_record(LAUNCH_ID, RANK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps({"cause": cause, "message": message, "iteration": iteration}))
+    return 0 if cause in ("completed", "stopped") else 1
+
+
+def last_step(run: RunDir) -> int:
+    lines = run.metrics_file.read_text().splitlines() if run.metrics_file.exists() else []
+    return json.loads(lines[-1])["iteration"] if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+"""Launching, with real processes: torchrun, two ranks of a fake training program, real signals."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.checkpoints import committed
+from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.launch.local import launch, request_stop
+from orchestrator.launch.processes import processes_of, ranks_of
+from orchestrator.launch.states import status_of
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir, read_lines
+from orchestrator.spec.job import JobSpec
+
+Run = Callable[[JobSpec], RunDir]
+MakeJob = Callable[..., JobSpec]
+Start = Callable[..., subprocess.Popen[str]]
+Until = Callable[..., None]
+StepOf = Callable[[RunDir], int]
+
+SLOW = {"FAKE_STEP_SECONDS": "0.05"}
+
+
+def losses(run: RunDir) -> dict[int, float]:
+    """iteration → loss; where a step was done twice the last counts."""
+    return {record["iteration"]: record["values"]["train/loss"] for record in read_lines(run.metrics_file)}
+
+
+def expected_losses(total: int) -> dict[int, float]:
+    """What the fake computes when nothing interrupts it."""
+    values, loss = {}, 1.0
+    for iteration in range(1, total + 1):
+        loss = loss * 0.9 + 1e-3
+        values[iteration] = loss
+    return values
+
+
+def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
+    return [event for event in run.events() if event["event"] == kind]
+
+
+def launch_id(run: RunDir) -> str:
+    return str(events(run, "launched")[-1]["launch_id"])
+
+
+def test_run_to_the_end(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
+    job = make_job()
+    run = make_run(job)
+    end = launch(run, job, module=fake_runtime)
+    assert (end.cause, end.iteration, end.code) == ("completed", 20, 0)
+    assert losses(run) == expected_losses(20)
+    assert [event["event"] for event in run.events()][:3] == ["created", "launched", "started"]
+    assert events(run, "exited")[0]["cause"] == "completed"
+    assert status_of(run).state == "completed"
+    assert run.launch_script.read_text().startswith("#!/usr/bin/env bash")
+    assert "rank 1 of 2" in run.rank_log(1).read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signal_to_the_launcher_saves_and_stops(
+    number: signal.Signals,
+    make_job: MakeJob,
+    make_run: Run,
+    start_launcher: Start,
+    until: Until,
+    step_of: StepOf,
+    fake_runtime: str,
+) -> None:
+    job = make_job(schedule__train_iters=60, launch__env=SLOW)
+    run = make_run(job)
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 7)
+    assert status_of(run).state == "running"
+    launcher.send_signal(number)
+    assert launcher.wait(60) == 1
+    status = status_of(run)
+    assert (status.state, status.cause) == ("stopped", "stopped")
+    assert committed(run)[-1].iteration == status.iteration
+    assert processes_of(launch_id(run)) == {}
+    assert launch(run, job, module=fake_runtime).cause == "completed"
+    assert losses(run) == expected_losses(60)
+    assert len(list(read_lines(run.metrics_file))) == 60  # no step was lost, none done twice
+
+
+def test_second_interrupt_ends_at_once(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
+) -> None:
+    run = make_run(make_job(schedule__train_iters=60, launch__env={"FAKE_STEP_SECONDS": "1"}))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 1)
+    launcher.send_signal(signal.SIGINT)
+    until(run.stop_file.exists)
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(10) == 1
+    assert processes_of(launch_id(run)) == {}
+    assert events(run, "exited")[0]["cause"] == "killed"
+    assert "second SIGINT" in events(run, "exited")[0]["message"]
+    assert committed(run) == []
+
+
+def test_killed_launcher_makes_the_ranks_save_and_stop(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, fake_runtime: str
+) -> None:
+    job = make_job(schedule__train_iters=100, launch__env=SLOW)
+    run = make_run(job)
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 7)
+    launcher.kill()
+    launcher.wait()
+    until(lambda: processes_of(launch_id(run)) == {})
+    assert events(run, "stop_requested")[0]["by"] == "SIGTERM"
+    assert events(run, "exited") == []
+    assert status_of(run).state == "stopped"
+    assert launch(run, job, module=fake_runtime).cause == "completed"
+    assert losses(run) == expected_losses(100)
+
+
+def test_killed_rank_is_named_with_its_signal_and_resumes(
+    make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(launch__env=SLOW)
+    run = make_run(job)
+    monkeypatch.setenv("FAKE_END", "kill1@8")
+    end = launch(run, job, module=fake_runtime)
+    assert (end.cause, end.code) == ("killed", 1)
+    assert end.message.startswith("rank 1 was ended by SIGKILL")
+    assert status_of(run).state == "failed"
+    monkeypatch.delenv("FAKE_END")
+    assert launch(run, job, module=fake_runtime).cause == "completed"
+    assert losses(run) == expected_losses(20)
+
+
+def test_killed_torchrun_leaves_nobody_behind(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
+) -> None:
+    run = make_run(make_job(schedule__train_iters=200, launch__env=SLOW))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 3)
+    ranks = ranks_of(launch_id(run))
+    assert sorted(ranks) == [0, 1]
+    torchrun = [pid for pid, environment in processes_of(launch_id(run)).items() if "RANK" not in environment]
+    assert len(torchrun) == 1
+    os.kill(torchrun[0], signal.SIGKILL)
+    assert launcher.wait(60) == 1
+    assert processes_of(launch_id(run)) == {}
+    assert events(run, "exited")[0]["message"] == "torchrun was ended by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "message"),
+    [
+        ("nan@7", "nan", "the loss was NaN in 10 consecutive steps"),
+        ("raise@7", "error", "ValueError: the fake has a bug"),
+        ("memory@7", "out_of_memory", "MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_failure_has_a_cause(
+    end: str,
+    cause: str,
+    message: str,
+    make_job: MakeJob,
+    make_run: Run,
+    fake_runtime: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(job := make_job())
+    monkeypatch.setenv("FAKE_END", end)
+    found = launch(run, job, module=fake_runtime)
+    assert (found.cause, found.message, found.code) == (cause, message, 1)
+    status = status_of(run)
+    assert (status.state, status.cause, status.message) == ("failed", cause, message)
+
+
+def test_program_that_cannot_be_started(make_job: MakeJob, make_run: Run) -> None:
+    run = make_run(job := make_job())
+    end = launch(run, job, module="no_such_program")
+    assert end.cause == "error"
+    assert "No module named no_such_program" in end.message
+
+
+def test_resume_that_finds_no_checkpoint_fails_unless_told_to_start_over(
+    make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(job := make_job())
+    monkeypatch.setenv("FAKE_END", "raise@3")
+    launch(run, job, module=fake_runtime)
+    monkeypatch.delenv("FAKE_END")
+    assert launch(run, job, module=fake_runtime).cause == "checkpoint"
+    assert launch(run, job, module=fake_runtime, from_scratch=True).cause == "completed"
+
+
+def test_run_of_a_live_run_is_refused(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
+) -> None:
+    run = make_run(job := make_job(schedule__train_iters=200, launch__env=SLOW))
+    launcher = start_launcher(run)
+    until(lambda: events(run, "launched"))
+    with pytest.raises(RunIsHeld, match=f"pid {launcher.pid} on {os.uname().nodename} since"):
+        launch(run, job)
+    until(lambda: step_of(run) >= 1)
+    rank = ranks_of(launch_id(run))[0]
+    with pytest.raises(RunIsHeld, match=f"held by pid {rank} on {os.uname().nodename} since"):
+        launch(run, job)
+    assert len(events(run, "launched")) == 1
+
+
+def test_lost_race_for_the_lease_is_held_and_does_not_change_the_state(
+    make_job: MakeJob, make_run: Run, fake_runtime: str
+) -> None:
+    """Another host takes the run between our look and our start."""
+    run = make_run(job := make_job())
+    leases = []
+    end = launch(
+        run, job, module=fake_runtime, on_launched=lambda _: leases.append(Lease.acquire(run, launch_id="elsewhere"))
+    )
+    assert (end.cause, end.code) == ("held", 2)
+    assert f"held by pid {os.getpid()}" in end.message
+    assert status_of(run).state == "running"
+    leases[0].release()
+
+
+def test_stop_file_stops_and_an_old_one_does_not(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, fake_runtime: str
+) -> None:
+    run = make_run(job := make_job(schedule__train_iters=100, launch__env=SLOW))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 3)
+    request_stop(run, "cancel")
+    assert launcher.wait(60) == 1
+    assert status_of(run).state == "stopped"
+    assert run.stop_file.exists()
+    assert launch(run, job, module=fake_runtime).cause == "completed"
+
+
+def test_stop_at_once_through_the_stop_file(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
+) -> None:
+    run = make_run(make_job(schedule__train_iters=100, launch__env={"FAKE_STEP_SECONDS": "1"}))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 1)
+    request_stop(run, "cancel --now", at_once=True)
+    assert launcher.wait(10) == 1
+    assert "cancel --now" in events(run, "exited")[0]["message"]
+
+
+def test_everything_killed_is_lost_and_resumes(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, fake_runtime: str
+) -> None:
+    run = make_run(job := make_job(schedule__train_iters=40, launch__env=SLOW))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 7)
+    launcher.send_signal(signal.SIGSTOP)  # so that it writes nothing when its children die
+    for pid in processes_of(launch_id(run)):
+        os.kill(pid, signal.SIGKILL)
+    launcher.kill()
+    launcher.wait()
+    assert status_of(run).state == "lost"
+    with open(run.events_file, "ab") as file:
+        file.write(b'{"time": 1, "event": "chec')  # a line torn by the crash
+    assert launch(run, job, module=fake_runtime).cause == "completed"
+    assert losses(run) == expected_losses(40)
+    assert [event["iteration"] for event in events(run, "resumed")] == [5]
+
+
+def test_python_that_is_not_there(make_job: MakeJob, make_run: Run) -> None:
+    job = make_job(launch__python="/nowhere/python")
+    with pytest.raises(UserError, match=r"launch\.python: /nowhere/python is not a program"):
+        launch(make_run(job), job)
+
+
+def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) -> None:
+    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
+    with pytest.raises(UserError, match="set MASTER_ADDR"):
+        launch(make_run(job), job)
