@@ -1,0 +1,78 @@
+"""`python -m orchestrator.runtime RUN_DIR [--from-scratch]`: one rank of a training, as torchrun starts it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.callbacks.evaluation import Evaluation
+from orchestrator.runtime.callbacks.logging import MetricLogging
+from orchestrator.runtime.callbacks.saving import CheckpointSaving
+from orchestrator.runtime.callbacks.tracking import Tracking
+from orchestrator.runtime.device import select_device
+from orchestrator.runtime.exits import Outcome, outcome_of, write_exit_record
+from orchestrator.runtime.loop import train
+from orchestrator.runtime.startup import open_session
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.values import resolve_environment
+
+
+def main() -> int:
+    """Run one rank. The exit code says whether what was asked for was done; the exit record says the rest."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.runtime", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--from-scratch", action="store_true", help="start a run anew that has no checkpoint")
+    arguments = parser.parse_args()
+    run = RunDir(arguments.run_dir.resolve())
+    rank = int(os.environ.get("RANK", "0"))
+    launch_id = os.environ.get("ORCHESTRATOR_LAUNCH_ID", "by-hand")
+    write_log_to_run(run, rank)
+    try:
+        job = load_resolved(run.resolved())
+        outcome, iteration = run_rank(run, job, launch_id, arguments.from_scratch)
+    except BaseException as error:
+        # The boundary of the process: whatever happened is recorded, and the traceback goes to this rank's log.
+        traceback.print_exc()
+        outcome, iteration = outcome_of(error), None
+    write_exit_record(run, launch_id, rank, outcome, iteration)
+    print(f"rank {rank}: {outcome.cause}" + (f": {outcome.message}" if outcome.message else ""), flush=True)
+    sys.stderr.flush()
+    if outcome.exit_code:
+        # Peers may hang in a collective with this rank; no clean-up of groups can be waited for.
+        os._exit(outcome.exit_code)
+    return 0
+
+
+def run_rank(run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool) -> tuple[Outcome, int]:
+    """Open the session and train. Returns the outcome and the iteration that was reached."""
+    for name, value in job.launch.env.items():
+        os.environ[name] = resolve_environment(value)
+    device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
+    session = open_session(run, job, device, launch_id, from_scratch)
+    try:
+        outcome = train(session, [MetricLogging(), Evaluation(), CheckpointSaving(), Tracking()])
+    finally:
+        session.watchdog.stop()
+        session.lease.release()
+    return outcome, session.state.iteration
+
+
+def write_log_to_run(run: RunDir, rank: int) -> None:
+    """Send everything this process prints, C libraries included, to its log in the run directory."""
+    run.logs.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(run.rank_log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s [rank {rank}] %(levelname)s %(name)s: %(message)s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

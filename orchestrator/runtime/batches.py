@@ -1,0 +1,101 @@
+"""Which samples a rank reads at which step: a function of the samples consumed, never of workers or ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.runtime.device import Device
+
+_KEYS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch on the device. All tensors are [b, s]; `loss_mask` is 1 where a token counts."""
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    loss_mask: torch.Tensor
+    position_ids: torch.Tensor
+
+
+class RandomTokens(Dataset[dict[str, torch.Tensor]]):
+    """Random sequences for benchmarks, the same for the same index."""
+
+    def __init__(self, vocab_size: int, seq_length: int, seed: int, length: int) -> None:
+        self.vocab_size, self.seq_length, self.seed, self.length = vocab_size, seq_length, seed, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
+        tokens = torch.randint(0, self.vocab_size, (self.seq_length + 1,), generator=generator)
+        return {
+            "tokens": tokens[:-1],
+            "labels": tokens[1:],
+            "loss_mask": torch.ones(self.seq_length),
+            "position_ids": torch.arange(self.seq_length),
+        }
+
+
+class MicroBatchSampler:
+    """Yields the sample indices of each micro-batch of one replica, from `consumed_samples` on.
+
+    Micro-batch m of replica r of a step that starts at sample c holds c + (m · DP + r) · micro + [0, micro).
+    """
+
+    def __init__(self, schedule: BatchSchedule, consumed_samples: int, total_samples: int, replica: int) -> None:
+        self.schedule, self.consumed, self.total, self.replica = schedule, consumed_samples, total_samples, replica
+
+    def __iter__(self) -> Iterator[list[int]]:
+        micro, replicas = self.schedule.micro_batch_size, self.schedule.data_parallel_size
+        start = self.consumed
+        while start < self.total:
+            for number in range(self.schedule.num_micro_batches(start)):
+                first = start + (number * replicas + self.replica) * micro
+                yield list(range(first, first + micro))
+            start += self.schedule.global_batch_size(start)
+
+
+class BatchStream:
+    """An endless-enough iterator of micro-batches on the device, for the model chunks of one rank.
+
+    Virtual stages each ask for the same micro-batches, so each gets an iterator of its own over shared fetches.
+    """
+
+    def __init__(self, dataset: Dataset[Any], sampler: Any, device: Device, workers: int, num_chunks: int) -> None:
+        loader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            num_workers=workers,
+            pin_memory=device.is_cuda,
+            persistent_workers=workers > 0,
+        )
+        self._source = iter(loader)
+        self._device = device
+        self._queues: list[list[MicroBatch]] = [[] for _ in range(num_chunks)]
+
+    def iterators(self) -> Sequence[Iterator[MicroBatch]]:
+        """One iterator per model chunk."""
+        return [self._iterate(index) for index in range(len(self._queues))]
+
+    def _iterate(self, index: int) -> Iterator[MicroBatch]:
+        queue = self._queues[index]
+        while True:
+            if not queue:
+                batch = self._fetch()
+                for other in self._queues:
+                    other.append(batch)
+            yield queue.pop(0)
+
+    def _fetch(self) -> MicroBatch:
+        raw = next(self._source)
+        device = self._device.torch_device
+        return MicroBatch(*(raw[key].to(device, non_blocking=True) for key in _KEYS))

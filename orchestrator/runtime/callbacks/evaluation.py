@@ -1,0 +1,108 @@
+"""Loss and perplexity on the validation sets."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from orchestrator.runtime.batches import MicroBatchSampler
+from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.session import Session
+from orchestrator.runtime.step import run_micro_batches
+from orchestrator.tracking.metrics import MetricLog
+
+# exp of a larger loss has no finite float.
+_LARGEST_EXPONENT = 700.0
+
+
+class Evaluation(Callback):
+    """Every `eval_interval` steps, on the same samples each time: the first `eval_iters` global batches of each set."""
+
+    def __init__(self) -> None:
+        self._evaluated_iteration = -1
+
+    def on_start(self, session: Session) -> None:
+        if session.job.evaluation.eval_at_start and session.state.iteration == 0:
+            self._evaluate(session)
+
+    def on_step(self, session: Session) -> None:
+        interval = session.job.evaluation.eval_interval
+        if interval is not None and session.state.iteration % interval == 0:
+            self._evaluate(session)
+
+    def on_end(self, session: Session) -> None:
+        if session.job.evaluation.eval_at_end and self._evaluated_iteration != session.state.iteration:
+            self._evaluate(session)
+
+    def _evaluate(self, session: Session) -> None:
+        session.settle()
+        self._evaluated_iteration = session.state.iteration
+        values: dict[str, float] = {}
+        with evaluating(session):
+            for name, dataset in session.validation_data.items():
+                loss = mean_loss(session, dataset)
+                if loss is None:
+                    return
+                prefix = "validation" if name == "validation" else f"validation/{name}"
+                values[f"{prefix}/loss"] = loss
+                values[f"{prefix}/perplexity"] = math.exp(min(loss, _LARGEST_EXPONENT))
+        if session.ranks.is_first and values:
+            state = session.state
+            log = MetricLog(session.run, session.lease.check)
+            log.append(
+                state.iteration, state.consumed_samples, state.consumed_samples * session.job.model.seq_length, values
+            )
+            text = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
+            print(f"iteration {state.iteration}  {text}", flush=True)
+
+
+@contextlib.contextmanager
+def evaluating(session: Session) -> Iterator[None]:
+    """No dropout, no gradients, and parameters gathered once instead of before each layer."""
+    overlapping = [chunk for chunk in session.chunks if chunk.ddp_config.overlap_param_gather]
+    for chunk in overlapping:
+        chunk.disable_forward_pre_hook(param_sync=True)
+    for chunk in session.chunks:
+        chunk.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for chunk in session.chunks:
+            chunk.train()
+        for chunk in overlapping:
+            chunk.enable_forward_pre_hook()
+
+
+def mean_loss(session: Session, dataset: Dataset[Any]) -> float | None:
+    """Mean loss per token over `eval_iters` global batches; None when a stop was requested meanwhile."""
+    job, schedule = session.job, session.schedule
+    samples = job.evaluation.eval_iters * job.global_batch_size
+    full = schedule.at_full_size()
+    iterators = session.stream(dataset, MicroBatchSampler(full, 0, samples, session.ranks.dp)).iterators()
+    loss_sum = tokens = 0.0
+    for _ in range(job.evaluation.eval_iters):
+        session.progress()
+        loss = run_micro_batches(
+            session.chunks,
+            iterators,
+            num_micro_batches=full.num_micro_batches(0),
+            micro_batch_size=job.batch.micro_batch_size,
+            seq_length=job.model.seq_length,
+            forward_only=True,
+        )
+        agreed = session.control.exchange(
+            session.state.iteration,
+            stop=session.stop.is_set(),
+            loss=loss if session.ranks.reports_loss else None,
+        )
+        if agreed.stop:
+            session.stopping = True
+            return None
+        loss_sum, tokens = loss_sum + agreed.loss_sum, tokens + agreed.tokens
+    return loss_sum / tokens if tokens else math.nan

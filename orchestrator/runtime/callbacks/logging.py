@@ -1,0 +1,68 @@
+"""Metrics of each step into the run directory, and one plain line of them into the rank's log."""
+
+from __future__ import annotations
+
+import torch
+
+from orchestrator.planning.flops import model_flops, peak_flops
+from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.session import Session
+from orchestrator.runtime.state import StepRecord
+from orchestrator.tracking.metrics import MetricLog
+
+
+class MetricLogging(Callback):
+    """Loss, learning rate, gradient norm and throughput, every `tracking.log_interval` steps, written by rank 0."""
+
+    def __init__(self) -> None:
+        self._log: MetricLog | None = None
+        self._seconds = 0.0
+        self._samples = 0
+
+    def on_start(self, session: Session) -> None:
+        if session.ranks.is_first:
+            self._log = MetricLog(session.run, session.lease.check)
+
+    def on_loss(self, session: Session, record: StepRecord, loss: float) -> None:
+        if self._log is None:
+            return
+        self._seconds += record.seconds
+        self._samples += record.samples
+        is_last = record.consumed_samples >= session.schedule.train_samples
+        if record.iteration % session.job.tracking.log_interval and not is_last:
+            return
+        values = {
+            "train/loss": loss,
+            "train/lr": record.learning_rate,
+            "train/grad_norm": record.grad_norm,
+            "train/skipped_steps": session.state.skipped_steps,
+            "throughput/step_seconds": record.seconds,
+            **throughput(session, self._samples, self._seconds),
+        }
+        if record.loss_scale is not None:
+            values["train/loss_scale"] = record.loss_scale
+        if session.device.is_cuda:
+            values["memory/peak_bytes"] = torch.cuda.max_memory_allocated()
+        self._seconds, self._samples = 0.0, 0
+        tokens = record.consumed_samples * session.job.model.seq_length
+        self._log.append(record.iteration, record.consumed_samples, tokens, values)
+        print(
+            f"iteration {record.iteration}/{session.schedule.train_iters}  loss {loss:.6f}  "
+            f"lr {record.learning_rate:.3e}  grad norm {record.grad_norm:.3f}  {record.seconds * 1000:.0f} ms  "
+            f"{values['throughput/tokens_per_second']:.0f} tokens/s",
+            flush=True,
+        )
+
+
+def throughput(session: Session, samples: int, seconds: float) -> dict[str, float]:
+    """Tokens/s over all ranks; TFLOP/s per GPU by the model's FLOPs; MFU against the GPU's dense peak where known."""
+    tokens = samples * session.job.model.seq_length
+    per_gpu = model_flops(session.job, tokens, session.vocabulary.padded_size) / seconds / session.ranks.world_size
+    values = {
+        "throughput/tokens_per_second": tokens / seconds,
+        "throughput/tflops_per_gpu": per_gpu / 1e12,
+    }
+    peak = peak_flops(session.device.name, session.job.precision.dtype)
+    if peak is not None:
+        values["throughput/mfu"] = per_gpu / peak
+    return values

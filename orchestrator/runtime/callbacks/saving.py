@@ -1,0 +1,58 @@
+"""When checkpoints are written."""
+
+from __future__ import annotations
+
+import time
+
+from orchestrator.errors import CheckpointError
+from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.session import Session
+
+
+class CheckpointSaving(Callback):
+    """Every `save_interval` steps, every `save_seconds` seconds, at the end and at a stop.
+
+    A save that fails in between leaves the training running and the earlier checkpoints as they are; the one at the
+    end, or at a stop, must succeed.
+    """
+
+    def __init__(self) -> None:
+        self._last_saved = time.monotonic()
+        self._saved_iteration = 0
+
+    def on_start(self, session: Session) -> None:
+        self._saved_iteration = session.state.iteration
+        self._last_saved = time.monotonic()
+
+    def on_step(self, session: Session) -> None:
+        policy, iteration = session.job.checkpoint, session.state.iteration
+        due = policy.save_interval is not None and iteration % policy.save_interval == 0
+        if policy.save_seconds is not None:
+            elapsed = time.monotonic() - self._last_saved > policy.save_seconds
+            due = session.control.from_first(elapsed) or due
+        if not due or session.finished:
+            return
+        session.settle()
+        session.checkpointer.begin(session.state)
+        self._saved_iteration, self._last_saved = iteration, time.monotonic()
+        if not policy.async_save:
+            session.checkpointer.finish()
+
+    def on_end(self, session: Session) -> None:
+        self._save_now(session)
+
+    def on_stop(self, session: Session) -> None:
+        self._save_now(session)
+
+    def _save_now(self, session: Session) -> None:
+        iteration = session.state.iteration
+        committed = session.checkpointer.finish()
+        if committed and self._saved_iteration == iteration:
+            return
+        session.checkpointer.begin(session.state)
+        # begin gives up early, with nothing in progress, when the folder cannot be written.
+        if not session.checkpointer.in_progress or not session.checkpointer.finish():
+            raise CheckpointError(
+                f"the checkpoint of iteration {iteration} could not be written; the event log says why. "
+                "Earlier checkpoints are as they were"
+            )

@@ -1,0 +1,32 @@
+"""Starts the process that sends the metrics on, so that no step ever waits for a tracking server."""
+
+from __future__ import annotations
+
+import subprocess
+
+from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.session import Session
+from orchestrator.tracking.follower import finish_follower, start_follower
+
+_DRAIN_SECONDS = 30.0
+
+
+class Tracking(Callback):
+    """Rank 0's follower, from the first step to the end."""
+
+    def __init__(self) -> None:
+        self._follower: subprocess.Popen[bytes] | None = None
+
+    def on_start(self, session: Session) -> None:
+        if session.ranks.is_first and session.job.tracking.mlflow:
+            self._follower = start_follower(session.run)
+
+    def on_end(self, session: Session) -> None:
+        self._finish()
+
+    def on_stop(self, session: Session) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._follower is not None:
+            finish_follower(self._follower, _DRAIN_SECONDS)

@@ -1,0 +1,290 @@
+"""Writing and reading checkpoints: model, optimizer, generators and position, in megatron-core's distributed format.
+
+A save has three parts. `begin` (collective) plans it and copies the tensors to the host; a thread writes and sums up
+the files; when every rank's thread is done, `finalize` (collective) writes the metadata and, last, the commit marker.
+A failure in any part on any rank abandons the checkpoint on all of them, and the ones before stay as they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, read_commit, write_commit
+from orchestrator.errors import CheckpointError, LeaseLost
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
+from orchestrator.runtime.state import TrainState
+from orchestrator.spec.job import JobSpec
+
+_CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
+_PROBE_BYTES = 1 << 20
+
+
+def layout(job: JobSpec) -> dict[str, int]:
+    """What must be equal for generators to be restored and losses to be bitwise the same."""
+    parallelism = job.parallelism
+    return {
+        "tp": parallelism.tensor_model_parallel_size,
+        "pp": parallelism.pipeline_model_parallel_size,
+        "vp": parallelism.num_model_chunks,
+        "cp": parallelism.context_parallel_size,
+        "dp": job.data_parallel_size,
+    }
+
+
+@dataclass
+class _Save:
+    """One save in progress on this rank."""
+
+    path: Path
+    state: TrainState
+    request: Any
+    started: float
+    thread: threading.Thread | None = None
+    error: str | None = None
+    files: dict[str, FileRecord] = field(default_factory=dict)
+
+
+class Checkpointer:
+    """Saves and loads one run's checkpoints. Every public method but `busy` is collective."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        job: JobSpec,
+        ranks: Ranks,
+        control: Control,
+        lease: Lease,
+        chunks: list[Any],
+        optimizer: Any,
+        data_parallel_group: dist.ProcessGroup,
+        code: dict[str, str],
+    ) -> None:
+        self._run, self._job, self._ranks, self._control, self._lease = run, job, ranks, control, lease
+        self._chunks, self._optimizer = chunks, optimizer
+        self._metadata = {**_CONTENT, "dp_cp_group": data_parallel_group}
+        self._code = code
+        self._saving: _Save | None = None
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether a save was begun and not yet finalized; the same on every rank."""
+        return self._saving is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether this rank is still writing."""
+        return self._saving is not None and self._saving.thread is not None and self._saving.thread.is_alive()
+
+    def begin(self, state: TrainState) -> None:
+        """Start a save of the state as it is now; a save still in progress is finished first.
+
+        Raises LeaseLost when another incarnation has taken over.
+        """
+        if self._saving is not None:
+            self.finish()
+        self._lease.check()
+        path = self._run.checkpoint(state.iteration)
+        started = time.time()
+        problem = self._control.from_first(self._prepare_folder(path) if self._ranks.is_first else None)
+        if problem is not None:
+            self._abandon(path, state, problem)
+            return
+        request = megatron_compat.begin_save(self._state_dict(state, with_rng=True, loading=False), str(path), _CONTENT)
+        self._saving = _Save(path, TrainState(**state.state_dict()), request, started)
+        self._start_writing(self._saving)
+
+    def finish(self) -> bool:
+        """Wait for the save in progress and finalize it. Returns whether it was committed; True when there is none."""
+        if self._saving is None:
+            return True
+        if self._saving.thread is not None:
+            self._saving.thread.join()
+        return self.finalize()
+
+    def finalize(self) -> bool:
+        """Commit the save whose writing has ended on every rank, or abandon it. Returns whether it was committed."""
+        saving = self._saving
+        assert saving is not None
+        self._saving = None
+        if self._control.any(saving.error is not None):
+            reports = self._control.gather_to_first(saving.error)
+            errors = [error for error in reports or [] if error is not None]
+            self._abandon(saving.path, saving.state, "; ".join(sorted(set(errors))))
+            return False
+        error = self._attempt(saving.request.finalize_fns[0])
+        if self._control.any(error is not None):
+            self._abandon(saving.path, saving.state, error or "another rank could not write the metadata")
+            return False
+        reports = self._control.gather_to_first(saving.files)
+        outcome = self._commit(saving, reports) if reports is not None else None
+        outcome = self._control.from_first(outcome)
+        if isinstance(outcome, LeaseLost):
+            raise outcome
+        if outcome is not None:
+            self._abandon(saving.path, saving.state, outcome)
+            return False
+        return True
+
+    def load(self, commit: Commit, state: TrainState) -> None:
+        """Restore everything from a committed checkpoint, whatever layout wrote it. Raises CheckpointError.
+
+        Generators are restored only at the same layout, where the losses are then bitwise those of an
+        uninterrupted run.
+        """
+        same_layout = commit.details.get("layout") == layout(self._job)
+        wanted = self._state_dict(state, with_rng=same_layout, loading=True)
+        try:
+            loaded = dist_checkpointing.load(wanted, str(commit.path))
+            for index, chunk in enumerate(self._chunks):
+                chunk.load_state_dict(loaded[_model_key(index, len(self._chunks))])
+            with torch.no_grad():
+                self._optimizer.load_state_dict(loaded["optimizer"])
+        except (KeyError, ValueError, dist_checkpointing.core.CheckpointingException) as error:
+            raise CheckpointError(f"{commit.path} does not fit this job: {error}") from error
+        if same_layout:
+            set_rng_state(loaded["rng"])
+        state.load_state_dict(loaded["train_state"])
+
+    def _state_dict(self, state: TrainState, *, with_rng: bool, loading: bool) -> dict[str, Any]:
+        ranks, count = self._ranks, len(self._chunks)
+        models = {
+            _model_key(index, count): chunk.sharded_state_dict(metadata=self._metadata)
+            for index, chunk in enumerate(self._chunks)
+        }
+        whole: dict[str, Any] = dict(models)
+        whole["optimizer"] = self._optimizer.sharded_state_dict(
+            models["model"] if count == 1 else models, is_loading=loading, metadata=self._metadata
+        )
+        if with_rng:
+            whole["rng"] = ShardedObject(
+                "rng",
+                rng_state(),
+                (ranks.pp_size, ranks.tp_size, ranks.dp_size),
+                (ranks.pp, ranks.tp, ranks.dp),
+                replica_id=0,
+            )
+        whole["train_state"] = state.state_dict()
+        return whole
+
+    def _prepare_folder(self, path: Path) -> str | None:
+        """Make an empty folder for a checkpoint, and see that something can be written there; a problem in words."""
+        try:
+            if path.exists():
+                _remove(path)
+            path.mkdir(parents=True)
+            probe = path / ".probe"
+            probe.write_bytes(bytes(_PROBE_BYTES))
+            probe.unlink()
+        except OSError as error:
+            return _words(error)
+        return None
+
+    def _start_writing(self, saving: _Save) -> None:
+        request = saving.request
+        if request.async_fn is None:
+            return
+        arguments = list(request.async_fn_args)
+        if request.preload_fn is not None:
+            arguments[1] = request.preload_fn()
+
+        def write() -> None:
+            saving.error = self._attempt(lambda: request.async_fn(*arguments, **request.async_fn_kwargs))
+            if saving.error is None:
+                saving.error = self._attempt(self._sum_up, saving)
+
+        saving.thread = threading.Thread(target=write, name="checkpoint-writer")
+        saving.thread.start()
+
+    def _sum_up(self, saving: _Save) -> None:
+        for file in saving.path.glob(f"__{self._ranks.rank}_*.distcp"):
+            saving.files[file.name] = file_record(file)
+
+    @staticmethod
+    def _attempt(action: Callable[..., Any], *arguments: Any) -> str | None:
+        """Run it; what went wrong in words, None when nothing did.
+
+        Every kind of failure is taken here: it is agreed on with the other ranks, reported, and abandons the save.
+        """
+        try:
+            action(*arguments)
+        except Exception as error:
+            return _words(error)
+        return None
+
+    def _commit(self, saving: _Save, reports: list[dict[str, FileRecord]]) -> str | LeaseLost | None:
+        """Rank 0: write what is left and the marker, then thin out older checkpoints."""
+        files = {name: record for report in reports for name, record in report.items()}
+        try:
+            self._lease.check()
+            save_config(CheckpointingConfig("torch_dist", 1), str(saving.path))
+            for file in saving.path.iterdir():
+                if file.name not in files:
+                    files[file.name] = file_record(file)
+            write_commit(
+                saving.path,
+                iteration=saving.state.iteration,
+                consumed_samples=saving.state.consumed_samples,
+                files=files,
+                layout=layout(self._job),
+                config_hash=self._job.config_hash,
+                time=time.time(),
+                **self._code,
+            )
+        except LeaseLost as error:
+            return error
+        except OSError as error:
+            return _words(error)
+        self._run.append_event(
+            "checkpoint_saved",
+            iteration=saving.state.iteration,
+            seconds=round(time.time() - saving.started, 3),
+            bytes=sum(record.bytes for record in files.values()),
+        )
+        self._thin_out()
+        return None
+
+    def _thin_out(self) -> None:
+        """Remove what `keep_last` and `keep_every` do not keep."""
+        policy = self._job.checkpoint
+        older = committed(self._run)[: -policy.keep_last]
+        for commit in older:
+            if policy.keep_every is None or commit.iteration % policy.keep_every:
+                _remove(commit.path)
+
+    def _abandon(self, path: Path, state: TrainState, problem: str) -> None:
+        if self._ranks.is_first:
+            self._run.append_event("checkpoint_failed", iteration=state.iteration, message=problem)
+            if read_commit(path) is None:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _model_key(index: int, count: int) -> str:
+    return "model" if count == 1 else f"model{index}"
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint so that it never looks committed while it goes."""
+    (path / COMMIT_FILE).unlink(missing_ok=True)
+    shutil.rmtree(path)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}" + (f": {error.filename}" if error.filename else "")
+    return f"{type(error).__name__}: {error}"

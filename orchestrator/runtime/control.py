@@ -1,0 +1,114 @@
+"""What all ranks agree on once per step, without waiting for it: stop requests, losses, finished checkpoint writes.
+
+One small all-reduce over gloo carries everything. It is started at the end of a step and its result is taken at the
+end of the next one, so it never makes the GPU or the host wait; a stop therefore takes effect one step later.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from orchestrator.rundir import RunDir
+
+_FIELDS = 4
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Sums over all ranks of what each said."""
+
+    iteration: int
+    stop: bool
+    loss_sum: float
+    tokens: float
+    writers_busy: int
+    """Ranks that are still writing a checkpoint."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss per token of the global batch."""
+        return self.loss_sum / self.tokens if self.tokens else float("nan")
+
+
+class StopRequest:
+    """A request to stop cleanly: the stop file of the run directory, or a signal to this process."""
+
+    def __init__(self, run: RunDir, watches_file: bool) -> None:
+        self._run, self._watches_file = run, watches_file
+        self.by: str | None = None
+
+    def catch_signals(self) -> None:
+        """Note SIGTERM, SIGINT and SIGUSR1; nothing else is done inside a handler."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.by = signal.Signals(number).name
+
+    def is_set(self) -> bool:
+        """Whether this rank has been asked to stop."""
+        if self.by is None and self._watches_file and self._run.stop_file.exists():
+            self.by = "stop file"
+        return self.by is not None
+
+
+class Control:
+    """The exchange itself. `offer` starts one, `take` ends it; `exchange` does both at once."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._pending: tuple[int, torch.Tensor, Any] | None = None
+
+    def offer(self, iteration: int, *, stop: bool, loss: torch.Tensor | None, writer_busy: bool) -> None:
+        """Say this rank's part for a step. `loss` is [sum, tokens] on the one rank of each replica that reports it."""
+        values = torch.zeros(_FIELDS, dtype=torch.float64)
+        values[0], values[3] = float(stop), float(writer_busy)
+        if loss is not None:
+            values[1:3] = loss.to("cpu", torch.float64)
+        work = dist.all_reduce(values, group=self._group, async_op=True)
+        self._pending = (iteration, values, work)
+
+    def take(self) -> Agreement | None:
+        """What all ranks said in the last `offer`; None when there was none since."""
+        if self._pending is None:
+            return None
+        iteration, values, work = self._pending
+        self._pending = None
+        work.wait()
+        stop, loss_sum, tokens, busy = values.tolist()
+        return Agreement(iteration, stop > 0, loss_sum, tokens, round(busy))
+
+    def exchange(self, iteration: int, *, stop: bool = False, loss: torch.Tensor | None = None) -> Agreement:
+        """`offer` and `take` at once, for the places that must know before they go on."""
+        self.offer(iteration, stop=stop, loss=loss, writer_busy=False)
+        agreement = self.take()
+        assert agreement is not None
+        return agreement
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so; waits for all."""
+        value = torch.tensor([float(flag)], dtype=torch.float64)
+        dist.all_reduce(value, group=self._group)
+        return bool(value.item() > 0)
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
+
+    def gather_to_first(self, value: Any) -> list[Any] | None:
+        """Every rank's value on rank 0, None elsewhere."""
+        is_first = dist.get_rank() == 0
+        box: list[Any] | None = [None] * dist.get_world_size() if is_first else None
+        dist.gather_object(value, box, dst=0, group=self._group)
+        return box
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.any(False)

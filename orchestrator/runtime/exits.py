@@ -1,0 +1,60 @@
+"""How a rank ends: its cause, its exit record and its exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import dataclass
+
+import torch
+
+from orchestrator.errors import CheckpointError, LeaseLost, OrchestratorError, RunIsHeld, UserError
+from orchestrator.rundir import RunDir, write_atomically
+
+HANG_EXIT_CODE = 72
+
+
+class DivergenceError(OrchestratorError):
+    """Too many steps in a row were not finite."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Why a rank ended. `message` is one line for people; None when all went well."""
+
+    cause: str
+    message: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 when the work that was asked for is done: the training, or a clean stop."""
+        return 0 if self.cause in ("completed", "stopped") else 1
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """The cause that an exception stands for."""
+    causes: list[tuple[type[BaseException], str]] = [
+        (DivergenceError, "nan"),
+        (LeaseLost, "lease_lost"),
+        (RunIsHeld, "held"),
+        (CheckpointError, "checkpoint"),
+        (UserError, "user_error"),
+        (torch.OutOfMemoryError, "out_of_memory"),
+        (MemoryError, "out_of_memory"),
+    ]
+    for kind, cause in causes:
+        if isinstance(error, kind):
+            return Outcome(cause, str(error))
+    if isinstance(error, OrchestratorError):
+        return Outcome("user_error" if error.exit_code == 2 else "error", str(error))
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return Outcome("disk_full", f"no space left on device: {error.filename or ''}".rstrip(": "))
+    return Outcome("error", f"{type(error).__name__}: {error}")
+
+
+def write_exit_record(run: RunDir, launch_id: str, rank: int, outcome: Outcome, iteration: int | None) -> None:
+    """Leave the outcome where the launcher looks for it."""
+    path = run.exit_record(launch_id, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"cause": outcome.cause, "message": outcome.message, "iteration": iteration}
+    write_atomically(path, json.dumps(record))

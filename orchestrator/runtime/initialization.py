@@ -1,0 +1,65 @@
+"""Initial weights that do not depend on the layout.
+
+Each parameter is drawn whole from a generator seeded by its global name and layer, and every rank keeps its slice. So
+the same spec starts from the same weights at every TP, PP and DP.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+
+_VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
+_RESIDUAL_WRITERS = ("self_attention.linear_proj.weight", "mlp.linear_fc2.weight")
+
+
+@torch.no_grad()
+def initialize_weights(chunks: Iterable[Any], *, seed: int, std: float, num_layers: int, vocab_size: int) -> None:
+    """Fill the parameters in place: N(0, std²), writers to the residual stream N(0, std²/(2L)), norms 1, biases 0.
+
+    Rows of the vocabulary's padding are 0: how many there are depends on the layout.
+    """
+    for chunk in chunks:
+        for shard in _shards(chunk.sharded_state_dict().values()):
+            if shard.data is None or not torch.is_floating_point(shard.data):
+                continue
+            if shard.key.endswith("bias"):
+                shard.data.zero_()
+            elif "norm" in shard.key:
+                shard.data.fill_(1.0)
+            else:
+                scale = std / math.sqrt(2.0 * num_layers) if shard.key.endswith(_RESIDUAL_WRITERS) else std
+                shard.data.copy_(_slice_of_whole(shard, seed, scale, vocab_size))
+
+
+def _shards(values: Iterable[Any]) -> Iterator[ShardedTensor]:
+    """The sharded tensors among a sharded state dict's values; a factory is opened into those it makes."""
+    for value in values:
+        if isinstance(value, ShardedTensorFactory):
+            built = value.build()
+            yield from _shards(built.values() if isinstance(built, dict) else built)
+        elif isinstance(value, ShardedTensor):
+            yield value
+
+
+def _slice_of_whole(shard: ShardedTensor, seed: int, std: float, vocab_size: int) -> torch.Tensor:
+    """This rank's part of the parameter, drawn whole: leading axes number the layers, the others are the tensor's."""
+    stacked = shard.prepend_axis_num
+    position = ",".join(str(offset) for offset in shard.global_offset[:stacked])
+    generator = torch.Generator(device=shard.data.device)
+    generator.manual_seed(zlib.crc32(f"{shard.key}[{position}]".encode()) * 2654435761 + seed)
+    shape = list(shard.global_shape[stacked:])
+    padding = shape[0] - vocab_size if shard.key.endswith(_VOCABULARY) else 0
+    shape[0] -= padding
+    whole = torch.empty(shape, dtype=torch.float32, device=shard.data.device)
+    whole.normal_(0.0, std, generator=generator)
+    if padding:
+        whole = torch.cat([whole, whole.new_zeros(padding, *shape[1:])])
+    offsets = shard.global_offset[stacked:]
+    index = tuple(slice(start, start + size) for start, size in zip(offsets, shard.local_shape, strict=True))
+    return whole[index].reshape(shard.data.shape)

@@ -1,0 +1,34 @@
+"""Which layer implementation a run uses."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any, Literal
+
+from orchestrator.errors import MissingDependency
+from orchestrator.runtime.device import Device
+
+Layers = Literal["torch", "transformer_engine"]
+
+
+def choose_layers(choice: Literal["auto", "torch", "transformer_engine"], device: Device) -> Layers:
+    """`auto` takes Transformer Engine on a GPU where it is installed.
+
+    Raises MissingDependency when Transformer Engine is asked for where it cannot be had.
+    """
+    installed = device.is_cuda and importlib.util.find_spec("transformer_engine") is not None
+    if choice == "auto":
+        return "transformer_engine" if installed else "torch"
+    if choice == "transformer_engine" and not installed:
+        reason = "it is not installed" if device.is_cuda else "it needs a GPU and this process computes on the CPU"
+        raise MissingDependency(f"runtime.layers is transformer_engine, but {reason}; use auto or torch")
+    return choice
+
+
+def block_spec_function(layers: Layers) -> Callable[..., Any]:
+    """The chosen module's `block_spec`; only that module is imported, since the other's library may be absent."""
+    name = "torch_layers" if layers == "torch" else "transformer_engine_layers"
+    function: Callable[..., Any] = importlib.import_module(f"orchestrator.runtime.layers.{name}").block_spec
+    return function

@@ -1,0 +1,115 @@
+"""Transformer layers from megatron-core's own linears, torch's norms and torch's scaled dot product attention."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import torch
+from megatron.core import tensor_parallel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn import functional
+
+
+class Norm(torch.nn.Module):
+    """LayerNorm or RMSNorm over the last dimension, with megatron-core's constructor.
+
+    Its parameters are marked `sequence_parallel`, so that megatron-core sums their gradients over the tensor-parallel
+    ranks; megatron-core's own fallback norm refuses sequence parallelism.
+    """
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.shape = (hidden_size,)
+        self.is_rms = config.normalization == "RMSNorm"
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        if not self.is_rms:
+            self.bias = torch.nn.Parameter(torch.zeros(hidden_size, dtype=config.params_dtype))
+            self.bias.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise x: [..., hidden_size]."""
+        if self.is_rms:
+            return functional.rms_norm(x, self.shape, self.weight, self.eps)
+        return functional.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+class Attention(MegatronModule):  # type: ignore[misc]
+    """Causal attention through torch's scaled_dot_product_attention; grouped queries are not expanded."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: AttnMaskType,
+        attention_type: str,
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        **unused: Any,
+    ) -> None:
+        super().__init__(config=config)
+        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
+        self.scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(config.kv_channels)
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        attn_mask_type: AttnMaskType | None = None,
+        attention_bias: torch.Tensor | None = None,
+        packed_seq_params: Any = None,
+        **unused: Any,
+    ) -> torch.Tensor:
+        """Attend causally. query: [sq, b, heads, d]; key, value: [sk, b, groups, d]; returns [sq, b, heads * d].
+
+        With a key/value cache sq < sk, and the queries are the last sq positions.
+        """
+        sq, sk = query.size(0), key.size(0)
+        q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        mask = None
+        if 1 < sq < sk:
+            mask = torch.ones(sq, sk, dtype=torch.bool, device=q.device).tril(diagonal=sk - sq)
+        dropout = self.dropout if self.training else 0.0
+        # Each tensor-parallel rank drops different heads; under sequence parallelism the default generator
+        # already differs between them.
+        own_randomness = dropout > 0 and not self.config.sequence_parallel
+        fork = tensor_parallel.get_cuda_rng_tracker().fork() if own_randomness else contextlib.nullcontext()
+        with fork:
+            out = functional.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=mask,
+                dropout_p=dropout,
+                is_causal=sq == sk,
+                scale=self.scale,
+                enable_gqa=k.size(1) != q.size(1),
+            )
+        return out.permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)
+
+    def sharded_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Attention itself has no parameters."""
+        return {}
+
+
+def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
+    """The layers of one model chunk of this rank's stage."""
+    layer = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=config.normalization)
+    layer.submodules.input_layernorm = Norm
+    layer.submodules.pre_mlp_layernorm = Norm
+    attention = layer.submodules.self_attention.submodules
+    attention.core_attention = Attention
+    if config.qk_layernorm:
+        attention.q_layernorm = Norm
+        attention.k_layernorm = Norm
+    count = get_num_layers_to_build(config, vp_stage=vp_stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=Norm)

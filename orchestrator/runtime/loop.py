@@ -1,0 +1,98 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.exits import DivergenceError, Outcome
+from orchestrator.runtime.optimizer import loss_scale, update
+from orchestrator.runtime.session import Session
+from orchestrator.runtime.state import StepRecord
+from orchestrator.runtime.step import run_micro_batches
+
+
+def train(session: Session, callbacks: list[Callback]) -> Outcome:
+    """Train from where the session's state is to the end of the schedule, or to a requested stop.
+
+    Raises DivergenceError after `runtime.max_bad_steps` steps in a row that were not finite.
+    """
+    session.loss_listeners = [callback.on_loss for callback in callbacks]
+    for callback in callbacks:
+        callback.on_start(session)
+    session.begin_batches()
+    while not session.finished and not session.stopping:
+        session.progress()
+        record, loss = train_step(session)
+        session.settle()
+        session.offer(record, loss)
+        give_up_when_diverged(session, record)
+        for callback in callbacks:
+            callback.on_step(session)
+        if session.writing_ended and session.checkpointer.in_progress:
+            session.writing_ended = False
+            session.checkpointer.finalize()
+    session.settle()
+    if session.finished:
+        for callback in callbacks:
+            callback.on_end(session)
+    # A stop can also arrive while the last evaluation runs: there is nothing left to stop then.
+    if session.finished:
+        session.event("finished", iteration=session.state.iteration)
+        return Outcome("completed")
+    session.event("stop_requested", by=session.stop.by or "another rank", iteration=session.state.iteration)
+    for callback in callbacks:
+        callback.on_stop(session)
+    return Outcome("stopped", f"stopped at iteration {session.state.iteration} of {session.schedule.train_iters}")
+
+
+def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
+    """One optimizer step on one global batch. Returns its record and [loss sum, tokens] where this rank has them."""
+    started = time.perf_counter()
+    job, state, schedule = session.job, session.state, session.schedule
+    samples = schedule.global_batch_size(state.consumed_samples)
+    learning_rate = session.learning_rates.at(state.consumed_samples)
+    for chunk in session.chunks:
+        chunk.zero_grad_buffer()
+    session.optimizer.zero_grad()
+    loss = run_micro_batches(
+        session.chunks,
+        session.batches,
+        num_micro_batches=schedule.num_micro_batches(state.consumed_samples),
+        micro_batch_size=job.batch.micro_batch_size,
+        seq_length=job.model.seq_length,
+        forward_only=False,
+    )
+    result = update(session.optimizer, learning_rate, job)
+    state.iteration += 1
+    state.consumed_samples += samples
+    state.skipped_steps += not result.applied
+    state.consecutive_bad_steps = state.consecutive_bad_steps + 1 if result.reason else 0
+    record = StepRecord(
+        iteration=state.iteration,
+        consumed_samples=state.consumed_samples,
+        samples=samples,
+        learning_rate=learning_rate,
+        grad_norm=result.grad_norm,
+        applied=result.applied,
+        skip_reason=result.reason,
+        seconds=time.perf_counter() - started,
+        loss_scale=loss_scale(session.optimizer) if job.precision.dtype == "fp16" else None,
+    )
+    return record, loss
+
+
+def give_up_when_diverged(session: Session, record: StepRecord) -> None:
+    """Note a step that was not finite; raise DivergenceError after too many in a row."""
+    if record.skip_reason is None:
+        return
+    session.event("step_skipped", iteration=record.iteration, reason=record.skip_reason)
+    bad = session.state.consecutive_bad_steps
+    if bad >= session.job.runtime.max_bad_steps:
+        session.settle()
+        raise DivergenceError(
+            f"{bad} steps in a row had a loss or gradient that is NaN or infinite (the last one: {record.iteration}); "
+            "lower optimizer.lr or lengthen the warm-up, and resume from the last checkpoint"
+        )

@@ -1,0 +1,112 @@
+"""What differs between megatron-core versions, and what of it must be replaced. The one module for both.
+
+Supported: 0.16.1 and 0.19.x. `apply` is called once per process, after the device is selected.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import warnings
+from typing import Any
+
+import megatron.core
+import torch
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.tensor_parallel import random as megatron_random
+
+from orchestrator.runtime import cpu_shim
+from orchestrator.runtime.adam import GroupStepAdam
+from orchestrator.runtime.device import Device
+
+with warnings.catch_warnings():
+    # It warns that neither Transformer Engine nor apex is there to give it an Adam; ours is put in below.
+    warnings.simplefilter("ignore")
+    import megatron.core.optimizer as megatron_optimizer
+    from megatron.core.optimizer import distrib_optimizer
+
+VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__.split(".")[:2])
+
+
+def apply(device: Device) -> None:
+    """Put our Adam and our checkpoint writer in place of megatron-core's, and the CPU's generator behind its RNG."""
+    if not device.is_cuda:
+        cpu_shim.patch_megatron_random(megatron_random)
+    _use_group_step_adam()
+    _write_checkpoints_in_process()
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+
+
+def _use_group_step_adam() -> None:
+    """One Adam everywhere, with the step in the group, so that every checkpoint has one layout."""
+    for module in (megatron_optimizer, distrib_optimizer):
+        vars(module)["Adam"] = GroupStepAdam
+    vars(megatron_optimizer)["USING_PYTORCH_OPTIMIZER"] = False
+    flags = vars(distrib_optimizer)
+    flags["HAVE_APEX_OR_TE"] = True
+    flags["USING_TE_OPTIMIZER"] = False
+    flags["USING_APEX_OPTIMIZER"] = True
+
+
+def _write_checkpoints_in_process() -> None:
+    """Write in the calling thread: megatron-core starts a manager process per rank, which costs seconds per save."""
+    writer: Any = filesystem_async.FileSystemWriterAsync
+
+    def write(transforms: Any, use_msc: bool, rank: int, buckets: Any, results_queue: queue.Queue[Any]) -> None:
+        written: Any = {}
+        for index, bucket in enumerate(buckets):
+            bucket_results: queue.Queue[Any] = queue.Queue()
+            counts: queue.Queue[int] = queue.Queue()
+            counts.put(index)
+            writer.write_preloaded_data(
+                transforms,
+                local_proc_idx=index,
+                write_bucket=bucket,
+                results_queue=bucket_results,
+                count_queue=counts,
+                use_fsync=True,
+            )
+            _, outcome = bucket_results.get()
+            if isinstance(outcome, Exception):
+                raise outcome
+            written[index] = outcome
+        results_queue.put(written)
+
+    def preload(buckets: Any, non_blocking: bool = True) -> Any:
+        """A copy on the host that later steps cannot change."""
+        copies = []
+        for path, key, (bytes_data, tensor_data) in buckets:
+            staged = [(item, tensor.detach().to("cpu", copy=True)) for item, tensor in tensor_data]
+            copies.append((path, key, (bytes_data, staged)))
+        return copies
+
+    _replace(writer, ("write_preloaded_data_multiproc", "write_preloaded_data_multithread"), staticmethod(write))
+    _replace(writer, ("preload_tensors",), staticmethod(preload))
+    _replace(filesystem_async, ("_get_write_results_queue", "get_write_results_queue"), lambda *args: queue.Queue())
+
+
+def _replace(owner: Any, names: tuple[str, ...], replacement: Any) -> None:
+    """Set whichever of an attribute's names over the versions this one has."""
+    for name in names:
+        if hasattr(owner, name):
+            setattr(owner, name, replacement)
+            return
+    version = megatron.core.__version__
+    raise RuntimeError(f"megatron-core {version} is not supported: {owner.__name__} has no {names[0]}")
+
+
+def begin_save(state: dict[str, Any], folder: str, content_metadata: dict[str, Any]) -> Any:
+    """Plan a checkpoint (collective) and return megatron-core's request, whose writing is still to be done."""
+    extra: dict[str, Any] = {} if VERSION < (0, 18) else {"async_strategy": "mcore"}
+    strategy = TorchDistSaveShardedStrategy("torch_dist", 1)
+    return dist_checkpointing.save(
+        state, folder, strategy, async_sharded_save=True, content_metadata=content_metadata, **extra
+    )
+
+
+def deterministic_algorithms(enabled: bool) -> None:
+    """Ask torch for deterministic GPU kernels."""
+    if enabled:
+        torch.use_deterministic_algorithms(True, warn_only=True)

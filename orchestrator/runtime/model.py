@@ -1,0 +1,178 @@
+"""The network of one rank: megatron-core's GPT, built from a job spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn import functional
+
+from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.initialization import initialize_weights
+from orchestrator.runtime.layers.choice import Layers, block_spec_function
+from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+
+class GPT(GPTModel):  # type: ignore[misc]
+    """megatron-core's GPT whose padded vocabulary entries never get any probability.
+
+    So the loss does not depend on how far the vocabulary is padded, which changes with the tensor-parallel size.
+    """
+
+    def __init__(self, config: TransformerConfig, spec: Any, *, valid_vocab_size: int, **kwargs: Any) -> None:
+        super().__init__(config, spec, **kwargs)
+        self.valid_vocab_size = valid_vocab_size
+
+    def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
+        local = logits.size(-1)
+        first_padding = self.valid_vocab_size - get_tensor_model_parallel_rank() * local
+        if first_padding < local:
+            logits[..., max(first_padding, 0) :] = torch.finfo(logits.dtype).min
+        loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
+        return loss
+
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def transformer_config(job: JobSpec, device: Device, layers: Layers) -> TransformerConfig:
+    """The spec in megatron-core's words."""
+    model, parallelism, runtime = job.model, job.parallelism, job.runtime
+    dtype = DTYPES[job.precision.dtype]
+    pipelined = parallelism.pipeline_model_parallel_size > 1
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.query_groups,
+        kv_channels=model.head_dim,
+        normalization=model.normalization,
+        layernorm_epsilon=model.norm_epsilon,
+        qk_layernorm=model.qk_layernorm,
+        add_bias_linear=model.add_bias_linear,
+        add_qkv_bias=model.has_qkv_bias,
+        hidden_dropout=model.hidden_dropout,
+        attention_dropout=model.attention_dropout,
+        # Weights are filled afterwards, the same for every layout; megatron-core still marks which are split.
+        init_method=_leave,
+        output_layer_init_method=_leave,
+        embedding_init_method=_leave,
+        tensor_model_parallel_size=parallelism.tensor_model_parallel_size,
+        pipeline_model_parallel_size=parallelism.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline_model_parallel_size,
+        sequence_parallel=parallelism.uses_sequence_parallel,
+        context_parallel_size=parallelism.context_parallel_size,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=job.precision.dtype == "bf16",
+        fp16=job.precision.dtype == "fp16",
+        calculate_per_token_loss=job.data.eod_mask_loss,
+        deallocate_pipeline_outputs=pipelined,
+        batch_p2p_comm=device.is_cuda,
+        gradient_accumulation_fusion=False,
+        masked_softmax_fusion=False,
+        bias_dropout_fusion=device.is_cuda,
+        apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",
+        cross_entropy_loss_fusion=device.is_cuda,
+        deterministic_mode=runtime.deterministic and device.is_cuda,
+        recompute_granularity=runtime.recompute_granularity,
+        recompute_method=runtime.recompute_method,
+        recompute_num_layers=runtime.recompute_num_layers,
+        distribute_saved_activations=False,
+        **_activation(model, device),
+    )
+
+
+def _leave(weight: torch.Tensor) -> torch.Tensor:
+    return weight
+
+
+def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
+    if model.activation == "swiglu":
+        return {"gated_linear_unit": True, "activation_func": functional.silu, "bias_activation_fusion": device.is_cuda}
+    # megatron-core's fused bias+GeLU is the tanh approximation; ours is the exact one on every device.
+    return {"activation_func": functional.gelu, "bias_activation_fusion": False}
+
+
+def build_chunks(
+    job: JobSpec, config: TransformerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks
+) -> list[GPT]:
+    """The model chunks of this rank (one, or one per virtual stage), weights filled."""
+    block_spec = block_spec_function(layers)
+    model = job.model
+    virtual = job.parallelism.virtual_pipeline_model_parallel_size is not None
+    chunks = []
+    for index in range(ranks.num_chunks):
+        vp_stage = index if virtual else None
+        chunks.append(
+            GPT(
+                config,
+                block_spec(config, vp_stage),
+                valid_vocab_size=vocabulary.size,
+                vocab_size=vocabulary.padded_size,
+                max_sequence_length=model.positions,
+                pre_process=ranks.is_pre_process(index),
+                post_process=ranks.is_post_process(index),
+                share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
+                position_embedding_type=model.position_embedding_type,
+                rotary_percent=model.rotary_percent,
+                rotary_base=model.rotary_base,
+                vp_stage=vp_stage,
+            )
+        )
+    for chunk in chunks:
+        chunk.to(config.params_dtype)
+        if torch.cuda.is_available():
+            chunk.cuda(torch.cuda.current_device())
+    initialize_weights(
+        chunks,
+        seed=job.runtime.seed,
+        std=model.init_method_std,
+        num_layers=model.num_layers,
+        vocab_size=vocabulary.size,
+    )
+    return chunks
+
+
+def parameter_count(chunks: list[GPT]) -> int:
+    """Parameters that this rank holds, a tied output layer's copy on the last stage included."""
+    return sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
+
+
+def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[GPT]) -> list[Any]:
+    """The chunks with gradient buffers, and gradient reduction and parameter gathering as the spec says."""
+    parallelism = job.parallelism
+    replicated = job.data_parallel_size > 1
+    sharded = parallelism.use_distributed_optimizer
+    overlap_reduce = parallelism.overlap_grad_reduce and replicated
+    overlap_gather = parallelism.overlap_param_gather and replicated and sharded and overlap_reduce
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=job.precision.grad_reduce_in_fp32,
+        use_distributed_optimizer=sharded,
+        overlap_grad_reduce=overlap_reduce,
+        overlap_param_gather=overlap_gather,
+        check_for_nan_in_grad=False,
+        # Each virtual stage but the first reduces as soon as it is done, so it is not split into buckets.
+        bucket_size=max(40_000_000, 1_000_000 * job.data_parallel_size) if overlap_reduce else None,
+    )
+    wrapped = [
+        DistributedDataParallel(config, settings, chunk, disable_bucketing=index > 0)
+        for index, chunk in enumerate(chunks)
+    ]
+    config.finalize_model_grads_func = finalize_model_grads
+    several = len(wrapped) > 1
+    if overlap_reduce:
+        no_syncs = [chunk.no_sync for chunk in wrapped]
+        config.no_sync_func = no_syncs if several else no_syncs[0]
+    if overlap_gather:
+        gathers = [chunk.start_param_sync for chunk in wrapped]
+        config.param_sync_func = gathers if several else gathers[0]
+    return wrapped

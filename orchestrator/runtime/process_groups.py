@@ -1,0 +1,142 @@
+"""The processes of a job and their groups. The only module that touches megatron-core's global parallel state."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+
+from orchestrator.runtime.device import Device
+from orchestrator.spec.job import JobSpec
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands."""
+
+    rank: int
+    world_size: int
+    tp: int
+    tp_size: int
+    pp: int
+    pp_size: int
+    dp: int
+    dp_size: int
+    num_chunks: int
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0: the one that writes events and metrics."""
+        return self.rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.pp == self.pp_size - 1
+
+    @property
+    def reports_loss(self) -> bool:
+        """One rank of each replica's last stage."""
+        return self.is_last_stage and self.tp == 0
+
+    def is_pre_process(self, chunk: int) -> bool:
+        """Whether a model chunk holds the embedding."""
+        return self.pp == 0 and chunk == 0
+
+    def is_post_process(self, chunk: int) -> bool:
+        """Whether a model chunk holds the output layer."""
+        return self.is_last_stage and chunk == self.num_chunks - 1
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Process groups that the runtime itself communicates over."""
+
+    control: dist.ProcessGroup
+    """All ranks, gloo: small facts on the host, never through the GPU."""
+    data_parallel: dist.ProcessGroup
+    pipeline: dist.ProcessGroup
+    last_stage_rank: int
+    """Global rank of the last stage in this rank's pipeline."""
+
+
+def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -> tuple[Ranks, Groups]:
+    """Join the job's processes and split them into tensor-, pipeline- and data-parallel groups.
+
+    Reads RANK and WORLD_SIZE as torchrun sets them; alone, the process is a world of one.
+    """
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    timeout = timedelta(seconds=timeout_seconds)
+    extra: dict[str, Any] = {"device_id": device.torch_device} if device.is_cuda else {}
+    if "MASTER_ADDR" not in os.environ:
+        extra["store"] = dist.HashStore()
+    dist.init_process_group(device.backend, rank=rank, world_size=world_size, timeout=timeout, **extra)
+    parallelism = job.parallelism
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=parallelism.tensor_model_parallel_size,
+        pipeline_model_parallel_size=parallelism.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline_model_parallel_size,
+        context_parallel_size=parallelism.context_parallel_size,
+        expert_model_parallel_size=parallelism.expert_model_parallel_size,
+        distributed_timeout_minutes=max(1, round(timeout_seconds / 60)),
+    )
+    ranks = Ranks(
+        rank=rank,
+        world_size=world_size,
+        tp=parallel_state.get_tensor_model_parallel_rank(),
+        tp_size=parallel_state.get_tensor_model_parallel_world_size(),
+        pp=parallel_state.get_pipeline_model_parallel_rank(),
+        pp_size=parallel_state.get_pipeline_model_parallel_world_size(),
+        dp=parallel_state.get_data_parallel_rank(),
+        dp_size=parallel_state.get_data_parallel_world_size(),
+        num_chunks=parallelism.num_model_chunks,
+    )
+    groups = Groups(
+        control=dist.new_group(backend="gloo", timeout=timeout),
+        data_parallel=parallel_state.get_data_parallel_group(with_context_parallel=True),
+        pipeline=parallel_state.get_pipeline_model_parallel_group(),
+        last_stage_rank=parallel_state.get_pipeline_model_parallel_last_rank(),
+    )
+    return ranks, groups
+
+
+def get_tensor_model_parallel_rank() -> int:
+    """This rank's place in its tensor-parallel group, also inside a module that has no Ranks at hand."""
+    rank: int = parallel_state.get_tensor_model_parallel_rank()
+    return rank
+
+
+def seed_everything(seed: int, ranks: Ranks) -> None:
+    """Seed dropout: stages and replicas differ; tensor-parallel ranks differ only inside tensor-parallel regions."""
+    own_seed = seed + 100 * ranks.pp + 10 * ranks.dp * 1009
+    torch.manual_seed(own_seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(own_seed)
+
+
+def rng_state() -> dict[str, Any]:
+    """Everything that dropout draws from, on this rank."""
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Restore what `rng_state` returned."""
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+    tensor_parallel.get_cuda_rng_tracker().set_states(state["tracker"])
+
+
+def stop_process_groups() -> None:
+    """Leave the job's processes."""
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()

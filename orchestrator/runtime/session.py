@@ -1,0 +1,111 @@
+"""One rank of a running job: what it holds, and what its loop and callbacks do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from orchestrator.lease import Lease
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.batches import BatchStream, MicroBatch, MicroBatchSampler
+from orchestrator.runtime.checkpointing import Checkpointer
+from orchestrator.runtime.control import Control, StopRequest
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.layers.choice import Layers
+from orchestrator.runtime.process_groups import Groups, Ranks
+from orchestrator.runtime.state import StepRecord, TrainState
+from orchestrator.runtime.watchdog import Watchdog
+from orchestrator.spec.job import JobSpec
+
+
+@dataclass
+class Session:
+    """One rank of a running job."""
+
+    run: RunDir
+    job: JobSpec
+    device: Device
+    ranks: Ranks
+    groups: Groups
+    control: Control
+    lease: Lease
+    stop: StopRequest
+    layers: Layers
+    vocabulary: Vocabulary
+    schedule: BatchSchedule
+    learning_rates: LearningRateSchedule
+    modules: list[Any]
+    """The network's chunks themselves."""
+    chunks: list[Any]
+    """The same, wrapped in data parallelism."""
+    optimizer: Any
+    checkpointer: Checkpointer
+    train_data: Dataset[Any]
+    validation_data: dict[str, Dataset[Any]]
+    watchdog: Watchdog
+    state: TrainState = field(default_factory=TrainState)
+    stopping: bool = False
+    """All ranks have agreed to stop."""
+    writing_ended: bool = False
+    """All ranks have agreed that the checkpoint in progress is written."""
+    batches: Sequence[Iterator[MicroBatch]] = ()
+    """Training micro-batches, one iterator per chunk."""
+    loss_listeners: Sequence[Callable[[Session, StepRecord, float], None]] = ()
+    _unsettled: StepRecord | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the schedule is complete."""
+        return self.state.consumed_samples >= self.schedule.train_samples
+
+    def progress(self) -> None:
+        """Tell the watchdog that this rank is alive."""
+        self.watchdog.beat()
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Add to the event log, on rank 0 and only while the lease is held."""
+        if self.ranks.is_first:
+            self.lease.check()
+            self.run.append_event(kind, **fields)
+
+    def stream(self, dataset: Dataset[Any], sampler: Iterable[list[int]]) -> BatchStream:
+        """Micro-batches of a data set on this rank's device."""
+        workers = self.job.data.num_workers
+        if workers is None:
+            workers = 2 if self.device.is_cuda and not self.job.data.random_tokens else 0
+        return BatchStream(dataset, sampler, self.device, workers, self.ranks.num_chunks)
+
+    def begin_batches(self) -> None:
+        """Open the training data where the training stands."""
+        consumed, total = self.state.consumed_samples, self.schedule.train_samples
+        sampler = MicroBatchSampler(self.schedule, consumed, total, self.ranks.dp)
+        self.batches = self.stream(self.train_data, sampler).iterators()
+
+    def offer(self, record: StepRecord, loss: torch.Tensor | None) -> None:
+        """Say this rank's part of what all ranks agree on about a step; `settle` hears the answer."""
+        self._unsettled = record
+        self.control.offer(
+            record.iteration,
+            stop=self.stop.is_set(),
+            loss=loss if self.ranks.reports_loss else None,
+            writer_busy=self.checkpointer.busy,
+        )
+
+    def settle(self) -> None:
+        """Take what all ranks agreed on about the last step offered, and report its loss."""
+        agreed = self.control.take()
+        if agreed is None:
+            return
+        record, self._unsettled = self._unsettled, None
+        assert record is not None
+        self.stopping = self.stopping or agreed.stop
+        self.writing_ended = self.checkpointer.in_progress and agreed.writers_busy == 0
+        for listener in self.loss_listeners:
+            listener(self, record, agreed.loss)

@@ -1,0 +1,179 @@
+"""Opens a session: joins the job's processes, takes the lease, builds the network, restores the newest checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import megatron.core
+import torch
+
+from orchestrator.checkpoints import Commit, latest_valid
+from orchestrator.data.datasets import Datasets, build_datasets
+from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.errors import CheckpointError, RunIsHeld, UserError
+from orchestrator.lease import Lease
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.planning.vocabulary import Vocabulary, vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.batches import RandomTokens
+from orchestrator.runtime.checkpointing import Checkpointer, layout
+from orchestrator.runtime.control import Control, StopRequest
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_record
+from orchestrator.runtime.layers.choice import choose_layers
+from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
+from orchestrator.runtime.optimizer import build_optimizer
+from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups
+from orchestrator.runtime.session import Session
+from orchestrator.runtime.watchdog import Watchdog
+from orchestrator.spec.job import JobSpec
+
+
+def open_session(run: RunDir, job: JobSpec, device: Device, launch_id: str, from_scratch: bool) -> Session:
+    """Join the job's processes, take the lease, build the network and restore the newest checkpoint.
+
+    Raises RunIsHeld, CheckpointError, DataError and UserError.
+    """
+    megatron_compat.apply(device)
+    megatron_compat.deterministic_algorithms(job.runtime.deterministic)
+    ranks, groups = start_process_groups(job, device, timeout_seconds=2.0 * job.runtime.hang_timeout + 60)
+    control = Control(groups.control)
+    lease = _take_lease(run, ranks, control, launch_id)
+    stop = StopRequest(run, watches_file=ranks.is_first)
+    stop.catch_signals()
+    watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
+    seed_everything(job.runtime.seed, ranks)
+    layers = choose_layers(job.runtime.layers, device)
+    words = vocabulary(job)
+    config = transformer_config(job, device, layers)
+    modules = build_chunks(job, config, layers, words, ranks)
+    chunks = wrap_data_parallel(job, config, modules)
+    optimizer = build_optimizer(job, chunks)
+    config.grad_scale_func = optimizer.scale_loss
+    schedule = BatchSchedule.of(job)
+    datasets = _open_data(job, run, words, schedule)
+    code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
+    checkpointer = Checkpointer(run, job, ranks, control, lease, modules, optimizer, groups.data_parallel, code)
+    session = Session(
+        run=run,
+        job=job,
+        device=device,
+        ranks=ranks,
+        groups=groups,
+        control=control,
+        lease=lease,
+        stop=stop,
+        layers=layers,
+        vocabulary=words,
+        schedule=schedule,
+        learning_rates=LearningRateSchedule.of(job, schedule),
+        modules=modules,
+        chunks=chunks,
+        optimizer=optimizer,
+        checkpointer=checkpointer,
+        train_data=datasets.train,
+        validation_data=dict(datasets.validation),
+        watchdog=watchdog,
+    )
+    _restore(session, launch_id, from_scratch)
+    return session
+
+
+def _take_lease(run: RunDir, ranks: Ranks, control: Control, launch_id: str) -> Lease:
+    """Rank 0 becomes the holder and tells the others its token; a refusal is raised on all of them."""
+    outcome: Lease | RunIsHeld | None = None
+    if ranks.is_first:
+        try:
+            outcome = Lease.acquire(run, launch_id=launch_id)
+        except RunIsHeld as refusal:
+            outcome = refusal
+    said = control.from_first(outcome.token if isinstance(outcome, Lease) else str(outcome))
+    if not isinstance(said, int):
+        raise RunIsHeld(said)
+    if isinstance(outcome, Lease):
+        outcome.start_heartbeat()
+        return outcome
+    return Lease.attach(run, said)
+
+
+def _start_watchdog(
+    run: RunDir, job: JobSpec, ranks: Ranks, lease: Lease, stop: StopRequest, launch_id: str
+) -> Watchdog:
+    def on_hang(seconds: float) -> None:
+        limit = job.runtime.hang_timeout
+        message = f"no progress for {seconds:.0f} s (runtime.hang_timeout is {limit} s); the stacks are in {run.stacks}"
+        write_exit_record(run, launch_id, ranks.rank, Outcome("hang", message), None)
+        if ranks.is_first:
+            lease.check()
+            run.append_event("hang", seconds=round(seconds, 1))
+            lease.release()
+
+    def on_orphan() -> None:
+        stop.by = stop.by or "the launcher is gone"
+
+    watchdog = Watchdog(run, ranks.rank, job.runtime.hang_timeout, on_hang, on_orphan, HANG_EXIT_CODE)
+    watchdog.start()
+    return watchdog
+
+
+def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSchedule) -> Datasets:
+    evaluation = job.evaluation
+    validation_samples = evaluation.eval_iters * job.global_batch_size if evaluation.eval_interval else 0
+    if job.data.random_tokens:
+        random = RandomTokens(words.size, job.model.seq_length, job.data.seed, schedule.train_samples)
+        held_out = RandomTokens(words.size, job.model.seq_length, job.data.seed + 1, max(validation_samples, 1))
+        return Datasets(train=random, validation={"validation": held_out} if validation_samples else {}, test=None)
+    cache = Path(job.data.cache_dir) if job.data.cache_dir else run.path.parent.parent / ".cache" / "index"
+    return build_datasets(
+        job.data,
+        sequence_length=job.model.seq_length,
+        tokenizer=load_tokenizer(job.data.tokenizer),
+        train_samples=schedule.train_samples,
+        validation_samples=validation_samples,
+        test_samples=0,
+        cache_dir=cache,
+    )
+
+
+def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
+    """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
+    run, first = session.run, session.ranks.is_first
+    commit: Commit | None = None
+    started_before = False
+    if first:
+        commit = latest_valid(
+            run, lambda path, message: session.event("checkpoint_skipped", path=str(path), message=message)
+        )
+        started_before = any(event["event"] == "started" for event in run.events())
+    commit, started_before = session.control.from_first((commit, started_before))
+    if commit is not None and from_scratch:
+        raise UserError(
+            f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "
+            "throw away; resume it, or start another run with --new"
+        )
+    if commit is None and started_before and not from_scratch:
+        raise CheckpointError(
+            f"run {run.run_id} was started before, but has no checkpoint that can be read; "
+            "to begin again at iteration 0, add --from-scratch"
+        )
+    if commit is not None:
+        session.checkpointer.load(commit, session.state)
+    session.event(
+        "started",
+        launch_id=launch_id,
+        token=session.lease.token,
+        pid=os.getpid(),
+        world_size=session.ranks.world_size,
+        topology=layout(session.job),
+        iteration=session.state.iteration,
+        device=session.device.name,
+        layers=session.layers,
+        parameters=parameter_count(session.modules),
+        torch=torch.__version__,
+        megatron_core=megatron.core.__version__,
+    )
+    if commit is not None:
+        session.event("resumed", iteration=session.state.iteration, checkpoint=commit.path.name)

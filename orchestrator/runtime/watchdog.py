@@ -1,0 +1,74 @@
+"""Notices a step that takes too long, and leaves every thread's Python stack behind."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from orchestrator.rundir import RunDir
+
+_POLL_SECONDS = 0.25
+_GRACE_SECONDS = 3.0
+
+
+class Watchdog:
+    """A thread that ends this process when `beat` is not called for `timeout` seconds, or when its parent is gone.
+
+    It ends the process at once (no clean-up can be expected of a process that hangs), after writing the stacks to
+    stacks/rank-NNNNN.txt and calling `on_hang(seconds)`. A parent that is gone (torchrun was killed) is only noted,
+    through `on_orphan`, so that the loop can save and stop; if it does not within the timeout, the hang rule applies.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        rank: int,
+        timeout: float,
+        on_hang: Callable[[float], None],
+        on_orphan: Callable[[], None],
+        exit_code: int,
+    ) -> None:
+        self._path = run.stacks / f"rank-{rank:05d}.txt"
+        self._timeout, self._on_hang, self._on_orphan, self._exit_code = timeout, on_hang, on_orphan, exit_code
+        self._parent = os.getppid()
+        self._last_beat = time.monotonic()
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        self._last_beat = time.monotonic()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def beat(self) -> None:
+        """Say that progress is made; called once per step, micro-evaluation and checkpoint phase."""
+        self._last_beat = time.monotonic()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        orphaned = False
+        while not self._stopped.wait(_POLL_SECONDS):
+            if not orphaned and os.getppid() != self._parent:
+                orphaned = True
+                self._on_orphan()
+            silent = time.monotonic() - self._last_beat
+            if silent > self._timeout:
+                self._end(silent)
+
+    def _end(self, silent: float) -> None:
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            with open(self._path, "w") as file:
+                file.write(f"no progress for {silent:.1f} s\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+            self._on_hang(silent)
+            # The others hang too, and would lose their stacks if this process broke their connections first.
+            time.sleep(_GRACE_SECONDS)
+        finally:
+            sys.stderr.flush()
+            os._exit(self._exit_code)
