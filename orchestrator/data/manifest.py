@@ -43,6 +43,7 @@ class Manifest(BaseModel):
     """Records without text; they are left out."""
     skipped_records: int
     """Records that could not be read (`--on-error skip`); PREFIX.skipped.jsonl lists them."""
+    skipped_report: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     sources: list[Source] = Field(default_factory=list)
     created: float = 0.0

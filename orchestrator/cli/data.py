@@ -1,0 +1,24 @@
+"""`orchestrator data`: its commands start the program `python -m orchestrator.data`, which has the same ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from orchestrator.data.commands import Request, build_app
+from orchestrator.data.request import to_arguments
+
+
+def run(command: str, request: Request, as_json: bool) -> int:
+    """Start the program; returns its exit code."""
+    arguments = [*(["--json"] if as_json else []), *to_arguments(request)]
+    process = subprocess.Popen([sys.executable, "-m", "orchestrator.data", command, *arguments])
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            continue  # Ctrl-C reaches the program as well; it ends by itself and says what was kept
+        return code if code >= 0 else 1
+
+
+app = build_app(run)

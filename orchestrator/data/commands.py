@@ -1,0 +1,234 @@
+"""The commands of `orchestrator data` and of `python -m orchestrator.data`: one definition for both.
+
+Light: what needs numpy or a tokenizer library is done by the functions that `build_app` is given.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+import typer
+
+from orchestrator.data.index import read_index
+from orchestrator.data.manifest import read_manifest
+from orchestrator.data.request import OnError, ShowRequest, TextDocuments, TokenizeRequest, TrainTokenizerRequest
+from orchestrator.errors import UserError
+
+TokenizerType = Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"]
+Request = TokenizeRequest | TrainTokenizerRequest | ShowRequest
+
+
+class Run(Protocol):
+    """Carries out the heavy part of a command; returns its exit code."""
+
+    def __call__(self, command: str, request: Request, as_json: bool) -> int: ...
+
+
+Inputs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files (.jsonl, .json, .txt, .parquet; .gz and .zst too) and directories of source files.",
+        show_default=False,
+    ),
+]
+JsonKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--json-key", metavar="KEY", help="JSON field or parquet column with text; `text` by default; repeatable."
+    ),
+]
+Globs = Annotated[
+    list[str] | None,
+    typer.Option("--glob", metavar="PATTERN", help="Files to take from directories, like '*.py'; repeatable."),
+]
+Excludes = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="PATTERN", help="Files and folders of directories to leave out; repeatable."),
+]
+TxtDocuments = Annotated[TextDocuments, typer.Option("--txt-documents", help="What one document of a .txt file is.")]
+OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="What to do about a record that cannot be read.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exists.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TypeOption = Annotated[TokenizerType, typer.Option("--tokenizer-type", help="Kind of tokenizer.")]
+PathOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer-path",
+        metavar="PATH",
+        help="tokenizer.json or its folder (huggingface), vocab.json (gpt2_bpe), vocab.txt (wordpiece), "
+        ".model (sentencepiece).",
+        show_default=False,
+    ),
+]
+MergesOption = Annotated[
+    str | None,
+    typer.Option("--tokenizer-merges", metavar="PATH", help="gpt2_bpe: merges.txt.", show_default=False),
+]
+
+
+def build_app(run: Run) -> typer.Typer:
+    """The commands, with `run` for what is heavy."""
+    app = typer.Typer(
+        name="data",
+        help="Turn text into indexed data sets, and inspect them.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.command(
+        "tokenize",
+        help="Turn text into an indexed data set: PREFIX.bin, PREFIX.idx and PREFIX.manifest.json.\n\n"
+        "After a kill, the same command goes on from the last finished shard.",
+        epilog="Example: orchestrator data tokenize corpus.jsonl --output-prefix data/corpus "
+        "--tokenizer-type huggingface --tokenizer-path tokenizer.json --append-eod",
+    )
+    def tokenize(
+        inputs: Inputs,
+        output_prefix: Annotated[Path, typer.Option("--output-prefix", metavar="PREFIX", help="Where to write.")],
+        tokenizer_type: TypeOption = "byte_level",
+        tokenizer_path: PathOption = None,
+        tokenizer_merges: MergesOption = None,
+        json_key: JsonKeys = None,
+        append_eod: Annotated[
+            bool, typer.Option("--append-eod", help="End each document with the end-of-document token.")
+        ] = False,
+        glob: Globs = None,
+        exclude: Excludes = None,
+        txt_documents: TxtDocuments = "file",
+        on_error: OnErrorOption = "fail",
+        workers: Annotated[
+            int | None, typer.Option("--workers", min=1, help="Processes; one per core by default.", show_default=False)
+        ] = None,
+        shard_size: Annotated[
+            int, typer.Option("--shard-size", metavar="MB", min=1, help="MB of text after which work is kept for good.")
+        ] = 64,
+        overwrite: Overwrite = False,
+        as_json: AsJson = False,
+    ) -> None:
+        request = TokenizeRequest(
+            inputs=tuple(inputs),
+            json_keys=_keys(json_key),
+            globs=tuple(glob or ()),
+            excludes=tuple(exclude or ()),
+            txt_documents=txt_documents,
+            on_error=on_error,
+            output_prefix=_prefix(output_prefix),
+            tokenizer_type=tokenizer_type,
+            tokenizer_path=tokenizer_path,
+            tokenizer_merges=tokenizer_merges,
+            append_eod=append_eod,
+            workers=workers,
+            shard_size=shard_size,
+            overwrite=overwrite,
+        )
+        raise typer.Exit(run("tokenize", request, as_json))
+
+    @app.command(
+        "train-tokenizer",
+        help="Learn a byte-level BPE from text and write it as a tokenizer.json.",
+        epilog="Example: orchestrator data train-tokenizer corpus.jsonl --output tokenizer.json --vocab-size 32000",
+    )
+    def train_tokenizer(
+        inputs: Inputs,
+        output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The tokenizer.json to write.")],
+        vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, help="Tokens at most.")] = 32000,
+        json_key: JsonKeys = None,
+        glob: Globs = None,
+        exclude: Excludes = None,
+        txt_documents: TxtDocuments = "file",
+        on_error: OnErrorOption = "fail",
+        overwrite: Overwrite = False,
+        as_json: AsJson = False,
+    ) -> None:
+        request = TrainTokenizerRequest(
+            inputs=tuple(inputs),
+            json_keys=_keys(json_key),
+            globs=tuple(glob or ()),
+            excludes=tuple(exclude or ()),
+            txt_documents=txt_documents,
+            on_error=on_error,
+            output=output,
+            vocab_size=vocab_size,
+            overwrite=overwrite,
+        )
+        raise typer.Exit(run("train-tokenizer", request, as_json))
+
+    @app.command(
+        "inspect",
+        help="Show what an indexed data set holds and where it came from.",
+        epilog="Example: orchestrator data inspect data/corpus --show 2",
+    )
+    def inspect(
+        prefix: Annotated[Path, typer.Argument(metavar="PREFIX", help="The data set: PREFIX.bin and PREFIX.idx.")],
+        show: Annotated[int, typer.Option("--show", metavar="N", min=0, help="Decode the first N documents.")] = 0,
+        tokenizer_type: Annotated[
+            TokenizerType | None,
+            typer.Option("--tokenizer-type", help="To decode with; the manifest's by default.", show_default=False),
+        ] = None,
+        tokenizer_path: PathOption = None,
+        tokenizer_merges: MergesOption = None,
+        as_json: AsJson = False,
+    ) -> None:
+        if show:
+            request = ShowRequest(prefix, show, tokenizer_type, tokenizer_path, tokenizer_merges)
+            raise typer.Exit(run("inspect", request, as_json))
+        print_description(prefix, as_json)
+
+    return app
+
+
+def _keys(given: list[str] | None) -> tuple[str, ...]:
+    keys = tuple(given or ("text",))
+    if len(set(keys)) != len(keys):
+        raise UserError(f"--json-key {', '.join(keys)}: each key once")
+    return keys
+
+
+def _prefix(path: Path) -> Path:
+    if not path.name or path.is_dir():
+        raise UserError(f"--output-prefix {path} is a folder; write a name in it, like {path / 'corpus'}")
+    return path
+
+
+def describe(prefix: Path) -> dict[str, object]:
+    """What a data set holds: its header, and its manifest where there is one."""
+    header, manifest = read_index(prefix), read_manifest(prefix)
+    return {
+        **asdict(header),
+        "prefix": str(prefix),
+        "manifest": manifest.model_dump(mode="json") if manifest else None,
+    }
+
+
+def print_description(prefix: Path, as_json: bool) -> None:
+    """Print what a data set holds."""
+    if as_json:
+        typer.echo(json.dumps(describe(prefix), indent=2))
+        return
+    header, manifest = read_index(prefix), read_manifest(prefix)
+    lines = {
+        "documents": f"{header.documents}",
+        "sequences": f"{header.sequences}",
+        "tokens": f"{header.tokens} ({header.tokens / max(header.documents, 1):.1f} per document)",
+        "stored as": f"{header.dtype}, {header.bin_bytes} bytes",
+        "manifest": "none: made by another tool",
+    }
+    if manifest is not None:
+        tokenizer = manifest.tokenizer
+        lines |= {
+            "tokenizer": f"{tokenizer.type} {tokenizer.path or ''} ({manifest.vocab_size} tokens)",
+            "tokenizer hash": manifest.tokenizer_hash,
+            "ends documents": "yes" if manifest.options.get("append_eod") else "no",
+            "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text",
+            "left out": f"{manifest.empty_documents} empty, {manifest.skipped_records} unreadable",
+        }
+        del lines["manifest"]
+    for name, value in lines.items():
+        typer.echo(f"{name:16}{value}")

@@ -1,0 +1,111 @@
+"""From a block of raw input to the text of its documents."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.data.sources import Block
+
+_BLANK_LINES = re.compile(rb"\n[ \t\r]*(?:\n[ \t\r]*)+")
+
+
+@dataclass(frozen=True)
+class Document:
+    """The text of one record, one part per key."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A record that cannot be read: its file, line (or row; None for a whole file) and what is wrong with it."""
+
+    path: str
+    line: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.line is None else f"{self.path}:{self.line}: {self.reason}"
+
+
+def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Malformed]:
+    """Each record of a block, in order. Blank lines are no records; an empty text is one."""
+    for line, record in _records(block):
+        try:
+            if isinstance(record, bytes):
+                texts = _texts_of_json(record, keys) if block.kind == "json" else (record.decode(),)
+            else:
+                texts = _checked(dict(zip(keys, record, strict=True)), keys)
+        except UnicodeDecodeError as error:
+            yield Malformed(block.path, line, f"not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}")
+        except UnicodeEncodeError:
+            yield Malformed(block.path, line, "not valid Unicode: half of a surrogate pair")
+        except json.JSONDecodeError as error:
+            yield Malformed(block.path, line, f"not valid JSON: {error.msg} (column {error.colno})")
+        except RecursionError:
+            yield Malformed(block.path, line, "not readable JSON: nested too deeply")
+        except ValueError as error:
+            yield Malformed(block.path, line, str(error))
+        else:
+            yield Document(texts)
+
+
+def _records(block: Block) -> Iterator[tuple[int | None, bytes | tuple[object, ...]]]:
+    if not isinstance(block.content, bytes):
+        yield from enumerate(block.content, block.first)
+    elif block.kind == "file":
+        yield None, block.content
+    elif block.kind == "paragraph":
+        yield from _paragraphs(block.content, block.first)
+    else:
+        for number, line in enumerate(block.content.split(b"\n"), block.first):
+            if line.strip():
+                yield number, line.removesuffix(b"\r")
+
+
+def _paragraphs(content: bytes, line: int) -> Iterator[tuple[int, bytes]]:
+    start = 0
+    for gap in _BLANK_LINES.finditer(content):
+        if content[start : gap.start()].strip():
+            yield line, content[start : gap.start()]
+        line += content.count(b"\n", start, gap.end())
+        start = gap.end()
+    if content[start:].strip():
+        yield line, content[start:].removesuffix(b"\n")
+
+
+def _texts_of_json(line: bytes, keys: Sequence[str]) -> tuple[str, ...]:
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object but {_kind(value)}")
+    return _checked(value, keys)
+
+
+def _checked(record: dict[str, object], keys: Sequence[str]) -> tuple[str, ...]:
+    texts = []
+    for key in keys:
+        if key not in record:
+            fields = ", ".join(list(record)[:8]) or "none"
+            raise ValueError(f"no field {key!r}; fields: {fields} (choose with --json-key)")
+        text = record[key]
+        if not isinstance(text, str):
+            raise ValueError(f"field {key!r} is not text but {_kind(text)}")
+        if not text.isascii():
+            text.encode()  # JSON can hold half of a surrogate pair, which no tokenizer takes
+        texts.append(text)
+    return tuple(texts)
+
+
+def _kind(value: object) -> str:
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+    }
+    return names.get(type(value), f"a {type(value).__name__}")

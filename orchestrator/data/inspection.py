@@ -1,0 +1,48 @@
+"""Documents of an indexed data set as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from orchestrator.data.index import HEADER, bin_path, idx_path, read_index
+from orchestrator.data.manifest import read_manifest
+from orchestrator.data.request import ShowRequest
+from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
+from orchestrator.errors import UserError
+from orchestrator.spec.data import TokenizerSpec
+
+
+def first_documents(request: ShowRequest) -> Iterator[str]:
+    """The text of the first documents. Raises UserError when no tokenizer is known or it is not the data's."""
+    header = read_index(request.prefix)
+    tokenizer = _tokenizer(request)
+    count = min(request.show, header.documents)
+    marks_at = HEADER.size + 12 * header.sequences
+    marks = np.fromfile(idx_path(request.prefix), dtype="<i8", count=count + 1, offset=marks_at)
+    lengths = np.fromfile(idx_path(request.prefix), dtype="<i4", count=int(marks[-1]), offset=HEADER.size)
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype="<i8")])[marks]
+    ids = np.fromfile(bin_path(request.prefix), dtype=header.dtype, count=int(ends[-1]))
+    if len(ids) and int(ids.max()) >= tokenizer.vocab_size:
+        raise UserError(
+            f"{request.prefix} holds token id {int(ids.max())}, the tokenizer has {tokenizer.vocab_size} tokens: "
+            "it was made with another one (choose with --tokenizer-type and --tokenizer-path)"
+        )
+    for first, last in pairwise(ends):
+        yield tokenizer.decode(ids[first:last].tolist())
+
+
+def _tokenizer(request: ShowRequest) -> Tokenizer:
+    manifest = read_manifest(request.prefix)
+    if request.tokenizer_type is not None:
+        chosen = {
+            "type": request.tokenizer_type,
+            "path": request.tokenizer_path,
+            "merges": request.tokenizer_merges,
+        }
+        return load_tokenizer(TokenizerSpec.model_validate(chosen))
+    if manifest is None:
+        raise UserError(f"{request.prefix} has no manifest: say which tokenizer made it with --tokenizer-type")
+    return load_tokenizer(manifest.tokenizer)

@@ -1,0 +1,111 @@
+"""What the data programs are asked to do. Light: the command line builds it, the program carries it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.spec.data import TokenizerSpec
+
+SOURCE_GLOBS = tuple(
+    f"*.{ending}"
+    for ending in "py md rst txt c h cc cpp hpp java js ts go rs sh tex html".split()  # noqa: SIM905
+)
+"""Files of a directory that are read when no glob is given."""
+
+OnError = Literal["fail", "skip"]
+TextDocuments = Literal["file", "line", "paragraph"]
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """Which text to read, and how."""
+
+    inputs: tuple[Path, ...]
+    """Files (.jsonl, .json, .txt, .parquet, each but parquet also .gz or .zst) and directories of source files."""
+    json_keys: tuple[str, ...] = ("text",)
+    """Fields of a JSON line, or columns of a parquet file, that hold text."""
+    globs: tuple[str, ...] = ()
+    """Names of the files to take from directories; the usual source files when empty."""
+    excludes: tuple[str, ...] = ()
+    """Names of files and folders to leave out of directories."""
+    txt_documents: TextDocuments = "file"
+    """What one document of a .txt file is."""
+    on_error: OnError = "fail"
+    """What to do about a record that cannot be read."""
+
+
+@dataclass(frozen=True)
+class TokenizeRequest(TextRequest):
+    """Turn text into an indexed data set."""
+
+    output_prefix: Path = Path()
+    """Where to write: PREFIX.bin, PREFIX.idx, PREFIX.manifest.json; PREFIX_KEY… with several keys."""
+    tokenizer_type: str = "byte_level"
+    tokenizer_path: str | None = None
+    tokenizer_merges: str | None = None
+    append_eod: bool = False
+    """End each document with the tokenizer's end-of-document token."""
+    workers: int | None = None
+    """Processes that tokenize; one per available core when None."""
+    shard_size: int = 64
+    """MB of input after which what was done is made safe against a kill."""
+    overwrite: bool = False
+
+    @property
+    def tokenizer(self) -> TokenizerSpec:
+        """The tokenizer to use."""
+        return TokenizerSpec.model_validate(
+            {"type": self.tokenizer_type, "path": self.tokenizer_path, "merges": self.tokenizer_merges}
+        )
+
+    def prefix(self, key: str) -> Path:
+        """Where the text of one key goes."""
+        if len(self.json_keys) == 1:
+            return self.output_prefix
+        return self.output_prefix.with_name(f"{self.output_prefix.name}_{key}")
+
+
+@dataclass(frozen=True)
+class TrainTokenizerRequest(TextRequest):
+    """Learn a byte-level BPE."""
+
+    output: Path = Path("tokenizer.json")
+    vocab_size: int = 32000
+    """Tokens at most, the end-of-document token included."""
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class ShowRequest:
+    """Decode the first documents of a data set."""
+
+    prefix: Path
+    show: int
+    tokenizer_type: str | None = None
+    tokenizer_path: str | None = None
+    tokenizer_merges: str | None = None
+
+
+_SINGULAR = {"json_keys": "json-key", "globs": "glob", "excludes": "exclude"}
+
+
+def to_arguments(request: TextRequest | ShowRequest) -> list[str]:
+    """The request as arguments of its command."""
+    arguments: list[str] = []
+    positional: list[str] = []
+    for field in fields(request):
+        value: Any = getattr(request, field.name)
+        option = "--" + _SINGULAR.get(field.name, field.name.replace("_", "-"))
+        if field.name == "inputs":
+            positional += [str(path) for path in value]
+        elif field.name == "prefix":
+            positional.append(str(value))
+        elif isinstance(value, tuple):
+            arguments += [f"{option}={item}" for item in value]
+        elif value is True:
+            arguments.append(option)
+        elif value is not None and value is not False:
+            arguments.append(f"{option}={value}")
+    return [*arguments, "--", *positional]

@@ -1,0 +1,133 @@
+"""Text into an indexed data set, chunk by chunk."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from orchestrator.data.encoding import ChunkEncoder
+from orchestrator.data.manifest import Manifest, Source
+from orchestrator.data.output import PartialOutput, open_output, skipped_path
+from orchestrator.data.progress import Display
+from orchestrator.data.request import TokenizeRequest
+from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks
+from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
+from orchestrator.data.workers import available_cores, ordered_map
+from orchestrator.errors import UserError
+from orchestrator.spec.data import TokenizerSpec
+
+_MEGABYTE = 1_000_000
+
+
+def tokenize(request: TokenizeRequest, display: Display) -> list[Manifest]:
+    """Carry out a request; returns the manifest of each data set written, one per key.
+
+    The bytes written depend on the text, the tokenizer and the options alone: not on workers, shards or interruptions.
+    Raises UserError for wrong input, JobError when it cannot be written.
+    """
+    tokenizer = load_tokenizer(request.tokenizer)
+    if request.append_eod:
+        _ = tokenizer.eod  # says so now, not in a worker, when there is none
+    files = find_inputs(request)
+    prefixes = [request.prefix(key) for key in request.json_keys]
+    folder = request.output_prefix.with_name(request.output_prefix.name + ".partial")
+    with open_output(folder, prefixes, tokenizer.dtype, _identity(request, tokenizer, files), request.overwrite) as out:
+        if not out.progress.finished:
+            _encode_all(request, files, out, display)
+        manifests = _manifests(request, tokenizer, files, out)
+        for manifest, key in zip(manifests, request.json_keys, strict=True):
+            if manifest.documents == 0:
+                out.discard()
+                raise UserError(_nothing_found(manifest, key))
+        out.finish([manifest.model_dump_json(indent=1) for manifest in manifests])
+    return manifests
+
+
+def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: PartialOutput, display: Display) -> None:
+    progress = out.progress
+    total = sum(file.bytes for file in files)
+    display.begin(total, progress)
+    shard = request.shard_size * _MEGABYTE
+    chunks = read_chunks(files, request.json_keys, progress.position, min(CHUNK_BYTES, shard))
+    most = max(1, -(-(total - progress.disk_bytes) // CHUNK_BYTES))
+    workers = min(request.workers or available_cores(), most)
+    build = partial(make_encoder, request.tokenizer, request.json_keys, request.append_eod)
+    uncommitted = 0
+    with closing(ordered_map(build, chunks, workers)) as encoded:
+        for chunk, result in encoded:
+            if result.malformed and request.on_error == "fail":
+                raise UserError(f"{result.malformed[0]}. Mend it, or go on without such records with --on-error skip")
+            out.append(result, chunk.end, chunk.text_bytes, chunk.disk_bytes)
+            uncommitted += chunk.text_bytes
+            if uncommitted >= shard:
+                out.commit()
+                uncommitted = 0
+            display.update(progress)
+    display.end(progress)
+
+
+def make_encoder(tokenizer: TokenizerSpec, keys: tuple[str, ...], append_eod: bool) -> ChunkEncoder:
+    """The encoder of one worker."""
+    return ChunkEncoder(load_tokenizer(tokenizer), keys, append_eod)
+
+
+def _identity(request: TokenizeRequest, tokenizer: Tokenizer, files: Sequence[InputFile]) -> dict[str, object]:
+    """All that decides the output: an unfinished tokenization is continued only when this is the same."""
+    listing = "\n".join(f"{file.path} {file.kind} {file.bytes} {file.modified}" for file in files)
+    return {
+        "input files": hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest(),
+        "tokenizer": tokenizer.content_hash,
+        "json keys": list(request.json_keys),
+        "end of documents": request.append_eod,
+    }
+
+
+def _manifests(
+    request: TokenizeRequest, tokenizer: Tokenizer, files: Sequence[InputFile], out: PartialOutput
+) -> list[Manifest]:
+    options = asdict(request)
+    tokenizer_spec = request.tokenizer.model_copy(update=_absolute(request.tokenizer))
+    kept = ("json_keys", "globs", "excludes", "txt_documents", "on_error", "append_eod")
+    sources = [Source(path=_printable(file.path), bytes=file.bytes, modified=file.modified / 1e9) for file in files]
+    return [
+        Manifest(
+            tokenizer=tokenizer_spec,
+            tokenizer_hash=tokenizer.content_hash,
+            vocab_size=tokenizer.vocab_size,
+            largest_token_id=key.largest,
+            dtype=tokenizer.dtype.name,
+            documents=key.documents,
+            tokens=key.tokens,
+            text_bytes=out.progress.text_bytes,
+            empty_documents=key.empty,
+            skipped_records=out.progress.skipped,
+            skipped_report=str(skipped_path(out.prefixes[0])) if out.progress.skipped else None,
+            options={name: options[name] for name in kept},
+            sources=sources,
+            created=time.time(),
+        )
+        for key in out.progress.keys
+    ]
+
+
+def _absolute(tokenizer: TokenizerSpec) -> dict[str, str]:
+    """The files of a tokenizer as absolute paths, so that the manifest's can be found from any folder."""
+    files = {"path": tokenizer.path, "merges": tokenizer.merges}
+    return {name: str(Path(value).absolute()) for name, value in files.items() if value is not None}
+
+
+def _printable(path: object) -> str:
+    """A file name may hold bytes that are not UTF-8; JSON may not."""
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+def _nothing_found(manifest: Manifest, key: str) -> str:
+    return (
+        f"the input holds no text for {key!r}: {manifest.empty_documents} empty documents, "
+        f"{manifest.skipped_records} skipped records. Nothing was written"
+    )

@@ -1,0 +1,201 @@
+"""Tokenizers of every kind behind one interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from orchestrator.data.optional import optional_module
+from orchestrator.data.vocabulary import (
+    BYTE_LEVEL_EOD,
+    GPT2_EOD,
+    WORDPIECE_EOD,
+    content_hash,
+    merges_file,
+    special_tokens,
+    tokenizer_file,
+    vocabulary_size,
+    wordpiece_vocabulary,
+)
+from orchestrator.data.words import word_encoder
+from orchestrator.errors import UserError
+from orchestrator.spec.data import TokenizerSpec
+
+_SMALL_VOCABULARY = 65500
+"""Below this megatron-core stores ids as uint16, else as int32 (its `DType.optimal_dtype`)."""
+
+
+class Tokenizer(ABC):
+    """Text to token ids and back. Special tokens are never added to a text by themselves."""
+
+    def __init__(self, spec: TokenizerSpec) -> None:
+        self.spec = spec
+        self.vocab_size = vocabulary_size(spec)
+        self.content_hash = content_hash(spec)
+        self.dtype: np.dtype[Any] = np.dtype("<u2" if self.vocab_size < _SMALL_VOCABULARY else "<i4")
+        self.bos: int | None = None
+        self._eod: int | None = None
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        return self.encode_batch([text])[0]
+
+    def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
+        """Token ids of each text as they are stored: little-endian `dtype`."""
+        return [np.array(ids, dtype=self.dtype).tobytes() for ids in self.encode_batch(texts)]
+
+    @property
+    def eod(self) -> int:
+        """The id that ends a document. Raises UserError when the tokenizer has none."""
+        if self._eod is None:
+            raise UserError(
+                f"the tokenizer {self.spec.path} has no end-of-document token; "
+                "name one as eos_token in a tokenizer_config.json beside it"
+            )
+        return self._eod
+
+    @property
+    def unique_identifiers(self) -> OrderedDict[str, str]:
+        """What megatron-core's data set cache hashes."""
+        return OrderedDict({"class": type(self).__name__, "type": self.spec.type, "content_hash": self.content_hash})
+
+
+class ByteLevelTokenizer(Tokenizer):
+    """Ids 0 to 255 are the bytes of the text in UTF-8; 256 ends a document."""
+
+    def __init__(self, spec: TokenizerSpec) -> None:
+        super().__init__(spec)
+        self._eod = BYTE_LEVEL_EOD
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+    def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
+        return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype).tobytes() for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The end of a document has no text; bytes that are not UTF-8 become the replacement character."""
+        return bytes(number for number in ids if number < BYTE_LEVEL_EOD).decode(errors="replace")
+
+
+class RustTokenizer(Tokenizer):
+    """A tokenizer of the `tokenizers` library."""
+
+    def __init__(self, spec: TokenizerSpec, library: LibraryTokenizer, eos: str | None, bos: str | None = None) -> None:
+        super().__init__(spec)
+        library.no_truncation()
+        library.no_padding()
+        self._library = library
+        self._eod = library.token_to_id(eos) if eos else None
+        self.bos = library.token_to_id(bos) if bos else None
+        self._words = word_encoder(library.to_str(), self._encode_one)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
+        if self._words is None:
+            return super().encode_to_bytes(texts)
+        return [self._words(text) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._library.decode(list(ids), skip_special_tokens=False)
+
+    def _encode_one(self, text: str) -> bytes:
+        ids = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return np.array(ids, dtype=self.dtype).tobytes()
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, through the `sentencepiece` library."""
+
+    def __init__(self, spec: TokenizerSpec) -> None:
+        super().__init__(spec)
+        library = optional_module("sentencepiece", "a SentencePiece tokenizer")
+        path = tokenizer_file(spec)
+        try:
+            self._library = library.SentencePieceProcessor(model_file=str(path))
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"tokenizer {path} is not a SentencePiece model: {error}") from error
+        self._eod = self._id(self._library.eos_id())
+        self.bos = self._id(self._library.bos_id())
+
+    @staticmethod
+    def _id(number: int) -> int | None:
+        return number if number >= 0 else None
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        ids: list[list[int]] = self._library.encode(list(texts), out_type=int, num_threads=1)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._library.decode(list(ids))
+        return text
+
+
+def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
+    """The tokenizer that a spec describes.
+
+    Raises UserError when its files are missing or wrong, MissingDependency when its library is not installed.
+    """
+    if spec.type == "byte_level":
+        return ByteLevelTokenizer(spec)
+    if spec.type == "sentencepiece":
+        return SentencePieceTokenizer(spec)
+    path = tokenizer_file(spec)
+    if spec.type == "wordpiece":
+        return RustTokenizer(spec, _wordpiece(path), WORDPIECE_EOD, "[CLS]")
+    if spec.type == "gpt2_bpe":
+        return RustTokenizer(spec, _gpt2(path, merges_file(spec)), GPT2_EOD)
+    special = special_tokens(path)
+    return RustTokenizer(spec, _tokenizer_json(path), special.eos, special.bos)
+
+
+def _tokenizer_json(path: Path) -> LibraryTokenizer:
+    try:
+        return LibraryTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise UserError(
+            f"{path} is not a tokenizer.json that the installed tokenizers library reads: {error}"
+        ) from error
+
+
+def _gpt2(vocabulary: Path, merges: Path) -> LibraryTokenizer:
+    try:
+        tokenizer = LibraryTokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    except Exception as error:  # the library raises nothing narrower
+        raise UserError(f"{vocabulary} and {merges} are not the files of a GPT-2 BPE: {error}") from error
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if tokenizer.token_to_id(GPT2_EOD) is not None:
+        tokenizer.add_special_tokens([GPT2_EOD])
+    return tokenizer
+
+
+def _wordpiece(path: Path) -> LibraryTokenizer:
+    """BERT's normaliser; lower-cased when no token of the vocabulary, special ones apart, has an upper-case letter."""
+    vocabulary = wordpiece_vocabulary(path)
+    special = [token for token in vocabulary if token.startswith("[") and token.endswith("]") and len(token) > 2]
+    words = vocabulary.keys() - set(special)
+    tokenizer = LibraryTokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=all(word == word.lower() for word in words))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens([token for token in special if not token.startswith("[unused")])
+    return tokenizer

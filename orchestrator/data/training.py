@@ -1,0 +1,79 @@
+"""Learning a byte-level BPE from text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from orchestrator.data.documents import Document, read_documents
+from orchestrator.data.request import TrainTokenizerRequest
+from orchestrator.data.sources import find_inputs, read_chunks
+from orchestrator.data.vocabulary import GPT2_EOD
+from orchestrator.errors import JobError, UserError
+from orchestrator.rundir import write_atomically
+
+
+def train_tokenizer(request: TrainTokenizerRequest) -> int:
+    """Learn a byte-level BPE and write its tokenizer.json; returns the size of its vocabulary.
+
+    Id 0 is <|endoftext|>, which ends a document. Raises UserError for wrong input.
+    """
+    output = request.output
+    if output.is_dir():
+        raise UserError(f"--output {output} is a folder; write a file name, like {output / 'tokenizer.json'}")
+    if output.exists() and not request.overwrite:
+        raise UserError(f"{output} exists already; add --overwrite to replace it")
+    tokenizer = LibraryTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=request.vocab_size,
+        special_tokens=[GPT2_EOD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=sys.stderr.isatty(),
+    )
+    texts = _Texts(request)
+    tokenizer.train_from_iterator(iter(texts), trainer)
+    if texts.error is not None:
+        raise texts.error
+    if not texts.documents:
+        raise UserError(f"the input holds no text: {texts.skipped} records could not be read. Nothing was written")
+    _save(tokenizer, output)
+    return int(tokenizer.get_vocab_size())
+
+
+class _Texts:
+    """The texts of a request, in batches. An error ends them and is kept: the library would wrap it in its own."""
+
+    def __init__(self, request: TrainTokenizerRequest) -> None:
+        self._request = request
+        self._files = find_inputs(request)
+        self.documents = self.skipped = 0
+        self.error: UserError | None = None
+
+    def __iter__(self) -> Iterator[list[str]]:
+        try:
+            for chunk in read_chunks(self._files, self._request.json_keys):
+                for block in chunk.blocks:
+                    for record in read_documents(block, self._request.json_keys):
+                        if isinstance(record, Document):
+                            self.documents += any(record.texts)
+                            yield list(record.texts)
+                        elif self._request.on_error == "fail":
+                            raise UserError(f"{record}. Mend it, or go on without such records with --on-error skip")
+                        else:
+                            self.skipped += 1
+        except UserError as error:
+            self.error = error
+
+
+def _save(tokenizer: LibraryTokenizer, output: Path) -> None:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, tokenizer.to_str(pretty=True))
+    except OSError as error:
+        raise JobError(f"cannot write {output}: {error.strerror}") from error
