@@ -1,76 +1,33 @@
-"""The job spec: every section together, and what follows from them."""
+"""The job spec."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 
-from orchestrator.spec.base import Section
-from orchestrator.spec.batch import BatchSpec
-from orchestrator.spec.checkpoint import CheckpointSpec
-from orchestrator.spec.data import DataSpec
-from orchestrator.spec.evaluation import EvaluationSpec
-from orchestrator.spec.launch import LaunchSpec
-from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.optimizer import OptimizerSpec
-from orchestrator.spec.parallelism import ParallelismSpec
-from orchestrator.spec.precision import PrecisionSpec
-from orchestrator.spec.runtime import RuntimeSpec
-from orchestrator.spec.schedule import ScheduleSpec
-from orchestrator.spec.tracking import TrackingSpec
-from orchestrator.spec.values import Name
+from pydantic import ValidationInfo, model_validator
+
+from orchestrator.errors import SpecError
+from orchestrator.spec.rules import check
+from orchestrator.spec.sections import JobSections
+
+STORED = "stored"
+"""In a validation context: the spec was checked when it was stored."""
 
 
-class JobSpec(Section):
-    """One training job: complete, frozen and serialisable."""
-
-    name: Name
-    """Name of the job; its runs are kept under it."""
-    model: ModelSpec
-    parallelism: ParallelismSpec = ParallelismSpec()
-    batch: BatchSpec
-    data: DataSpec
-    optimizer: OptimizerSpec
-    schedule: ScheduleSpec
-    precision: PrecisionSpec = PrecisionSpec()
-    checkpoint: CheckpointSpec = CheckpointSpec()
-    evaluation: EvaluationSpec = EvaluationSpec()
-    tracking: TrackingSpec = TrackingSpec()
-    launch: LaunchSpec = LaunchSpec()
-    runtime: RuntimeSpec = RuntimeSpec()
-
-    @property
-    def world_size(self) -> int:
-        """Processes: nodes · gpus_per_node where that is written, else TP · PP · CP · DP."""
-        if self.launch.gpus_per_node is not None:
-            return self.launch.nodes * self.launch.gpus_per_node
-        return self.parallelism.model_parallel_size * (self.parallelism.data_parallel_size or 1)
-
-    @property
-    def processes_per_node(self) -> int:
-        """Processes on each machine."""
-        return self.world_size // self.launch.nodes
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Replicas: world size / (TP · PP · CP)."""
-        return self.parallelism.data_parallel_size or self.world_size // self.parallelism.model_parallel_size
-
-    @property
-    def global_batch_size(self) -> int:
-        """Sequences per optimizer step at full size."""
-        if self.batch.global_batch_size is not None:
-            return self.batch.global_batch_size
-        micro_batches = self.batch.num_micro_batches or 1
-        return self.batch.micro_batch_size * micro_batches * self.data_parallel_size
-
-    @property
-    def num_micro_batches(self) -> int:
-        """Micro-batches per step and replica at full batch size."""
-        return self.global_batch_size // (self.batch.micro_batch_size * self.data_parallel_size)
+class JobSpec(JobSections):
+    """One training job: complete, frozen and serialisable. Raises SpecError when its fields contradict each other."""
 
     @property
     def config_hash(self) -> str:
         """SHA-256 of the canonical JSON of the spec, hex. The same spec gives the same hash on every machine."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> JobSpec:
+        if not (info.context and info.context.get(STORED)):
+            problems = check(self)
+            if problems:
+                raise SpecError(problems=problems)
+        return self

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from orchestrator.errors import Location, Problem
+from orchestrator.spec.words import dotted
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 32
@@ -152,10 +153,10 @@ class _Reader:
             self._problem("a second YAML document starts here; a job spec is one", (), event)
         return root
 
-    def _problem(self, message: str, path: tuple[str, ...], event: Any, hint: str | None = None) -> None:
+    def _problem(self, message: str, path: tuple[str | int, ...], event: Any, hint: str | None = None) -> None:
         self.problems.append(self._described(message, path, event, hint))
 
-    def _described(self, message: str, path: tuple[str, ...], event: Any, hint: str | None = None) -> Problem:
+    def _described(self, message: str, path: tuple[str | int, ...], event: Any, hint: str | None = None) -> Problem:
         paths = (dotted(path),) if path else ()
         return Problem(message, paths, hint, self._place(event))
 
@@ -167,7 +168,7 @@ class _Reader:
         if self._values > MAX_VALUES:
             raise _StopReading(self._described(f"holds more than {MAX_VALUES:,} values, aliases included", (), event))
 
-    def _value(self, event: Any, path: tuple[str, ...], depth: int) -> Written:
+    def _value(self, event: Any, path: tuple[str | int, ...], depth: int) -> Written:
         if depth > MAX_DEPTH:
             raise _StopReading(self._described(f"nested more than {MAX_DEPTH} levels deep", (), event))
         if isinstance(event, yaml.AliasEvent):
@@ -185,7 +186,7 @@ class _Reader:
             self._anchors[event.anchor] = value
         return value
 
-    def _alias(self, event: Any, path: tuple[str, ...]) -> Written:
+    def _alias(self, event: Any, path: tuple[str | int, ...]) -> Written:
         if event.anchor not in self._anchors:
             self._problem(f"*{event.anchor} refers to an anchor that is not defined before it", path, event)
             return Written(BROKEN, self._place(event))
@@ -196,14 +197,14 @@ class _Reader:
         self._count(target.size, event)
         return target.at(self._place(event))
 
-    def _tag_is_legal(self, event: Any, path: tuple[str, ...]) -> bool:
+    def _tag_is_legal(self, event: Any, path: tuple[str | int, ...]) -> bool:
         if event.tag is None or (isinstance(event, yaml.ScalarEvent) and event.tag in _TEXT_TAGS):
             return True
         tag = event.tag.replace("tag:yaml.org,2002:", "!!")
         self._problem(f"the tag {tag} is not accepted", path, event, "write the plain value, without a tag")
         return False
 
-    def _scalar(self, event: Any, path: tuple[str, ...]) -> Written:
+    def _scalar(self, event: Any, path: tuple[str | int, ...]) -> Written:
         place = self._place(event)
         if not self._tag_is_legal(event, path):
             return Written(BROKEN, place)
@@ -211,15 +212,15 @@ class _Reader:
             return Written(event.value, place)
         return Written(resolve_scalar(event.value), place, event.value)
 
-    def _sequence(self, start: Any, path: tuple[str, ...], depth: int) -> Written:
+    def _sequence(self, start: Any, path: tuple[str | int, ...], depth: int) -> Written:
         legal = self._tag_is_legal(start, path)
         items: list[Written] = []
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            items.append(self._value(event, (*path, str(len(items))), depth + 1))
+            items.append(self._value(event, (*path, len(items)), depth + 1))
         place = self._place(start)
         return Written(items if legal else BROKEN, place, size=1 + sum(item.size for item in items))
 
-    def _mapping(self, start: Any, path: tuple[str, ...], depth: int) -> Written:
+    def _mapping(self, start: Any, path: tuple[str | int, ...], depth: int) -> Written:
         legal = self._tag_is_legal(start, path)
         entries: dict[str, Written] = {}
         dropped = False
@@ -242,7 +243,7 @@ class _Reader:
         place = self._place(start)
         return Written(entries if readable else BROKEN, place, size=1 + sum(value.size for value in entries.values()))
 
-    def _key(self, event: Any, path: tuple[str, ...], depth: int) -> str | None:
+    def _key(self, event: Any, path: tuple[str | int, ...], depth: int) -> str | None:
         if isinstance(event, yaml.ScalarEvent) and event.tag in (None, *_TEXT_TAGS):
             text = str(event.value)
             if event.style or event.tag is not None:
@@ -281,14 +282,3 @@ def _syntax_problem(error: yaml.YAMLError, reader: _Reader) -> Problem:
     if "mapping values are not allowed" in problem:
         hint = "a value that holds a colon and a space needs quotes; keys of one mapping start in the same column"
     return Problem(f"not YAML: {problem}" + (f" ({context})" if context else ""), hint=hint, location=place)
-
-
-def dotted(path: tuple[str | int, ...]) -> str:
-    """`data.blend[1].weight` for ("data", "blend", 1, "weight")."""
-    text = ""
-    for part in path:
-        if isinstance(part, int) or part.isdigit():
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if text else part
-    return text

@@ -1,0 +1,199 @@
+"""One tree of written values from several sources: files and what they extend, overrides, a preset.
+
+Mappings merge key by key, everything else is replaced by what comes later, and `null` takes a key back to its default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.errors import Location, Problem
+from orchestrator.spec.presets import preset_names, preset_text
+from orchestrator.spec.shape import shape_at
+from orchestrator.spec.suggestions import closest
+from orchestrator.spec.words import dotted, shorten, show
+from orchestrator.spec.written import BROKEN, Written, parse_yaml, read_text
+
+MAX_EXTENDS = 16
+
+
+@dataclass
+class Composition:
+    """What was written, merged, and what was wrong on the way."""
+
+    root: Written
+    problems: list[Problem] = field(default_factory=list)
+    incomplete: list[tuple[str, ...]] = field(default_factory=list)
+    """Places below which more would have been written, had a source been readable."""
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    """(source, text) of everything that a person wrote, in the order of merging."""
+
+    def add(self, written: Written | None) -> None:
+        """Merge a source over what there is."""
+        if written is None:
+            self.incomplete.append(())
+        elif isinstance(written.content, dict):
+            self.root = merge(self.root, written)
+
+    def refuse(self, problem: Problem) -> None:
+        """Note a problem that leaves the job incomplete."""
+        self.problems.append(problem)
+        self.incomplete.append(())
+
+
+def compose_files(paths: Sequence[Path]) -> Composition:
+    """Files in order, each over what it extends."""
+    composition = Composition(Written({}, Location(str(paths[0]) if paths else "job")))
+    for path in paths:
+        _add_file(composition, Path(path), [], None)
+    return composition
+
+
+def compose_text(text: str, source: str) -> Composition:
+    """One text that is not in a file; what it extends is found from the working directory."""
+    composition = Composition(Written({}, Location(source)))
+    _add_text(composition, text, Path(source), [])
+    return composition
+
+
+def merge(under: Written, over: Written) -> Written:
+    """`over` on top of `under`."""
+    if not isinstance(under.content, dict) or not isinstance(over.content, dict):
+        return over
+    content = dict(under.content)
+    for key, value in over.content.items():
+        content[key] = merge(content[key], value) if key in content else value
+    return Written(content, over.location)
+
+
+def _add_file(composition: Composition, path: Path, chain: list[Path], place: Location | None) -> None:
+    """`chain` holds the files that led here through `extends`, `place` the last of these keys."""
+    if any(_same_file(path, earlier) for earlier in chain):
+        circle = " → ".join(str(step) for step in [*chain, path])
+        composition.refuse(Problem(f"goes round in a circle: {circle}", ("extends",), location=place))
+        return
+    if len(chain) > MAX_EXTENDS:
+        composition.refuse(Problem(f"a chain of more than {MAX_EXTENDS} files", ("extends",), location=place))
+        return
+    text = read_text(path)
+    if isinstance(text, Problem):
+        if place is not None:
+            text = Problem(f"{path} {text.message}", ("extends",), text.hint, place)
+        composition.refuse(text)
+        return
+    _add_text(composition, text, path, chain)
+
+
+def _add_text(composition: Composition, text: str, path: Path, chain: list[Path]) -> None:
+    root, problems = parse_yaml(text, str(path))
+    composition.problems.extend(problems)
+    if root is not None:
+        root = _top_level(composition, root, text)
+    if root is not None and isinstance(root.content, dict) and "extends" in root.content:
+        content = dict(root.content)
+        extends = content.pop("extends")
+        root = Written(content, root.location)
+        _extend(composition, extends, path, chain)
+    composition.texts.append((str(path), text))
+    composition.add(root)
+
+
+def _top_level(composition: Composition, root: Written, text: str) -> Written | None:
+    if isinstance(root.content, dict):
+        return root
+    if root.content is BROKEN:
+        return None
+    place = root.location
+    if root.content is None:
+        message = "holds nothing but comments" if text.strip() else "is empty"
+        hint = "`orchestrator init` writes a job spec"
+        composition.problems.append(Problem(message, hint=hint, location=Location(place.source)))
+        return None
+    kind = "a list" if isinstance(root.content, list) else f"the text {show(root.content)}"
+    message = f"a job spec is a mapping with keys such as `name:` and `model:`, not {kind}"
+    composition.problems.append(Problem(message, location=place))
+    return None
+
+
+def _extend(composition: Composition, extends: Written, path: Path, chain: list[Path]) -> None:
+    value = extends.text if extends.text is not None else extends.content
+    if extends.content is None or extends.content is BROKEN:
+        return
+    if not isinstance(value, str) or not value or "\0" in value:
+        composition.refuse(Problem("expects the path of one file", ("extends",), location=extends.location))
+        return
+    target = Path(os.path.normpath(path.parent / value))
+    _add_file(composition, target, [*chain, path], extends.location)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def apply_override(composition: Composition, override: str) -> None:
+    """Put one `a.b.c=value` over what is written. The value is YAML; where the schema wants text it is text."""
+    source = f"--set {override}"
+    place = Location(shorten(source))
+    key, separator, text = override.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not separator or not all(path):
+        hint = "write --set batch.micro_batch_size=4"
+        composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place))
+        return
+    if path == ("extends",):
+        composition.problems.append(Problem("can only be written in a file", ("extends",), location=place))
+        return
+    value, problems = _override_value(path, text.strip(), place)
+    composition.problems.extend(problems)
+    composition.texts.append((source, ""))
+    for part in reversed(path):
+        value = Written({part: value.at(place)}, place)
+    composition.add(value)
+
+
+def _override_value(path: tuple[str, ...], text: str, place: Location) -> tuple[Written, list[Problem]]:
+    shape = shape_at(path)
+    if shape is not None and shape.kind == "text" and text and text[0] not in "\"'" and text not in ("null", "~"):
+        return Written(text, place, text), []
+    value, problems = parse_yaml(text, place.source)
+    problems = [
+        Problem(problem.message, problem.paths and (dotted(path),), problem.hint, place) for problem in problems
+    ]
+    return (value if value is not None else Written(BROKEN, place)).at(place), problems
+
+
+def apply_preset(composition: Composition) -> str | None:
+    """Put the model preset under the model section; its name, if one is written and known."""
+    content = composition.root.content
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or model is None or not isinstance(model.content, dict):
+        return None
+    preset = model.content.get("preset")
+    if preset is None or preset.content is None:
+        return None
+    name = preset.text if preset.text is not None else preset.content
+    names = preset_names()
+    if not isinstance(name, str) or name not in names:
+        composition.incomplete.append(("model",))
+        if preset.content is not BROKEN:
+            composition.problems.append(_unknown_preset(name, names, preset.location))
+        return None
+    under, problems = parse_yaml(preset_text(name), preset_source(name))
+    assert under is not None, problems
+    content = {**content, "model": merge(under, model)}
+    composition.root = Written(content, composition.root.location)
+    return name
+
+
+def preset_source(name: str) -> str:
+    """What a preset is called where a file would be."""
+    return f"preset {name}"
+
+
+def _unknown_preset(name: object, names: list[str], place: Location) -> Problem:
+    near = closest(name, names) if isinstance(name, str) else []
+    hint = f"did you mean {' or '.join(near)}?\n" if near else ""
+    return Problem(f"there is no preset {show(name)}", ("model.preset",), f"{hint}presets: {', '.join(names)}", place)

@@ -1,0 +1,133 @@
+"""From YAML files, overrides and presets to a JobSpec, with every problem of all of them at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.spec.base import Section
+from orchestrator.spec.checking import Plain, to_plain
+from orchestrator.spec.composing import Composition, apply_override, apply_preset, compose_files, compose_text
+from orchestrator.spec.job import STORED, JobSpec
+from orchestrator.spec.partial import Examination
+from orchestrator.spec.places import Places
+from orchestrator.spec.rules import check, check_written
+from orchestrator.spec.shape import Shape, fields_of
+
+_JOB = Shape("section", JobSpec)
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    """A job spec and where it came from."""
+
+    job: JobSpec
+    places: Places
+    """The location of each key."""
+    text: str
+    """What was written: one file as it is; several one after the other, each under its name; overrides as comments."""
+
+
+def load_job(paths: Sequence[Path], overrides: Sequence[str] = ()) -> LoadedJob:
+    """The job that is written in YAML files; a later file goes over an earlier one, `--set` overrides go over all.
+
+    Raises SpecError with every problem of all of them, in the order of their places.
+    """
+    if not paths:
+        raise UserError("no job spec was given: name at least one YAML file")
+    return _load(compose_files(paths), overrides)
+
+
+def load_text(text: str, source: str = "job.yaml", overrides: Sequence[str] = ()) -> LoadedJob:
+    """The same for YAML text that is not in a file; `source` is what messages call it."""
+    return _load(compose_text(text, source), overrides)
+
+
+def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
+    for override in overrides:
+        apply_override(composition, override)
+    preset = apply_preset(composition)
+    places = Places(composition.root, preset, [source for source, _ in composition.texts])
+    plain = to_plain(composition.root, _JOB)
+    job = None
+    if not composition.problems and not plain.problems:
+        job = _build(plain.data)
+    if job is None:
+        raise SpecError(places.ordered(_all_problems(composition, plain, places)))
+    problems = check_written(job)
+    if problems:
+        raise SpecError(places.ordered([places.placed(problem) for problem in problems]))
+    return LoadedJob(job, places, _text(composition.texts))
+
+
+def _build(data: dict[str, Any]) -> JobSpec | None:
+    """The job, if there is nothing wrong with it."""
+    try:
+        return JobSpec.model_validate(data)
+    except (ValidationError, SpecError):
+        return None
+
+
+def _all_problems(composition: Composition, plain: Plain, places: Places) -> list[Problem]:
+    examination = Examination(plain.unavailable, composition.incomplete)
+    view: Any = examination.examine(JobSpec, plain.data)
+    found = [*plain.problems, *examination.problems, *check(view), *check_written(view)]
+    return [*composition.problems, *(places.placed(problem) for problem in found)]
+
+
+def _text(texts: list[tuple[str, str]]) -> str:
+    if len(texts) == 1:
+        return texts[0][1]
+    parts = [f"# {source}\n{text}".rstrip("\n") + "\n" for source, text in texts]
+    return "\n".join(parts)
+
+
+def dump_resolved(job: JobSpec) -> str:
+    """The complete spec as JSON; what `load_resolved` reads."""
+    return job.model_dump_json(indent=2) + "\n"
+
+
+def load_resolved(path: Path) -> JobSpec:
+    """A spec that was stored by `dump_resolved`, by this version or another.
+
+    What is unknown here is ignored, and cross-field rules are not applied: the job has run. Raises UserError when the
+    file cannot be read as a spec.
+    """
+    try:
+        data = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: it is not JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path} is damaged: it holds no spec")
+    try:
+        return JobSpec.model_validate(_known(data, _JOB), context={STORED: True})
+    except ValidationError as error:
+        examination = Examination(set(), [])
+        examination.examine(JobSpec, _known(data, _JOB))
+        place = Location(str(path))
+        problems = [Problem(found.message, found.paths, found.hint, place) for found in examination.problems]
+        raise SpecError(problems or [Problem(str(error), location=place)]) from error
+
+
+def _known(data: Any, shape: Shape | None) -> Any:
+    """Stored data without the keys that this version does not know."""
+    if shape is None:
+        return data
+    if isinstance(data, list):
+        return [_known(item, shape.items) for item in data]
+    if isinstance(data, dict) and shape.section is not None:
+        legal = _legal(shape.section)
+        return {key: _known(value, legal[key]) for key, value in data.items() if key in legal}
+    return data
+
+
+def _legal(section: type[Section]) -> dict[str, Shape]:
+    return fields_of(section)

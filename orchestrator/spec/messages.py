@@ -1,0 +1,114 @@
+"""Pydantic's errors in the words of a job spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from orchestrator.errors import Problem
+from orchestrator.spec.suggestions import closest
+from orchestrator.spec.values import MAX_COUNT, MAX_SIZE
+from orchestrator.spec.words import any_of, dotted, show
+
+Place = tuple[str | int, ...]
+
+_KINDS = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "finite_number": "a finite number",
+}
+
+
+def problems_of(errors: list[ErrorDetails], prefix: Place = ()) -> list[Problem]:
+    """One problem for each place that pydantic refused; the alternatives of a union become one."""
+    grouped: dict[Place, list[ErrorDetails]] = {}
+    for error in errors:
+        grouped.setdefault(prefix + _place(error), []).append(error)
+    return [_problem(place, group) for place, group in grouped.items()]
+
+
+def _place(error: ErrorDetails) -> Place:
+    """The location without the names of a union's alternatives."""
+    place: list[str | int] = []
+    for part in error["loc"]:
+        if isinstance(part, str) and (part in ("bool", "int", "[key]") or ("[" in part and "(" in part)):
+            continue
+        place.append(part)
+    return tuple(place)
+
+
+def _problem(place: Place, errors: list[ErrorDetails]) -> Problem:
+    paths = (dotted(place),)
+    error = errors[0]
+    value = error["input"]
+    if isinstance(value, str) and "${env:" in value and error["type"] != "value_error":
+        message = "${env:NAME} is resolved on the node, so it can only stand where text is expected"
+        return Problem(message, paths)
+    if "[key]" in error["loc"]:
+        return Problem("a variable's name has letters, digits and _ only, and does not start with a digit", paths)
+    kinds = [_KINDS[error["type"]] for error in errors if error["type"] in _KINDS]
+    if kinds:
+        return Problem(f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}", paths, _kind_hint(value))
+    message, hint = _describe(error)
+    return Problem(message, paths, hint)
+
+
+def _kind_hint(value: Any) -> str | None:
+    if isinstance(value, str) and "," in value:
+        return "numbers are written without thousands separators"
+    return None
+
+
+def _describe(error: ErrorDetails) -> tuple[str, str | None]:
+    value, context = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return "is missing", None
+        case "value_error":
+            return _value_error(str(context["error"]), value), None
+        case "literal_error":
+            return _not_one_of(str(context["expected"]), value)
+        case "greater_than":
+            return f"must be greater than {context['gt']:g}, not {show(value)}", None
+        case "greater_than_equal":
+            return f"must be at least {context['ge']:g}, not {show(value)}", None
+        case "less_than":
+            return f"must be less than {context['lt']:g}, not {show(value)}", None
+        case "less_than_equal":
+            return f"must be at most {_limit(context['le'])}, not {show(value)}", None
+        case "string_pattern_mismatch":
+            rule = "starts with a letter or digit and has only letters, digits, '.', '_' and '-', at most 80"
+            return f"{show(value)} is not a name: a name {rule}", None
+        case "too_short":
+            return "must not be empty", None
+        case _:
+            return f"{error['msg']}, not {show(value)}", None
+
+
+def _value_error(text: str, value: Any) -> str:
+    """Validators that define what they want ("a duration is …") leave it to this to say what they got."""
+    return f"{text}, not {show(value)}" if text.startswith("a ") else text
+
+
+def _limit(limit: Any) -> str:
+    named = {MAX_SIZE: "2^31 - 1", MAX_COUNT: "2^62"}
+    return named.get(limit, f"{limit:g}")
+
+
+def _not_one_of(expected: str, value: Any) -> tuple[str, str | None]:
+    names = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    near = closest(value, names, most=1) if isinstance(value, str) else []
+    hint = f"did you mean {near[0]}?" if near else None
+    return f"expects {any_of(names)}, not {show(value)}", hint

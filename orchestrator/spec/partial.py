@@ -1,0 +1,99 @@
+"""A job of which only part is known, so that one mistake neither hides another nor causes bogus ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from orchestrator.errors import Problem
+from orchestrator.spec.base import Section
+from orchestrator.spec.messages import problems_of
+from orchestrator.spec.rules.base import Unavailable
+from orchestrator.spec.shape import fields_of
+from orchestrator.spec.words import dotted
+
+
+class PartialSection:
+    """A section whose unknown fields raise Unavailable when they are read. The section's properties work on it."""
+
+    def __init__(self, section: type[Section], values: dict[str, Any], written: set[str]) -> None:
+        self._section = section
+        self._values = values
+        self.model_fields_set = written
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._values:
+            return self._values[name]
+        if name in self._section.model_fields:
+            raise Unavailable(name)
+        attribute = getattr(self._section, name)
+        assert isinstance(attribute, property), f"rules read fields and properties only, not {name}"
+        assert attribute.fget is not None
+        return attribute.fget(self)
+
+
+@dataclass
+class Examination:
+    """Validates plain data field by field."""
+
+    unavailable: set[str]
+    """Dotted paths whose value is not known."""
+    incomplete: list[tuple[str, ...]]
+    """Places below which an absent key may stand in a source that could not be read."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def examine(self, section: type[Section], data: dict[str, Any], path: tuple[str, ...] = ()) -> PartialSection:
+        """The known part of a section; what is wrong with the rest is added to `problems`."""
+        values: dict[str, Any] = {}
+        for name in section.model_fields:
+            place = (*path, name)
+            if dotted(place) in self.unavailable:
+                continue
+            try:
+                values[name] = self._field(section, name, data, place)
+            except Unavailable:
+                continue
+        return PartialSection(section, values, set(data))
+
+    def _field(self, section: type[Section], name: str, data: dict[str, Any], place: tuple[str, ...]) -> Any:
+        inner = fields_of(section)[name].section
+        if name not in data:
+            return self._absent(section, name, place, inner)
+        value = data[name]
+        if inner is not None and isinstance(value, dict):
+            return self.examine(inner, value, place)
+        try:
+            return _adapter(section, name).validate_python(value)
+        except ValidationError as error:
+            self.problems.extend(problems_of(error.errors(include_url=False), place))
+            raise Unavailable(name) from None
+
+    def _absent(self, section: type[Section], name: str, place: tuple[str, ...], inner: type[Section] | None) -> Any:
+        info = section.model_fields[name]
+        if info.is_required():
+            if not self._may_be_elsewhere(place):
+                self.problems.append(Problem("is missing", (dotted(place),), info.description))
+            raise Unavailable(name)
+        default = info.get_default(call_default_factory=True)
+        if inner is not None and default is not None:
+            return self.examine(inner, {}, place)
+        below = dotted(place) + "."
+        if self._may_be_elsewhere(place) or any(path.startswith(below) for path in self.unavailable):
+            raise Unavailable(name)
+        return default
+
+    def _may_be_elsewhere(self, place: tuple[str, ...]) -> bool:
+        return any(place[: len(prefix)] == prefix for prefix in self.incomplete)
+
+
+@cache
+def _adapter(section: type[Section], name: str) -> TypeAdapter[Any]:
+    info = section.model_fields[name]
+    annotation = info.annotation
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return TypeAdapter(annotation)
+    described: Any = Annotated[annotation, *info.metadata] if info.metadata else annotation
+    return TypeAdapter(described, config=ConfigDict(allow_inf_nan=False))

@@ -1,0 +1,87 @@
+"""Where each key of a job was written, and the order of problems."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from orchestrator.errors import Location, Problem
+from orchestrator.spec.composing import preset_source
+from orchestrator.spec.words import show
+from orchestrator.spec.written import Written
+
+_PART = re.compile(r"[^.\[\]]+|\[\d+\]")
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places of a composed job."""
+
+    root: Written
+    preset: str | None
+    sources: list[str]
+    """Everything that a person wrote, in the order of merging."""
+
+    def location(self, path: str) -> Location | None:
+        """Where the key of a dotted path was written; None for one that was not."""
+        found = self._find(path)
+        return found.location if found else None
+
+    def placed(self, problem: Problem) -> Problem:
+        """The problem with its place: that of the first of its fields that a person wrote."""
+        if problem.location is not None:
+            return problem
+        location = self._first_written(problem.paths)
+        hints = [problem.hint] if problem.hint else []
+        hints += [note for path in problem.paths if (note := self._elsewhere(path, location))]
+        return replace(problem, location=location, hint="\n".join(hints) or None)
+
+    def ordered(self, problems: list[Problem]) -> list[Problem]:
+        """Each problem once, in the order of places."""
+
+        def key(problem: Problem) -> tuple[int, int, int]:
+            location = problem.location
+            if location is None:
+                return (len(self.sources), 0, 0)
+            rank = self.sources.index(location.source) if location.source in self.sources else len(self.sources)
+            return (rank, location.line or 0, location.column or 0)
+
+        return sorted(dict.fromkeys(problems), key=key)
+
+    def _find(self, path: str) -> Written | None:
+        written = self.root
+        for part in _PART.findall(path):
+            content = written.content
+            if isinstance(content, dict) and part in content:
+                written = content[part]
+            elif isinstance(content, list) and part.startswith("["):
+                item = content[int(part[1:-1])] if int(part[1:-1]) < len(content) else None
+                if item is None or not isinstance(item.content, dict):
+                    return None  # the numbers of a flat blend's items are not those of its entries
+                written = item
+            else:
+                return None
+        return written
+
+    def _first_written(self, paths: tuple[str, ...]) -> Location:
+        preset = preset_source(self.preset) if self.preset else None
+        located = [location for path in paths if (location := self.location(path))]
+        for location in located:
+            if location.source != preset:
+                return location
+        if located and (location := self.location("model.preset")):
+            return location
+        for path in paths:
+            while "." in path or "[" in path:
+                path = path[: max(path.rfind("."), path.rfind("["))]
+                if location := self.location(path):
+                    return location
+        return Location(self.root.location.source)
+
+    def _elsewhere(self, path: str, location: Location) -> str | None:
+        """A note on a field that takes part in the problem and is written in another source."""
+        found = self._find(path)
+        if found is None or found.location.source == location.source:
+            return None
+        value = found.text if found.text is not None else show(found.content)
+        return f"{path} = {value} comes from {found.location}"

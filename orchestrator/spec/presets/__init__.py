@@ -1,0 +1,19 @@
+"""Model presets: one YAML file for each architecture that has a name."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+
+
+@cache
+def preset_names() -> list[str]:
+    """The names of the presets, in alphabetical order."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def preset_text(name: str) -> str:
+    """The model section of a preset, as YAML."""
+    return (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")

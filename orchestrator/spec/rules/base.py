@@ -1,0 +1,64 @@
+"""What the rules share: the signal that a field is not known, and the search for legal values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from orchestrator.errors import Problem
+from orchestrator.spec.sections import JobSections
+
+Rule: TypeAlias = Callable[[JobSections], Iterator[Problem]]
+"""Yields what is wrong with a job. A rule that reads a field that is not known is skipped."""
+
+
+class Unavailable(Exception):  # noqa: N818 - a signal between the rules and what runs them
+    """A field that a rule reads is missing or wrong, which has its own problem."""
+
+
+def replicas(job: JobSections) -> int:
+    """DP; Unavailable when the world size does not divide into replicas, which has its own problem."""
+    model_parallel = job.parallelism.model_parallel_size
+    world = job.world_size
+    if world % model_parallel or world < model_parallel:
+        raise Unavailable("data_parallel_size")
+    if job.parallelism.data_parallel_size not in (None, world // model_parallel):
+        raise Unavailable("data_parallel_size")
+    return world // model_parallel
+
+
+def micro_batches(job: JobSections) -> int:
+    """Micro-batches per step; Unavailable when the global batch does not divide into them."""
+    one_pass = job.batch.micro_batch_size * replicas(job)
+    if job.global_batch_size % one_pass:
+        raise Unavailable("num_micro_batches")
+    return job.global_batch_size // one_pass
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    small = [candidate for candidate in range(1, int(number**0.5) + 1) if number % candidate == 0]
+    return sorted({*small, *(number // candidate for candidate in small)})
+
+
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of a number around a value that is not one: `2 or 4`."""
+    return around(divisors(number), wanted)
+
+
+def nearest_multiples(unit: int, wanted: int) -> str:
+    """The multiples of a unit around a value that is not one: `192 or 256`."""
+    below = wanted // unit * unit
+    return f"{below} or {below + unit}" if below else str(unit)
+
+
+def around(legal: list[int], wanted: int) -> str:
+    """The legal values nearest to a value, one on each side."""
+    below = [value for value in legal if value < wanted][-1:]
+    above = [value for value in legal if value > wanted][:1]
+    return " or ".join(str(value) for value in below + above)
+
+
+def quotient(number: int, divisor: int) -> str:
+    """`20 / 3 = 6.67`."""
+    return f"{number} / {divisor} = {number / divisor:.4g}"

@@ -1,0 +1,120 @@
+"""Positions, vocabulary, and recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.base import Unavailable, nearest_multiples
+from orchestrator.spec.sections import JobSections
+
+BYTE_LEVEL_TOKENS = 257
+"""The bytes, and the end of a document."""
+
+
+def rotary(job: JobSections) -> Iterator[Problem]:
+    """Rotary positions turn pairs of channels."""
+    model = job.model
+    kind, percent = model.position_embedding_type, model.rotary_percent
+    if kind != "rope":
+        if percent != ModelSpec.model_fields["rotary_percent"].default:
+            message = f"is for rotary positions, and position_embedding_type is {kind}"
+            yield Problem(message, ("model.rotary_percent", "model.position_embedding_type"), "leave it out")
+        return
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        raise Unavailable("head_dim")
+    width = model.head_dim
+    rotated = int(width * percent)
+    if rotated % 2 or rotated == 0:
+        message = (
+            f"the rotated part of a head must be even: head width · rotary_percent = {width} · {percent:g} → {rotated}"
+        )
+        hint = f"nearest even parts: {nearest_multiples(2, rotated)} of {width}, a rotary_percent of "
+        lower = rotated // 2 * 2
+        fractions = [part / width for part in (lower, lower + 2) if 0 < part <= width]
+        hint += " or ".join(f"{fraction:.6g}" for fraction in fractions) if fractions else "1 with wider heads"
+        paths = ("model.rotary_percent", "model.kv_channels", "model.num_attention_heads", "model.hidden_size")
+        yield Problem(message, paths, hint)
+
+
+def learned_positions(job: JobSections) -> Iterator[Problem]:
+    """A learned position table covers the sequence."""
+    model = job.model
+    if model.position_embedding_type == "learned_absolute" and model.seq_length > model.positions:
+        message = (
+            f"learned positions cover max_position_embeddings tokens: "
+            f"seq_length {model.seq_length} > max_position_embeddings {model.positions}"
+        )
+        hint = f"write a seq_length of at most {model.positions}, or raise max_position_embeddings"
+        yield Problem(message, ("model.seq_length", "model.max_position_embeddings"), hint)
+
+
+def vocabulary_of_bytes(job: JobSections) -> Iterator[Problem]:
+    """The byte-level tokenizer has a known number of tokens."""
+    size = job.model.vocab_size
+    if size is None or job.data.random_tokens or job.data.tokenizer.type != "byte_level":
+        return
+    if size < BYTE_LEVEL_TOKENS:
+        message = f"the byte_level tokenizer has {BYTE_LEVEL_TOKENS} tokens: vocab_size {size} < {BYTE_LEVEL_TOKENS}"
+        hint = f"write at least {BYTE_LEVEL_TOKENS}, or leave it out"
+        yield Problem(message, ("model.vocab_size", "data.tokenizer.type"), hint)
+
+
+def vocabulary_padding(job: JobSections) -> Iterator[Problem]:
+    """Padding rounds a vocabulary up to a multiple; a multiple above the vocabulary itself is a slip."""
+    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    unit, size = model.make_vocab_size_divisible_by, model.vocab_size
+    default = ModelSpec.model_fields["make_vocab_size_divisible_by"].default
+    if size is None or unit <= max(size, default):
+        return
+    padded = -(-size // (unit * tp)) * unit * tp
+    message = (
+        f"pads the vocabulary to more than its own size: vocab_size {size} up to a multiple of "
+        f"{unit} · TP = {unit} · {tp} is {padded}"
+    )
+    yield Problem(message, ("model.make_vocab_size_divisible_by", "model.vocab_size"), f"{default} is usual")
+
+
+def recomputation(job: JobSections) -> Iterator[Problem]:
+    """Whole-layer recomputation says which layers; selective recomputation has nothing to say."""
+    runtime = job.runtime
+    granularity = runtime.recompute_granularity
+    details = {
+        "runtime.recompute_method": runtime.recompute_method,
+        "runtime.recompute_num_layers": runtime.recompute_num_layers,
+    }
+    if granularity != "full":
+        for path, value in details.items():
+            if value is not None:
+                message = f"is for recompute_granularity: full, and that is {granularity or 'not written'}"
+                yield Problem(message, (path, "runtime.recompute_granularity"), "leave it out, or write full")
+        return
+    missing = [path.rpartition(".")[2] for path, value in details.items() if value is None]
+    if missing:
+        message = f"full recomputation needs {' and '.join(missing)}"
+        hint = "recompute_method: uniform and recompute_num_layers: 1 save the most memory"
+        yield Problem(message, ("runtime.recompute_granularity",), hint)
+
+
+def recomputed_layers(job: JobSections) -> Iterator[Problem]:
+    """No more layers can be recomputed at a time than a stage holds."""
+    count = job.runtime.recompute_num_layers
+    stages = job.parallelism.pipeline_model_parallel_size * job.parallelism.num_model_chunks
+    layers = job.model.num_layers
+    if count is None or layers % stages:
+        return
+    if count > layers // stages:
+        message = f"is more than the layers of a stage: {count} > num_layers / (PP · VP) = {layers} / {stages}"
+        paths = ("runtime.recompute_num_layers", "model.num_layers", "parallelism.pipeline_model_parallel_size")
+        yield Problem(message, paths, f"at most {layers // stages}")
+
+
+RULES = (
+    rotary,
+    learned_positions,
+    vocabulary_of_bytes,
+    vocabulary_padding,
+    recomputation,
+    recomputed_layers,
+)

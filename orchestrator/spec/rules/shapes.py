@@ -1,0 +1,100 @@
+"""How the model's sizes divide among ranks and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.rules.base import around, divisors, nearest_divisors, nearest_multiples, quotient
+from orchestrator.spec.rules.topology import PP, TP, VP
+from orchestrator.spec.sections import JobSections
+
+HEADS, GROUPS, HIDDEN = "model.num_attention_heads", "model.num_query_groups", "model.hidden_size"
+
+
+def heads_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """Each tensor-parallel rank holds whole query heads."""
+    yield from _by_tensor_parallel(job, "num_attention_heads", job.model.num_attention_heads, HEADS)
+
+
+def query_groups_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """Each tensor-parallel rank holds whole key/value heads."""
+    if job.model.num_query_groups is not None:
+        yield from _by_tensor_parallel(job, "num_query_groups", job.model.num_query_groups, GROUPS)
+
+
+def ffn_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """Each tensor-parallel rank holds an equal part of the MLP."""
+    model = job.model
+    path = "model.ffn_hidden_size" if model.ffn_hidden_size is not None else HIDDEN
+    yield from _by_tensor_parallel(job, "ffn_hidden_size", model.ffn_size, path)
+
+
+def _by_tensor_parallel(job: JobSections, name: str, size: int, path: str) -> Iterator[Problem]:
+    tp = job.parallelism.tensor_model_parallel_size
+    if size % tp:
+        message = f"{name} / TP must be whole: {quotient(size, tp)}"
+        hint = f"nearest TP: {nearest_divisors(size, tp)}; nearest {name}: {nearest_multiples(tp, size)}"
+        yield Problem(message, (TP, path), hint)
+
+
+def heads_by_query_groups(job: JobSections) -> Iterator[Problem]:
+    """Each key/value head serves equally many query heads."""
+    heads, groups = job.model.num_attention_heads, job.model.query_groups
+    if heads % groups:
+        message = f"num_attention_heads / num_query_groups must be whole: {quotient(heads, groups)}"
+        yield Problem(message, (GROUPS, HEADS), f"nearest num_query_groups: {nearest_divisors(heads, groups)}")
+
+
+def hidden_by_heads(job: JobSections) -> Iterator[Problem]:
+    """Heads share the hidden size, unless kv_channels says how wide they are."""
+    model = job.model
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        hidden, heads = model.hidden_size, model.num_attention_heads
+        hint = (
+            f"nearest num_attention_heads: {nearest_divisors(hidden, heads)}; "
+            f"nearest hidden_size: {nearest_multiples(heads, hidden)}; or write kv_channels"
+        )
+        message = f"hidden_size / num_attention_heads must be whole: {quotient(hidden, heads)}"
+        yield Problem(message, (HEADS, HIDDEN), hint)
+
+
+def layers_by_stages(job: JobSections) -> Iterator[Problem]:
+    """Every stage, and every chunk of a stage, holds equally many layers."""
+    layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
+    chunks = job.parallelism.num_model_chunks
+    if layers % (pp * chunks) == 0:
+        return
+    if chunks == 1:
+        message = f"num_layers / PP must be whole: {quotient(layers, pp)}"
+        hint = f"nearest PP: {nearest_divisors(layers, pp)}"
+        paths: tuple[str, ...] = (PP, "model.num_layers")
+    else:
+        message = f"num_layers / (PP · VP) must be whole: {layers} / ({pp} · {chunks}) = {layers / (pp * chunks):.4g}"
+        hint = f"nearest PP · VP: {nearest_divisors(layers, pp * chunks)}"
+        if layers % pp == 0:
+            hint = f"nearest VP: {around(divisors(layers // pp), chunks)}"
+        paths = (VP, PP, "model.num_layers")
+    yield Problem(message, paths, f"{hint}; nearest num_layers: {nearest_multiples(pp * chunks, layers)}")
+
+
+def sequence_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """Sequence parallelism gives each tensor-parallel rank an equal part of the sequence."""
+    length, tp = job.model.seq_length, job.parallelism.tensor_model_parallel_size
+    cp = job.parallelism.context_parallel_size
+    if job.parallelism.uses_sequence_parallel and length % (tp * cp):
+        per = "TP" if cp == 1 else "(TP · CP)"
+        message = f"with sequence parallelism seq_length / {per} must be whole: {quotient(length, tp * cp)}"
+        hint = f"nearest seq_length: {nearest_multiples(tp * cp, length)}"
+        yield Problem(message, ("model.seq_length", TP, "parallelism.sequence_parallel"), hint)
+
+
+RULES = (
+    heads_by_tensor_parallel,
+    query_groups_by_tensor_parallel,
+    ffn_by_tensor_parallel,
+    heads_by_query_groups,
+    hidden_by_heads,
+    layers_by_stages,
+    sequence_by_tensor_parallel,
+)

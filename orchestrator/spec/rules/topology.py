@@ -1,0 +1,135 @@
+"""How the processes are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.rules.base import around, divisors, micro_batches, nearest_multiples, replicas
+from orchestrator.spec.sections import JobSections
+
+TP = "parallelism.tensor_model_parallel_size"
+PP = "parallelism.pipeline_model_parallel_size"
+VP = "parallelism.virtual_pipeline_model_parallel_size"
+CP = "parallelism.context_parallel_size"
+EP = "parallelism.expert_model_parallel_size"
+DP = "parallelism.data_parallel_size"
+NODES, GPUS = "launch.nodes", "launch.gpus_per_node"
+
+
+def world_size(job: JobSections) -> Iterator[Problem]:
+    """World size = TP · PP · CP · DP, and nodes share it evenly."""
+    parallelism, launch = job.parallelism, job.launch
+    tp, pp, cp = _degrees(job)
+    dp, model_parallel = parallelism.data_parallel_size, parallelism.model_parallel_size
+    if launch.gpus_per_node is None:
+        world = model_parallel * (dp or 1)
+        if world % launch.nodes:
+            factor = f"TP · PP · CP · DP = {tp} · {pp} · {cp} · {dp or 1} = {world}"
+            message = f"world size = {factor} processes do not spread evenly over {launch.nodes} nodes"
+            legal = around(divisors(world), launch.nodes)
+            yield Problem(message, (NODES, DP, TP, PP, CP), f"nodes that divide {world}: {legal}")
+        return
+    world = launch.nodes * launch.gpus_per_node
+    machines = f"nodes · gpus_per_node = {launch.nodes} · {launch.gpus_per_node} = {world}"
+    if world % model_parallel:
+        message = (
+            f"world size = TP · PP · CP · DP: {machines} is not a multiple of "
+            f"TP · PP · CP = {tp} · {pp} · {cp} = {model_parallel}"
+        )
+        legal = nearest_multiples(model_parallel, world)
+        yield Problem(message, (GPUS, NODES, TP, PP, CP), f"nearest world sizes: {legal}")
+    elif dp is not None and world != model_parallel * dp:
+        message = f"world size = TP · PP · CP · DP: {machines}, but {tp} · {pp} · {cp} · {dp} = {model_parallel * dp}"
+        yield Problem(message, (DP, GPUS, NODES, TP, PP, CP), f"write {world // model_parallel}, or leave it out")
+
+
+def _degrees(job: JobSections) -> tuple[int, int, int]:
+    parallelism = job.parallelism
+    return (
+        parallelism.tensor_model_parallel_size,
+        parallelism.pipeline_model_parallel_size,
+        parallelism.context_parallel_size,
+    )
+
+
+def sequence_parallel(job: JobSections) -> Iterator[Problem]:
+    """SP shards over the tensor-parallel ranks, so it needs TP > 1, and its degree is TP."""
+    written, tp = job.parallelism.sequence_parallel, job.parallelism.tensor_model_parallel_size
+    paths = ("parallelism.sequence_parallel", TP)
+    if written is True and tp == 1:
+        hint = "write sequence_parallel: false, or a tensor_model_parallel_size of 2 or more"
+        yield Problem("sequence parallelism needs TP > 1, and TP = 1", paths, hint)
+    elif not isinstance(written, bool) and written != tp:
+        message = f"the degree of sequence parallelism is TP: SP = {written}, TP = {tp}"
+        yield Problem(message, paths, f"write {'true' if tp > 1 else 'false'}")
+
+
+def virtual_stages(job: JobSections) -> Iterator[Problem]:
+    """Interleaving needs stages to interleave."""
+    chunks, pp = job.parallelism.num_model_chunks, job.parallelism.pipeline_model_parallel_size
+    if chunks > 1 and pp == 1:
+        hint = "leave it out, or write a pipeline_model_parallel_size of 2 or more"
+        yield Problem(f"virtual stages need PP > 1: VP = {chunks}, PP = 1", (VP, PP), hint)
+
+
+def interleaved_micro_batches(job: JobSections) -> Iterator[Problem]:
+    """The interleaved schedule runs micro-batches in groups of PP."""
+    pp = job.parallelism.pipeline_model_parallel_size
+    if job.parallelism.num_model_chunks == 1 or pp == 1:
+        return
+    count = micro_batches(job)
+    if count % pp:
+        batch = job.batch
+        one_pass = batch.micro_batch_size * replicas(job)
+        message = f"with virtual stages the micro-batches per step are a multiple of PP: {count} / {pp} is not whole"
+        legal = nearest_multiples(pp, count)
+        sizes = nearest_multiples(pp * one_pass, job.global_batch_size)
+        hint = f"nearest num_micro_batches: {legal}; nearest global_batch_size: {sizes}"
+        paths = ("batch.num_micro_batches", "batch.global_batch_size", "batch.micro_batch_size", PP, VP)
+        yield Problem(message, paths, hint)
+
+
+def context_parallel(job: JobSections) -> Iterator[Problem]:
+    """Ring-style context parallelism cuts the sequence into 2 · CP chunks."""
+    cp, length = job.parallelism.context_parallel_size, job.model.seq_length
+    if cp == 1:
+        return
+    if length % (2 * cp):
+        message = (
+            f"the sequence is cut into 2 · CP chunks: {length} / (2 · {cp}) = {length / (2 * cp):.4g} is not whole"
+        )
+        legal = [degree for degree in divisors(length // 2) if length % 2 == 0 and degree != cp]
+        hint = f"nearest CP: {around(legal, cp)}" if legal else f"seq_length must be even, not {length}"
+        yield Problem(message, (CP, "model.seq_length"), hint)
+
+
+def not_in_the_runtime(job: JobSections) -> Iterator[Problem]:
+    """Degrees that the arithmetic knows and the training program does not have yet."""
+    if job.parallelism.context_parallel_size > 1:
+        message = f"context parallelism is not in the runtime yet: CP = {job.parallelism.context_parallel_size}"
+        yield Problem(message, (CP,), "write 1; sequence_parallel also saves activation memory")
+
+
+def expert_parallel(job: JobSections) -> Iterator[Problem]:
+    """Experts are spread over data-parallel ranks, and there are no experts yet."""
+    ep = job.parallelism.expert_model_parallel_size
+    if ep == 1:
+        return
+    message = f"expert parallelism is not in the runtime yet: EP = {ep}"
+    yield Problem(message, (EP,), "write 1; the model has no experts")
+    dp = replicas(job)
+    if dp % ep:
+        message = f"experts are spread over the data-parallel ranks: DP / EP = {dp} / {ep} is not whole"
+        yield Problem(message, (EP, DP, GPUS), f"nearest EP: {around(divisors(dp), ep)}")
+
+
+RULES = (
+    world_size,
+    sequence_parallel,
+    virtual_stages,
+    interleaved_micro_batches,
+    context_parallel,
+    not_in_the_runtime,
+    expert_parallel,
+)

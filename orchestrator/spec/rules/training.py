@@ -1,0 +1,178 @@
+"""Batches and the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from orchestrator.errors import Problem
+from orchestrator.spec.rules.base import Unavailable, around, divisors, nearest_multiples, quotient, replicas
+from orchestrator.spec.rules.topology import DP, GPUS, PP, VP
+from orchestrator.spec.sections import JobSections
+
+MICRO, GLOBAL, COUNT = "batch.micro_batch_size", "batch.global_batch_size", "batch.num_micro_batches"
+RAMPUP = "batch.rampup_batch_size"
+
+
+def global_batch(job: JobSections) -> Iterator[Problem]:
+    """Global batch = micro-batch · micro-batches · DP."""
+    batch, dp = job.batch, replicas(job)
+    if batch.global_batch_size is None:
+        return
+    one_pass = batch.micro_batch_size * dp
+    product = f"micro_batch_size · DP = {batch.micro_batch_size} · {dp} = {one_pass}"
+    if batch.num_micro_batches is not None:
+        if batch.global_batch_size != one_pass * batch.num_micro_batches:
+            message = (
+                f"global batch = micro-batch · micro-batches · DP: {batch.global_batch_size} ≠ "
+                f"{batch.micro_batch_size} · {batch.num_micro_batches} · {dp} = {one_pass * batch.num_micro_batches}"
+            )
+            yield Problem(message, (GLOBAL, COUNT, MICRO, DP, GPUS), "write one of the two; the other follows")
+    elif batch.global_batch_size % one_pass:
+        message = (
+            f"global batch = micro-batch · micro-batches · DP: {quotient(batch.global_batch_size, one_pass)} "
+            f"is not whole ({product})"
+        )
+        hint = f"nearest global_batch_size: {nearest_multiples(one_pass, batch.global_batch_size)}"
+        if batch.global_batch_size % dp == 0:
+            legal = around(divisors(batch.global_batch_size // dp), batch.micro_batch_size)
+            hint += f"; nearest micro_batch_size: {legal}"
+        yield Problem(message, (GLOBAL, MICRO, DP, GPUS), hint)
+
+
+def rampup_sizes(job: JobSections) -> Iterator[Problem]:
+    """The ramp climbs from its start to the full batch in whole increments."""
+    rampup = job.batch.rampup_batch_size
+    if rampup is None:
+        return
+    start, increment, full = rampup.start_global_batch_size, rampup.increment, job.global_batch_size
+    paths = (RAMPUP, GLOBAL, COUNT)
+    if start >= full:
+        message = f"starts at the full batch or above: start_global_batch_size {start} ≥ global_batch_size {full}"
+        yield Problem(message, paths, "start below it, or leave the ramp-up out")
+    elif (full - start) % increment:
+        message = (
+            f"(global_batch_size - start_global_batch_size) / increment must be whole: "
+            f"({full} - {start}) / {increment} = {(full - start) / increment:.4g}"
+        )
+        yield Problem(message, paths, f"nearest increments: {around(divisors(full - start), increment)}")
+
+
+def rampup_passes(job: JobSections) -> Iterator[Problem]:
+    """Each batch of the ramp is made of whole passes of all replicas, in groups of PP with virtual stages."""
+    rampup = job.batch.rampup_batch_size
+    if rampup is None:
+        return
+    parallelism = job.parallelism
+    unit = job.batch.micro_batch_size * replicas(job)
+    equation, paths = "micro_batch_size · DP", [RAMPUP, MICRO, DP, GPUS]
+    if parallelism.num_model_chunks > 1:
+        unit *= parallelism.pipeline_model_parallel_size
+        equation, paths = "micro_batch_size · DP · PP (virtual stages)", [*paths, PP, VP]
+    sizes = {"start_global_batch_size": rampup.start_global_batch_size, "increment": rampup.increment}
+    for name, size in sizes.items():
+        if size % unit:
+            message = f"{name} / ({equation}) must be whole: {quotient(size, unit)}"
+            yield Problem(message, tuple(paths), f"nearest {name}: {nearest_multiples(unit, size)}")
+
+
+def length(job: JobSections) -> Iterator[Problem]:
+    """Exactly one length."""
+    schedule = job.schedule
+    lengths = {
+        "schedule.train_iters": schedule.train_iters,
+        "schedule.train_samples": schedule.train_samples,
+        "schedule.train_tokens": schedule.train_tokens,
+    }
+    yield from _at_most_one(lengths, "the length of training")
+    if all(value is None for value in lengths.values()):
+        message = "the length of training is missing"
+        yield Problem(message, ("schedule",), "write one of train_iters, train_samples, train_tokens")
+
+
+def warmup_and_decay_written_once(job: JobSections) -> Iterator[Problem]:
+    """At most one warm-up and one decay; steps, samples and parts of the decay convert into each other exactly."""
+    schedule = job.schedule
+    warmups = {
+        "schedule.lr_warmup_iters": schedule.lr_warmup_iters,
+        "schedule.lr_warmup_samples": schedule.lr_warmup_samples,
+        "schedule.lr_warmup_fraction": schedule.lr_warmup_fraction,
+    }
+    decays = {
+        "schedule.lr_decay_iters": schedule.lr_decay_iters,
+        "schedule.lr_decay_samples": schedule.lr_decay_samples,
+    }
+    yield from _at_most_one(warmups, "the warm-up")
+    yield from _at_most_one(decays, "the decay")
+
+
+def _at_most_one(values: Mapping[str, float | None], what: str) -> Iterator[Problem]:
+    written = {path: value for path, value in values.items() if value is not None}
+    if len(written) > 1:
+        listed = " and ".join(f"{path.rpartition('.')[2]} {value}" for path, value in written.items())
+        yield Problem(f"{what} is written more than once: {listed}", tuple(reversed(written)), "keep one of them")
+
+
+def warmup_below_decay(job: JobSections) -> Iterator[Problem]:
+    """The warm-up ends before the decay does."""
+    schedule = job.schedule
+    if schedule.lr_warmup_fraction is not None and schedule.lr_warmup_fraction >= 1.0:
+        message = f"the warm-up must be shorter than the decay: a part of {schedule.lr_warmup_fraction:g} is all of it"
+        yield Problem(message, ("schedule.lr_warmup_fraction",), "write less than 1")
+    name, warmup = _warmup(job)
+    if warmup is None:
+        return
+    decay_name, decay, decay_in_samples = _decay(job)
+    in_samples = name == "lr_warmup_samples"
+    left, right = warmup, decay
+    if in_samples != decay_in_samples:
+        if job.batch.rampup_batch_size is not None:
+            raise Unavailable("samples of a step, which the ramp-up varies")
+        size = job.global_batch_size
+        left, right = (warmup, decay * size) if in_samples else (warmup * size, decay)
+    if left >= right:
+        converted = "" if (left, right) == (warmup, decay) else f" ({left} ≥ {right} samples)"
+        message = f"the warm-up must be shorter than the decay: {name} {warmup} ≥ {decay_name} {decay}{converted}"
+        yield Problem(message, (f"schedule.{name}", f"schedule.{decay_name}"), f"shorten {name}")
+
+
+def _warmup(job: JobSections) -> tuple[str, int | None]:
+    if job.schedule.lr_warmup_iters is not None:
+        return "lr_warmup_iters", job.schedule.lr_warmup_iters
+    return "lr_warmup_samples", job.schedule.lr_warmup_samples
+
+
+def _decay(job: JobSections) -> tuple[str, int, bool]:
+    """(field, length, whether in samples) of the decay: what is written, or else the whole training."""
+    schedule = job.schedule
+    if schedule.lr_decay_iters is not None:
+        return "lr_decay_iters", schedule.lr_decay_iters, False
+    if schedule.lr_decay_samples is not None:
+        return "lr_decay_samples", schedule.lr_decay_samples, True
+    if schedule.train_iters is not None:
+        return "train_iters", schedule.train_iters, False
+    if schedule.train_samples is not None:
+        return "train_samples", schedule.train_samples, True
+    if schedule.train_tokens is not None:
+        return "train_tokens", -(-schedule.train_tokens // job.model.seq_length), True
+    raise Unavailable("length of training")
+
+
+def learning_rates(job: JobSections) -> Iterator[Problem]:
+    """The peak is the highest learning rate."""
+    lr, floor, start = job.optimizer.lr, job.optimizer.min_lr, job.schedule.lr_warmup_init
+    if floor > lr:
+        yield Problem(f"min_lr {floor:g} > lr {lr:g}", ("optimizer.min_lr", "optimizer.lr"), f"at most {lr:g}")
+    if start > lr:
+        message = f"lr_warmup_init {start:g} > lr {lr:g}"
+        yield Problem(message, ("schedule.lr_warmup_init", "optimizer.lr"), f"at most {lr:g}")
+
+
+RULES = (
+    global_batch,
+    rampup_sizes,
+    rampup_passes,
+    length,
+    warmup_and_decay_written_once,
+    warmup_below_decay,
+    learning_rates,
+)

@@ -1,0 +1,67 @@
+"""Every section of a job together, and what follows from them."""
+
+from __future__ import annotations
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.batch import BatchSpec
+from orchestrator.spec.checkpoint import CheckpointSpec
+from orchestrator.spec.data import DataSpec
+from orchestrator.spec.evaluation import EvaluationSpec
+from orchestrator.spec.launch import LaunchSpec
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.optimizer import OptimizerSpec
+from orchestrator.spec.parallelism import ParallelismSpec
+from orchestrator.spec.precision import PrecisionSpec
+from orchestrator.spec.runtime import RuntimeSpec
+from orchestrator.spec.schedule import ScheduleSpec
+from orchestrator.spec.tracking import TrackingSpec
+from orchestrator.spec.values import Name
+
+
+class JobSections(Section):
+    """The fields of a job. What holds between them is checked by `rules`, on the way to a JobSpec."""
+
+    name: Name
+    """Name of the job; its runs are kept under it."""
+    model: ModelSpec
+    parallelism: ParallelismSpec = ParallelismSpec()
+    batch: BatchSpec
+    data: DataSpec
+    optimizer: OptimizerSpec
+    schedule: ScheduleSpec
+    precision: PrecisionSpec = PrecisionSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    tracking: TrackingSpec = TrackingSpec()
+    launch: LaunchSpec = LaunchSpec()
+    runtime: RuntimeSpec = RuntimeSpec()
+
+    @property
+    def world_size(self) -> int:
+        """Processes: nodes · gpus_per_node where that is written, else TP · PP · CP · DP."""
+        if self.launch.gpus_per_node is not None:
+            return self.launch.nodes * self.launch.gpus_per_node
+        return self.parallelism.model_parallel_size * (self.parallelism.data_parallel_size or 1)
+
+    @property
+    def processes_per_node(self) -> int:
+        """Processes on each machine."""
+        return self.world_size // self.launch.nodes
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Replicas: world size / (TP · PP · CP)."""
+        return self.parallelism.data_parallel_size or self.world_size // self.parallelism.model_parallel_size
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step at full size."""
+        if self.batch.global_batch_size is not None:
+            return self.batch.global_batch_size
+        micro_batches = self.batch.num_micro_batches or 1
+        return self.batch.micro_batch_size * micro_batches * self.data_parallel_size
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches per step and replica at full batch size."""
+        return self.global_batch_size // (self.batch.micro_batch_size * self.data_parallel_size)

@@ -1,0 +1,95 @@
+"""The shape of the schema: which keys are legal where, read from the models' annotations."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.job import JobSpec
+
+Kind = Literal["section", "mapping", "list", "text", "scalar"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What may stand at a place: a section, a mapping of free keys, a list, text, or another scalar."""
+
+    kind: Kind
+    section: type[Section] | None = None
+    items: Shape | None = None
+    """Of the values of a mapping or the items of a list."""
+
+
+@cache
+def fields_of(section: type[Section]) -> dict[str, Shape]:
+    """The legal keys of a section and the shape of each."""
+    return {name: _shape(info.annotation) for name, info in section.model_fields.items()}
+
+
+def shape_at(path: tuple[str, ...]) -> Shape | None:
+    """The shape of a place; None where nothing is legal."""
+    shape: Shape | None = Shape("section", JobSpec)
+    for key in path:
+        if shape is None:
+            return None
+        shape = fields_of(shape.section).get(key) if shape.section else shape.items
+    return shape
+
+
+@cache
+def sections() -> dict[tuple[str, ...], type[Section]]:
+    """Every section that has a path of its own (not those in lists), outermost first."""
+    found: dict[tuple[str, ...], type[Section]] = {}
+    waiting: list[tuple[tuple[str, ...], type[Section]]] = [((), JobSpec)]
+    while waiting:
+        path, section = waiting.pop(0)
+        found[path] = section
+        for name, shape in fields_of(section).items():
+            if shape.kind == "section" and shape.section:
+                waiting.append(((*path, name), shape.section))
+    return found
+
+
+def leaf_paths() -> Iterator[str]:
+    """The dotted path of every field of the schema that is not a section."""
+    for path, section in sections().items():
+        for name, shape in fields_of(section).items():
+            if shape.kind != "section":
+                yield ".".join((*path, name))
+
+
+def _shape(annotation: Any) -> Shape:
+    alternatives = [option for option in _alternatives(annotation) if option is not type(None)]
+    shapes = [_single(option) for option in alternatives]
+    for shape in shapes:
+        if shape.kind in ("section", "mapping", "list"):
+            return shape
+    if all(shape.kind == "text" for shape in shapes):
+        return Shape("text")
+    return Shape("scalar")
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [option for argument in get_args(annotation) for option in _alternatives(argument)]
+    return [annotation]
+
+
+def _single(annotation: Any) -> Shape:
+    origin = get_origin(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return Shape("section", annotation)
+    if origin is dict:
+        return Shape("mapping", items=_shape(get_args(annotation)[1]))
+    if origin in (list, tuple):
+        return Shape("list", items=_shape(get_args(annotation)[0]))
+    if annotation is str or (origin is Literal and all(isinstance(value, str) for value in get_args(annotation))):
+        return Shape("text")
+    return Shape("scalar")

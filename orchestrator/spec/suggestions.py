@@ -1,0 +1,91 @@
+"""What a person may have meant: edit distance over the legal keys, and the names that other tools use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.shape import leaf_paths, sections
+
+
+def closest(word: str, candidates: Iterable[str], most: int = 2) -> list[str]:
+    """The candidates that are a few slips away from a word, nearest first."""
+    if len(word) > 80:
+        return []
+    plain = _plain(word)
+    allowed = min(3, max(1, len(plain) // 3))
+    scored = []
+    for candidate in candidates:
+        distance = edit_distance(plain, _plain(candidate), allowed)
+        if distance <= allowed:
+            scored.append((distance, candidate))
+    scored.sort(key=lambda pair: pair[0])
+    return [candidate for distance, candidate in scored if distance == scored[0][0]][:most]
+
+
+def edit_distance(one: str, other: str, limit: int) -> int:
+    """Insertions, deletions, replacements and swaps of neighbours between two words; limit + 1 if there are more."""
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    before: list[int] = []
+    previous = list(range(len(other) + 1))
+    for row, left in enumerate(one, start=1):
+        current = [row]
+        for column, right in enumerate(other, start=1):
+            best = min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (left != right))
+            if row > 1 and column > 1 and left == other[column - 2] and one[row - 2] == right:
+                best = min(best, before[column - 2] + 1)
+            current.append(best)
+        if min(current) > limit:
+            return limit + 1
+        before, previous = previous, current
+    return previous[-1]
+
+
+def _plain(word: str) -> str:
+    return word.lstrip("-").replace("-", "_").lower()
+
+
+def suggest(key: str, place: tuple[str, ...], legal: Iterable[str]) -> tuple[str | None, list[str]]:
+    """For an unknown key at a place: (what to say, the dotted paths of fields that may have been meant)."""
+    prefix = ".".join(place)
+    plain = _plain(key)
+    if key == "extends":
+        return "`extends` stands at the top level of a file", []
+    foreign = FOREIGN_NAMES.get(plain)
+    if foreign is not None:
+        names = foreign.split(" | ")
+        return _say(*names), [re.split("[: ]", name)[0] for name in names]
+    near = closest(key, legal)
+    if near and _plain(near[0]) == plain:
+        return _say_here(near, prefix)
+    elsewhere = _elsewhere()
+    if plain in elsewhere:
+        return _say(*elsewhere[plain]), elsewhere[plain]
+    if near:
+        return _say_here(near, prefix)
+    paths = [path for name in closest(key, elsewhere) for path in elsewhere[name]]
+    return (_say(*paths), paths) if paths else (None, [])
+
+
+def _say_here(names: list[str], prefix: str) -> tuple[str, list[str]]:
+    paths = [f"{prefix}.{name}" if prefix else name for name in names]
+    return _say(*names), paths
+
+
+def _say(*names: str) -> str:
+    return f"did you mean {' or '.join(names)}?"
+
+
+@cache
+def _elsewhere() -> dict[str, list[str]]:
+    """Every key of the schema and the dotted paths where it is legal."""
+    found: dict[str, list[str]] = {}
+    for path in leaf_paths():
+        found.setdefault(path.rpartition(".")[2], []).append(path)
+    for path_parts in sections():
+        if path_parts:
+            found.setdefault(path_parts[-1], []).append(".".join(path_parts))
+    return found

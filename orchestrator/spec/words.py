@@ -1,0 +1,40 @@
+"""How paths and values stand in messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """`data.blend[1].weight` for ("data", "blend", 1, "weight")."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def show(value: Any) -> str:
+    """A value in YAML's words, shortened to fit a line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a number of more than 40 digits"
+    return shorten(repr(value))
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """Text of one line that fits a message."""
+    line = "".join(character if character.isprintable() else " " for character in text[: limit + 1])
+    return line if len(text) <= limit else line[: limit - 1] + "…"
+
+
+def any_of(names: list[str]) -> str:
+    """`a, b or c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
