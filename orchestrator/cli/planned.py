@@ -8,12 +8,16 @@ from pathlib import Path
 from orchestrator.cli.common import short_count
 from orchestrator.errors import SpecError
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.spec.loading import load_job
+from orchestrator.spec.loading import LoadedJob, load_job
 
 
 def plan_of(files: Sequence[Path], overrides: Sequence[str] | None) -> Plan:
     """Load and plan a job. Raises SpecError with the place of every problem."""
-    loaded = load_job(files, overrides or [])
+    return plan_loaded(load_job(files, overrides or []))
+
+
+def plan_loaded(loaded: LoadedJob) -> Plan:
+    """Plan a job that is loaded. Raises SpecError with the place of every problem."""
     try:
         return make_plan(loaded.job)
     except SpecError as error:
