@@ -32,7 +32,7 @@ EXAMPLES: dict[str, Any] = {
 def job_text(values: Mapping[str, Any]) -> str:
     """YAML of a job from values by dotted path, section by section in the schema's order.
 
-    Options of EXAMPLES that have no value are added as comments.
+    Options of EXAMPLES that have no value are added as comments; a section of which nothing is set is all comment.
     """
     lines = [
         "# A job spec. `orchestrator validate` checks it, `orchestrator plan` shows what it will do,",
@@ -43,10 +43,12 @@ def job_text(values: Mapping[str, Any]) -> str:
     for path, section in sections().items():
         if len(path) != 1:
             continue
-        block = _section_lines(path[0], values)
+        block, options = _section_lines(path[0], values), _option_lines(path[0], values)
+        summary = (section.__doc__ or "").strip().split("\n")[0]
         if block:
-            summary = (section.__doc__ or "").strip().split("\n")[0]
-            lines += ["", f"# {summary}", f"{path[0]}:", *block]
+            lines += ["", f"# {summary}", f"{path[0]}:", *block, *(f"  # {option}" for option in options)]
+        elif options:
+            lines += ["", f"# {summary}", f"# {path[0]}:", *(f"#   {option}" for option in options)]
     return "\n".join(lines) + "\n"
 
 
@@ -61,14 +63,15 @@ def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:
             lines += _entry(key, values[path], info.description)
         elif nested:
             lines += [f"  {key}:", *(f"    {inner}: {_scalar(value)}" for inner, value in nested.items())]
-    if not lines:
-        return []
-    for path, example in EXAMPLES.items():
-        section, _, key = path.partition(".")
-        if section == name and path not in values:
-            description = sections()[(name,)].model_fields[key].description
-            lines.append("  # " + _commented(key, example, description, WIDTH - 4))
     return lines
+
+
+def _option_lines(name: str, values: Mapping[str, Any]) -> list[str]:
+    return [
+        _commented(key, example, sections()[(section,)].model_fields[key].description, WIDTH - 4)
+        for (section, key), example in ((path.split("."), example) for path, example in EXAMPLES.items())
+        if section == name and f"{section}.{key}" not in values
+    ]
 
 
 def _entry(key: str, value: Any, description: str | None) -> list[str]:

@@ -177,6 +177,8 @@ def spec_values(answers: Values) -> dict[str, Any]:
     values["checkpoint.save_interval"] = max(1, steps // 10)
     if values["data.blend"] is None:
         values["data.random_tokens"] = True
+        if values["model.preset"] == TINY:
+            values["model.vocab_size"] = 1024  # this preset takes the tokenizer's, and random tokens have none
     else:
         values["evaluation.eval_interval"] = max(1, steps // 10)
     if values.get("data.tokenizer.path"):

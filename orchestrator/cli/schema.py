@@ -53,7 +53,7 @@ def job_schema() -> dict[str, Any]:
 
 def _preset(name: str) -> dict[str, Any]:
     job = load_text(
-        f"name: preset\nmodel: {{preset: {name}}}\nbatch: {{}}\ndata: {{random_tokens: true}}\n"
+        f"name: preset\nmodel: {{preset: {name}}}\nbatch: {{}}\ndata: {{blend: [none]}}\n"
         "optimizer: {lr: 1e-3}\nschedule: {train_iters: 1}\n"
     ).job
     model = job.model

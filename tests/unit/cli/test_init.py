@@ -1,0 +1,220 @@
+"""`orchestrator init`: what it asks, what it refuses, what it writes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.cli.job_text import EXAMPLES, job_text
+from orchestrator.cli.questionnaire import QUESTIONS, ask, problem_with, spec_values
+from orchestrator.spec.loading import load_text
+from orchestrator.spec.presets import preset_names
+
+
+def test_yes_writes_a_job_that_validates(orchestrator: Any, tmp_path: Path) -> None:
+    assert orchestrator("init", "--yes").code == 0
+    assert orchestrator("validate", "job.yaml").code == 0
+    text = (tmp_path / "job.yaml").read_text()
+    assert "# " in text
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset(preset: str) -> None:
+    job = load_text(job_text(spec_values({"model.preset": preset}))).job
+    assert job.model.preset == preset
+
+
+def test_nothing_is_overwritten(orchestrator: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("precious")
+    refused = orchestrator("init", "--yes", "-o", path)
+    assert refused.code == 2
+    assert "--force" in refused.err
+    assert path.read_text() == "precious"
+    assert orchestrator("init", "--yes", "-o", path, "--force").code == 0
+    assert path.read_text() != "precious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "add --yes"),
+        (("--preset", "gpt5"), "presets: "),
+        (("--yes", "-o", "."), "is a folder"),
+        (("--yes", "-o", "no/such/folder/job.yaml"), "cannot be written"),
+        (("--yes", "--set", "model.colour=red"), "colour"),
+        (("--yes", "--set", "parallelism.tensor_model_parallel_size=3"), "num_attention_heads"),
+        (("--set", "name=x"), "--set goes with"),
+    ],
+)
+def test_refusals(orchestrator: Any, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    finished = orchestrator("init", *arguments)
+    assert finished.code == 2
+    assert said in finished.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overrides_are_written(orchestrator: Any, tmp_path: Path) -> None:
+    finished = orchestrator(
+        "init", "--preset", "gpt2", "--json", "-o", "gpt2.yaml",
+        "--set", "launch.gpus_per_node=4",
+        "--set", "parallelism.tensor_model_parallel_size=2",
+        "--set", "data.blend=[data/a, data/b]",
+        "--set", "data.random_tokens=false",
+        "--set", "launch.env={NCCL_DEBUG: WARN}",
+        "--set", "checkpoint.save_seconds=30m",
+        "--set", "optimizer.lr=6e-4",
+    )  # fmt: skip
+    assert finished.code == 0
+    job = load_text((tmp_path / "gpt2.yaml").read_text()).job
+    assert finished.json == {"path": "gpt2.yaml", "job": job.model_dump(mode="json")}
+    assert job.parallelism.tensor_model_parallel_size == 2
+    assert [entry.path for entry in job.data.blend or []] == ["data/a", "data/b"]
+    assert job.launch.env == {"NCCL_DEBUG": "WARN"}
+    assert job.checkpoint.save_seconds == 1800
+    assert job.optimizer.lr == 6e-4
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_the_options_shown_as_comments_are_legal(path: str) -> None:
+    key = path.rpartition(".")[2]
+    text = job_text(spec_values({}))
+    assert any(line.lstrip("# ").startswith(f"{key}: ") and line.lstrip()[0] == "#" for line in text.splitlines())
+    values = {**spec_values({}), path: EXAMPLES[path]}
+    suits: dict[str, dict[str, Any]] = {
+        "parallelism.virtual_pipeline_model_parallel_size": {
+            "launch.gpus_per_node": 2,
+            "parallelism.pipeline_model_parallel_size": 2,
+            "batch.num_micro_batches": 2,
+        },
+        "batch.rampup_batch_size": {"batch.num_micro_batches": 32},
+        "data.validation": {"data.random_tokens": False, "data.blend": [{"path": "data/a"}]},
+        "schedule.train_tokens": {"schedule.train_iters": None},
+        "checkpoint.keep_every": {"checkpoint.save_interval": 100},
+        "evaluation.eval_iters": {"evaluation.eval_interval": 100},
+    }
+    values.update(suits.get(path, {}))
+    load_text(job_text({path: value for path, value in values.items() if value is not None}))
+
+
+class Person:
+    """Answers questions by their text; takes the default for the rest."""
+
+    def __init__(self, **answers: list[str]) -> None:
+        self.answers = {
+            question.path: list(answers.get(question.path.replace(".", "__"), [])) for question in QUESTIONS
+        }
+        self.asked: list[str] = []
+        self.told: list[str] = []
+
+    def read(self, text: str, default: str) -> str:
+        [question] = [question for question in QUESTIONS if question.text == text]
+        self.asked.append(question.path)
+        waiting = self.answers[question.path]
+        return waiting.pop(0) if waiting else default
+
+    def tell(self, reason: str) -> None:
+        self.told.append(reason)
+
+
+def test_the_seeds_questionnaire() -> None:
+    """The answers of the example in Accelerate's Megatron-LM guide."""
+    person = Person(
+        model__preset=["gpt2-large"],
+        launch__gpus_per_node=["4"],
+        parallelism__tensor_model_parallel_size=["2"],
+        parallelism__pipeline_model_parallel_size=["2"],
+        batch__num_micro_batches=["2"],
+        runtime__recompute_granularity=["selective"],
+        precision__dtype=["bf16"],
+    )
+    job = load_text(job_text(spec_values(ask(person.read, person.tell, {})))).job
+    assert person.told == []
+    assert job.world_size == 4
+    assert (job.parallelism.tensor_model_parallel_size, job.parallelism.pipeline_model_parallel_size) == (2, 2)
+    assert job.parallelism.uses_sequence_parallel
+    assert job.num_micro_batches == 2
+    assert job.runtime.recompute_granularity == "selective"
+    assert job.precision.dtype == "bf16"
+    assert job.optimizer.clip_grad == 1.0
+
+
+def test_each_answer_is_checked_at_once_with_the_reason() -> None:
+    person = Person(
+        launch__gpus_per_node=["zero", "4"],
+        parallelism__tensor_model_parallel_size=["3", "2"],
+        parallelism__pipeline_model_parallel_size=["4", "2"],
+        parallelism__sequence_parallel=["perhaps", "no"],
+        optimizer__lr=["-1", "nan", "much", "1e-3"],
+    )
+    answers = ask(person.read, person.tell, {})
+    assert len(person.told) == 7
+    assert "'zero' is not a positive whole number" in person.told[0]
+    assert "num_attention_heads" in person.told[1]
+    assert answers["parallelism.tensor_model_parallel_size"] == 2
+    assert answers["parallelism.pipeline_model_parallel_size"] == 2
+    assert person.asked.count("optimizer.lr") == 4
+
+
+def test_questions_that_do_not_apply_are_not_asked() -> None:
+    person = Person()
+    ask(person.read, person.tell, {})
+    assert "parallelism.sequence_parallel" not in person.asked
+    assert "parallelism.use_distributed_optimizer" not in person.asked
+    assert "data.tokenizer.path" not in person.asked
+
+
+def test_torn_data_is_refused_and_missing_data_is_not(tmp_path: Path) -> None:
+    (tmp_path / "torn.idx").write_bytes(b"MMIDIDX\x00\x00")
+    (tmp_path / "torn.bin").write_bytes(b"")
+    person = Person(data__blend=[str(tmp_path / "torn"), f"{tmp_path}/later {tmp_path}/b"])
+    answers = ask(person.read, person.tell, {})
+    assert ["torn" in reason for reason in person.told] == [True]
+    assert [entry["path"] for entry in answers["data.blend"]] == [f"{tmp_path}/later", f"{tmp_path}/b"]
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_no_answer_makes_a_traceback_and_what_is_accepted_is_right(data: st.DataObject) -> None:
+    told: list[str] = []
+    mistakes = iter(range(8))
+
+    def read(text: str, default: str) -> str:
+        # A person who errs a few times and then gives up erring.
+        if next(mistakes, None) is None:
+            return default
+        return data.draw(st.one_of(st.just(default), st.text(max_size=12), st.integers(-2, 9).map(str)))
+
+    answers = ask(read, told.append, {})
+    assert problem_with(answers) is None
+
+
+def test_on_a_terminal(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "init"],
+        cwd=tmp_path, stdin=follower, stdout=follower, stderr=follower,
+    )  # fmt: skip
+    os.close(follower)
+    os.write(leader, b"from-terminal\n" + b"\n" * 30)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other side has closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert process.wait(timeout=30) == 0, shown
+    assert b"Which model preset" in shown
+    assert load_text((tmp_path / "job.yaml").read_text()).job.name == "from-terminal"

@@ -1,0 +1,148 @@
+"""The front of the command line: its table of commands, its error boundary, and how quick it is."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+
+from orchestrator import __version__
+from orchestrator.cli import main as front
+from orchestrator.cli.main import COMMANDS, build_app, main
+from orchestrator.errors import CheckpointError, Location, Problem, SpecError, UserError
+
+HEAVY = {"torch", "megatron", "mlflow", "transformers", "tokenizers", "pandas", "numpy", "submitit", "pyarrow"}
+
+
+def test_the_root_lists_every_command_and_imports_none(orchestrator: Any) -> None:
+    shown = orchestrator("--help")
+    assert shown.code == 0
+    for entry in COMMANDS:
+        assert entry.name in shown.out
+    program = "import sys, orchestrator.cli.main as m; m.main(['--help']); print(sorted(sys.modules))"
+    modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    for entry in COMMANDS:
+        assert f"'orchestrator.cli.{entry.module}'" not in modules
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: str(entry.name))
+def test_every_command_has_help_with_an_example(entry: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(f"orchestrator.cli.{entry.module}")
+    names = [command.name for command in module.app.registered_commands] if hasattr(module, "app") else [None]
+    for name in names:
+        words = [entry.name, *([name] if name else []), "--help"]
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "Example" in out, words
+        assert f"orchestrator {entry.name}" in out.split("Example")[1], words
+        assert "--json" in out, words
+
+
+def test_version(orchestrator: Any) -> None:
+    assert orchestrator("--version").out == f"orchestrator {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("no-such-command",), ("validate",), ("validate", "--no-such-option"), ("--no-such-option",)]
+)
+def test_usage_errors_are_exit_2(orchestrator: Any, arguments: tuple[str, ...]) -> None:
+    assert orchestrator(*arguments).code == 2
+
+
+def test_a_mistyped_command_is_answered_with_the_right_one(orchestrator: Any) -> None:
+    assert "'validate'" in orchestrator("valdate").err
+
+
+def test_usage_errors_in_json(orchestrator: Any) -> None:
+    finished = orchestrator("validate", "--json")
+    assert finished.code == finished.json["exit_code"] == 2
+    assert finished.json["error"] == "UsageError"
+    assert "JOB.yaml" in finished.json["message"]
+
+
+def _raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def command(as_json: bool = typer.Option(False, "--json")) -> None:
+        raise error
+
+    module = SimpleNamespace(command=command)
+    monkeypatch.setattr(importlib, "import_module", lambda name: module)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(UserError("the input"), 2), (CheckpointError("the job"), 1), (KeyboardInterrupt(), 130), (typer.Exit(3), 3)],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_errors_become_exit_codes(
+    error: BaseException,
+    code: int,
+    as_json: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _raising(error, monkeypatch)
+    assert main(["run", *(["--json"] if as_json else [])]) == code
+    shown = capsys.readouterr()
+    if isinstance(error, UserError | CheckpointError):
+        if as_json:
+            record = json.loads(shown.out)
+            assert record == {"error": type(error).__name__, "message": str(error), "exit_code": code}
+        else:
+            assert shown.err == f"error: {error}\n"
+            assert shown.out == ""
+
+
+def test_a_wrong_spec_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Location("job.yaml", 3, 5, "    tp: 3")
+    _raising(SpecError([Problem("is wrong", ("a.b", "c"), "do this", place)]), monkeypatch)
+    assert main(["run", "--json"]) == 2
+    [problem] = json.loads(capsys.readouterr().out)["problems"]
+    assert problem == {
+        "message": "is wrong",
+        "path": "a.b",
+        "paths": ["a.b", "c"],
+        "hint": "do this",
+        "source": "job.yaml",
+        "line": 3,
+        "column": 5,
+        "excerpt": "    tp: 3",
+    }
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    _raising(ZeroDivisionError(), monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        main(["run"])
+
+
+def test_a_reader_that_goes_away(job_file: Path) -> None:
+    command = f"{sys.executable} -m orchestrator schema | true"
+    finished = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert finished.returncode in (0, 1)
+    assert finished.stderr == ""
+
+
+def test_only_the_typed_command_is_real() -> None:
+    app = build_app("schema")
+    real = [command.name for command in app.registered_commands if command.callback.__module__ != front.__name__]
+    assert real == ["schema"]
+
+
+def test_validate_is_light_and_quick(orchestrator: Any, job_file: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "orchestrator", "validate", str(job_file)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert "orchestrator" in imported
+    assert not imported & HEAVY
+    assert "rich" not in imported
