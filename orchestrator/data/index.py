@@ -71,6 +71,16 @@ def read_index(prefix: Path) -> IndexHeader:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def tokens_before(header: IndexHeader, sequence: int) -> int:
+    """Tokens before a sequence, counted from 0; all tokens for the number of sequences."""
+    if sequence >= header.sequences:
+        return header.tokens
+    with open(idx_path(header.prefix), "rb") as file:
+        file.seek(HEADER.size + header.sequences * 4 + sequence * 8)
+        (offset,) = struct.unpack("<q", file.read(8))
+    return int(offset) // header.itemsize
+
+
 def _missing(prefix: Path, path: Path) -> str:
     message = f"no indexed data set at {prefix}: {path} does not exist"
     if prefix.suffix in (".bin", ".idx") and idx_path(prefix.with_suffix("")).is_file():

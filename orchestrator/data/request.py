@@ -8,10 +8,8 @@ from typing import Any, Literal
 
 from orchestrator.spec.data import TokenizerSpec
 
-SOURCE_GLOBS = tuple(
-    f"*.{ending}"
-    for ending in "py md rst txt c h cc cpp hpp java js ts go rs sh tex html".split()  # noqa: SIM905
-)
+_ENDINGS = ("py", "md", "rst", "txt", "c", "h", "cc", "cpp", "hpp", "java", "js", "ts", "go", "rs", "sh", "tex", "html")
+SOURCE_GLOBS = tuple(f"*.{ending}" for ending in _ENDINGS)
 """Files of a directory that are read when no glob is given."""
 
 OnError = Literal["fail", "skip"]

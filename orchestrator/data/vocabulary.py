@@ -91,7 +91,7 @@ def merges_file(tokenizer: TokenizerSpec) -> Path:
 
 
 def special_tokens(path: Path) -> SpecialTokens:
-    """Begin and end tokens of a tokenizer.json: named by the configuration files beside it, else by their usual names."""
+    """Begin and end tokens of a tokenizer.json: as the files beside it say, else by their usual names."""
     eos, bos = None, None
     if path.name == "tokenizer.json":
         for name in ("tokenizer_config.json", "special_tokens_map.json"):

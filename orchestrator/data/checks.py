@@ -1,0 +1,148 @@
+"""Whether data sets hold what a job needs, from their headers and manifests alone: no numpy, no pass over the data."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.data.index import IndexHeader, bin_path, read_index, tokens_before
+from orchestrator.data.manifest import Manifest, read_manifest
+from orchestrator.errors import DataError
+from orchestrator.spec.data import BlendEntry, DataSpec
+
+PARTS = ("train", "validation", "test")
+_TYPECODES = {"uint8": "B", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H"}
+_SAMPLED_TOKENS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source's share of train, validation or test: the sequences `start` to `stop` of the data set at `path`."""
+
+    name: str
+    path: str
+    start: int
+    stop: int
+
+
+def split_weights(data: DataSpec) -> tuple[float, float, float]:
+    """Weights of train, validation and test within `blend`: 0 for those that have sources of their own."""
+    train, validation, test = (float(weight) for weight in data.split.split(","))
+    return train, 0.0 if data.validation else validation, 0.0 if data.test else test
+
+
+def split_fractions(weights: Sequence[float]) -> list[tuple[float, float] | None]:
+    """Where each part begins and ends, as fractions of a data set; None for a weight of 0. As megatron-core's."""
+    total = 0.0
+    for weight in weights:  # one after another, as numpy adds so few: the built-in sum rounds otherwise
+        total += weight
+    fractions: list[tuple[float, float] | None] = []
+    start = 0.0
+    for weight in weights:
+        stop = start + (weight / total if total else 0.0)
+        fractions.append((start, stop) if stop > start else None)
+        start = stop
+    return fractions
+
+
+def split_bounds(weights: Sequence[float], sequences: int) -> list[tuple[int, int] | None]:
+    """Where megatron-core cuts a data set: (start, stop) in sequences for each weight, None for a weight of 0."""
+    return [part and (round(part[0] * sequences), round(part[1] * sequences)) for part in split_fractions(weights)]
+
+
+def source_names(blend: Sequence[BlendEntry]) -> list[str]:
+    """A short name for each source of a blend: the last part of its path, with more of it where two are alike."""
+    for length in range(1, 1 + max(len(Path(entry.path).parts) for entry in blend)):
+        names = [".".join(Path(entry.path).parts[-length:]).replace("/", "") for entry in blend]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number}.{Path(entry.path).name}" for number, entry in enumerate(blend)]
+
+
+def check_data(
+    data: DataSpec, *, sequence_length: int, vocab_size: int, tokenizer_hash: str, samples: Sequence[int]
+) -> None:
+    """Check every source that is used. `samples` are those needed for train, validation and test.
+
+    Raises UserError for a data set that is missing, and DataError with every reason why the data do not fit the job:
+    made by another tokenizer, ids beyond the vocabulary, a part that is empty or shorter than one sequence.
+    """
+    headers = {entry.path: read_index(Path(entry.path)) for blend in _blends(data) for entry in blend}
+    problems: list[str] = []
+    for path, header in headers.items():
+        problems += _vocabulary_problems(path, header, vocab_size, tokenizer_hash)
+    for part in _parts(data, headers, samples):
+        problems += _length_problems(part, headers[part.path], data, sequence_length)
+    if problems:
+        raise DataError("\n".join(problems))
+
+
+def _blends(data: DataSpec) -> list[Sequence[BlendEntry]]:
+    """The sources of train, validation and test."""
+    blend = data.blend or []
+    return [blend, data.validation or blend, data.test or blend]
+
+
+def _parts(data: DataSpec, headers: dict[str, IndexHeader], samples: Sequence[int]) -> Iterator[Part]:
+    """Every part that is used; one for which the split leaves nothing runs from 0 to 0."""
+    own = (None, data.validation, data.test)
+    for number, blend in enumerate(_blends(data)):
+        for entry in blend if samples[number] else ():
+            sequences = headers[entry.path].sequences
+            bounds: tuple[int, int] | None = (0, sequences)
+            if not own[number]:
+                bounds = split_bounds(split_weights(data), sequences)[number]
+            yield Part(PARTS[number], entry.path, *(bounds or (0, 0)))
+
+
+def _length_problems(part: Part, header: IndexHeader, data: DataSpec, sequence_length: int) -> Iterator[str]:
+    tokens = tokens_before(header, part.stop) - tokens_before(header, part.start)
+    what = f"the {part.name} part of {part.path}"
+    way_out = "use more data, or another data.split"
+    if part.name != "train":
+        way_out += f", or sources of its own (data.{part.name})"
+    if part.stop <= part.start or tokens == 0:
+        yield f"{what} is empty: {header.sequences} documents, split {data.split}; {way_out}"
+    elif tokens < sequence_length + 1:
+        yield (
+            f"{what} has {tokens} tokens in {part.stop - part.start} documents, fewer than one sequence of "
+            f"{sequence_length} + 1; {way_out}, or a shorter model.seq_length"
+        )
+
+
+def _vocabulary_problems(path: str, header: IndexHeader, vocab_size: int, tokenizer_hash: str) -> Iterator[str]:
+    manifest = read_manifest(Path(path))
+    if manifest is not None and manifest.tokenizer_hash != tokenizer_hash:
+        made_by = f"{_tokenizer_name(manifest)}, hash {manifest.tokenizer_hash[:12]}"
+        yield (
+            f"{path} was made with another tokenizer ({made_by}) than data.tokenizer (hash {tokenizer_hash[:12]}); "
+            "name that one, or tokenize again"
+        )
+        return
+    if header.dtype not in _TYPECODES:
+        yield f"{path} holds {header.dtype}, not token ids; tokenize again"
+        return
+    largest = manifest.largest_token_id if manifest is not None else _largest_sampled(header)
+    if largest >= vocab_size:
+        yield (
+            f"{path} holds token id {largest}, but the vocabulary has {vocab_size} tokens (ids 0 to {vocab_size - 1}); "
+            "it was made with another tokenizer than data.tokenizer"
+        )
+
+
+def _tokenizer_name(manifest: Manifest) -> str:
+    return f"{manifest.tokenizer.type} {manifest.tokenizer.path or ''}".strip()
+
+
+def _largest_sampled(header: IndexHeader) -> int:
+    """The largest id at the beginning, in the middle and at the end of data that have no manifest."""
+    largest = -1
+    count = min(_SAMPLED_TOKENS, header.tokens)
+    with open(bin_path(header.prefix), "rb") as file:
+        for first in {0, (header.tokens - count) // 2, header.tokens - count}:
+            file.seek(first * header.itemsize)
+            ids = array(_TYPECODES[header.dtype], file.read(count * header.itemsize))
+            largest = max(largest, max(ids, default=-1))
+    return largest

@@ -1,0 +1,174 @@
+"""Training, validation and test data sets of a job, built with megatron-core."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from torch.utils.data import Dataset
+
+from orchestrator.data.checks import PARTS, check_data, source_names, split_fractions, split_weights
+from orchestrator.data.index import bin_path, idx_path
+from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.errors import DataError, UserError
+from orchestrator.spec.data import BlendEntry, DataSpec
+
+Samples = Dataset[dict[str, torch.Tensor]]
+"""Item i holds `tokens`, `labels`, `position_ids` (int64) and `loss_mask` (float32), each [s]."""
+
+_USUAL_SURPLUS = 0.005
+BLEND = "blend"
+"""Name of the validation set that draws from all validation sources by weight."""
+SPLIT = "validation"
+"""Name of the validation set that the split cuts from the training sources."""
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """What a job reads; None or no entry where no samples were asked for."""
+
+    train: Samples | None = None
+    validation: dict[str, Samples] = field(default_factory=dict)
+    test: Samples | None = None
+
+
+def build_datasets(
+    data: DataSpec,
+    *,
+    sequence_length: int,
+    tokenizer: Tokenizer,
+    train_samples: int,
+    validation_samples: int,
+    test_samples: int,
+    cache_dir: Path,
+) -> Datasets:
+    """Build the data sets on every rank: rank 0 builds the sample indices, the others find them in `cache_dir`.
+
+    Each data set holds at least as many samples as asked for; sources are repeated where they are too small. Without
+    `data.validation` there is one validation set, "validation". With it there is "blend" and, of several sources, each
+    by itself under its short name. torch.distributed must be initialised; every rank must call this.
+
+    Raises UserError or DataError, on all ranks alike, when the data are missing or do not fit the job.
+    """
+    if data.blend is None:
+        raise UserError("data.blend is not set: name at least one data set")
+    samples = (train_samples, validation_samples, test_samples)
+    check_data(
+        data,
+        sequence_length=sequence_length,
+        vocab_size=tokenizer.vocab_size,
+        tokenizer_hash=tokenizer.content_hash,
+        samples=samples,
+    )
+    cache = _cache_folder(cache_dir, data)
+    build = _Builder(data, sequence_length, tokenizer, cache)
+    with _alone(cache):
+        validation: dict[str, Samples] = {}
+        if validation_samples and data.validation:
+            validation[BLEND] = build(data.validation, 1, validation_samples, whole=True)
+            if len(data.validation) > 1:
+                for name, entry in zip(source_names(data.validation), data.validation, strict=True):
+                    validation[name] = build([entry], 1, validation_samples, whole=True)
+        elif validation_samples:
+            validation[SPLIT] = build(data.blend, 1, validation_samples)
+        train = build(data.blend, 0, train_samples) if train_samples else None
+        test = None
+        if test_samples:
+            test = build(data.test or data.blend, 2, test_samples, whole=data.test is not None)
+    return Datasets(train, validation, test)
+
+
+@dataclass(frozen=True)
+class _Builder:
+    data: DataSpec
+    sequence_length: int
+    tokenizer: Tokenizer
+    cache: Path
+
+    def __call__(self, blend: Sequence[BlendEntry], part: int, samples: int, whole: bool = False) -> Samples:
+        """One data set. Only its own part is built: megatron-core never ends on an empty part, even an unused one."""
+        weights = [float(number == part) for number in range(len(PARTS))] if whole else split_weights(self.data)
+        config = GPTDatasetConfig(
+            random_seed=self.data.seed,
+            sequence_length=self.sequence_length,
+            blend=([entry.path for entry in blend], _blend_weights(blend)),
+            split="1,1,1",  # takes no part: the matrix set below decides
+            path_to_cache=str(self.cache),
+            tokenizer=self.tokenizer,
+            num_dataset_builder_threads=self.data.num_dataset_builder_threads,
+            mid_level_dataset_surplus=_surplus(blend, samples),
+            reset_position_ids=self.data.reset_position_ids,
+            reset_attention_mask=False,
+            eod_mask_loss=self.data.eod_mask_loss,
+            create_attention_mask=False,
+        )
+        fractions = split_fractions(weights)
+        config.split_matrix = [fractions[number] if number == part else None for number in range(len(PARTS))]
+        sizes = [samples if number == part else 0 for number in range(len(PARTS))]
+        built: Samples = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()[part]
+        return built
+
+
+def _blend_weights(blend: Sequence[BlendEntry]) -> list[float] | None:
+    return [entry.weight for entry in blend] if len(blend) > 1 else None
+
+
+def _surplus(blend: Sequence[BlendEntry], samples: int) -> float:
+    """Extra samples built per source, as a fraction. megatron-core's usual 0.5 % is less than the one or two samples by
+    which a blend can exceed a small source's share, and then it refuses to build."""
+    total = sum(entry.weight for entry in blend)
+    shares = [math.ceil(samples * entry.weight / total) for entry in blend]
+    return max([_USUAL_SURPLUS, *((len(blend) + 2) / share for share in shares if len(blend) > 1)])
+
+
+def _cache_folder(cache_dir: Path, data: DataSpec) -> Path:
+    """A folder for exactly these files. megatron-core names its indices by path alone, so that data made anew at the
+    same path would be read through the old ones."""
+    digest = hashlib.sha256()
+    for blend in (data.blend, data.validation, data.test):
+        for entry in blend or ():
+            for path in (idx_path(Path(entry.path)), bin_path(Path(entry.path))):
+                status = path.stat()
+                digest.update(f"{path.absolute()} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return cache_dir / digest.hexdigest()[:16]
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """On rank 0: hold the cache folder against other jobs, and first remove what a killed one left torn."""
+    if torch.distributed.get_rank() != 0:
+        yield
+        return
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise DataError(f"the index cache {cache} cannot be written: {error.strerror} (set data.cache_dir)") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in cache.glob("*.npy"):
+            if _is_torn(path):
+                path.unlink()
+        yield
+    finally:
+        os.close(lock)
+
+
+def _is_torn(path: Path) -> bool:
+    try:
+        array: Any = np.load(path, mmap_mode="r")
+    except (ValueError, EOFError):
+        return True
+    del array
+    return False
