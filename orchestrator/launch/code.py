@@ -20,21 +20,14 @@ class CodeState:
     record: dict[str, Any]
     diff: bytes
 
-    @property
-    def commit(self) -> str | None:
-        """Commit of the folder that the run was started in, or of the package where that is no repository."""
-        for repository in self.record["repositories"]:
-            return str(repository["commit"]) + ("+changes" if repository["dirty"] else "")
-        return None
-
 
 def code_state(folder: Path) -> CodeState:
     """The state of the repositories of `folder` and of this package; neither needs to be one, nor git to exist."""
     roots: dict[str, str] = {}
     for used_by, place in (("working directory", folder), ("orchestrator", Path(orchestrator.__file__).parent)):
-        root = _git(place, "rev-parse", "--show-toplevel")
-        if root:
-            roots.setdefault(root.decode(errors="surrogateescape").strip(), used_by)
+        top = _git(place, "rev-parse", "--show-toplevel")
+        if top:
+            roots.setdefault(top.decode(errors="surrogateescape").strip(), used_by)
     repositories, diffs = [], []
     for root, used_by in roots.items():
         place = Path(root)

@@ -20,6 +20,8 @@ _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|std::bad_alloc|^MemoryError",
     re.MULTILINE,
 )
+# torchrun's account of a failure starts with a line of its logger: what the ranks printed themselves is before it.
+_TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic", re.MULTILINE)
 # torchrun's report of a failed rank: "  rank      : 1 (local_rank: 1)" and "  exitcode  : -9 (pid: 123)".
 _FAILED_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
 
@@ -102,8 +104,9 @@ def classify(run: RunDir, launch_id: str, return_code: int | None, marks: LogMar
         return Exit("lost", "", iteration, cause_of("lost").exit_code)
     message = str(records[rank].get("message") or "") if rank is not None else ""
     if not message:
-        texts = (*tails.values(), launcher_tail)
-        message = next((found for text in texts if (found := last_exception(text))), _last_line(launcher_tail))
+        own = _TORCHRUN_REPORT.split(launcher_tail, maxsplit=1)[0]
+        texts = (*tails.values(), own)
+        message = next((found for text in texts if (found := last_exception(text))), _last_line(own))
     return Exit("error", message or f"torchrun returned {return_code}", iteration, cause_of("error").exit_code)
 
 

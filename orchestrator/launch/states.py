@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -62,7 +63,7 @@ class RunStatus:
             "cause": self.cause,
             "message": self.message,
             "iteration": self.iteration,
-            "values": self.values,
+            "values": {key: value if math.isfinite(value) else str(value) for key, value in self.values.items()},
             "checkpoints": [commit.iteration for commit in self.checkpoints],
             "holder": None
             if self.holder is None or not self.holder.live

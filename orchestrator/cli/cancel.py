@@ -1,0 +1,72 @@
+"""`orchestrator cancel`: stop a run."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.running import RunName, RunsDir, label
+from orchestrator.errors import JobError
+from orchestrator.launch.local import request_stop
+from orchestrator.launch.processes import end_processes
+from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.rundir import RunDir
+
+_SECONDS_FOR_THE_LAUNCHER = 10.0
+
+
+def command(
+    run_name: RunName,
+    now: Annotated[bool, typer.Option("--now", help="End it at once, without saving.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until it has ended.")] = True,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a run cleanly: it saves after its current step and ends. `--now` ends it without saving.
+
+    \b
+    Example:
+      orchestrator cancel gpt-small
+      orchestrator cancel 3f9a --now
+    """
+    run = find_run(run_name, runs_dir or default_runs_dir())
+    status = status_of(run)
+    was_live = status.is_live
+    if was_live:
+        request_stop(run, "orchestrator cancel --now" if now else "orchestrator cancel", at_once=now)
+        if wait:
+            if not as_json:
+                typer.echo(f"run {label(run)} was asked to stop{'' if now else ' and save'}; waiting for it")
+            status = _wait(run, now)
+    if as_json:
+        print_json({**status.to_json(), "was_live": was_live})
+    elif not was_live:
+        typer.echo(f"run {label(run)} does not run: {status.describe()}")
+    elif wait:
+        typer.echo(f"run {label(run)} at iteration {status.iteration}: {status.describe()}")
+    else:
+        typer.echo(f"run {label(run)} was asked to stop")
+
+
+def _wait(run: RunDir, now: bool) -> RunStatus:
+    asked = time.monotonic()
+    while (status := status_of(run)).is_live:
+        if now and time.monotonic() - asked > _SECONDS_FOR_THE_LAUNCHER:
+            _end_without_the_launcher(run, status)
+            return status_of(run)
+        time.sleep(0.2)
+    return status
+
+
+def _end_without_the_launcher(run: RunDir, status: RunStatus) -> None:
+    """The launcher did not react: end the processes from here, if they are here."""
+    if status.launch_id is None or not end_processes(status.launch_id):
+        where = f" on {status.holder.process.host}" if status.holder else ""
+        raise JobError(
+            f"run {label(run)} did not end, and its processes are not on this machine: "
+            f"end the ones with ORCHESTRATOR_LAUNCH_ID={status.launch_id}{where}"
+        )

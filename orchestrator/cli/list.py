@@ -1,0 +1,57 @@
+"""`orchestrator list`: the runs of a folder."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.running import RunsDir, ago, aligned
+from orchestrator.launch.runs import all_runs, default_runs_dir
+from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.spec.loading import load_resolved
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only the runs of this job.")] = None,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the latest last: state, progress, losses.
+
+    \b
+    Example:
+      orchestrator list
+      orchestrator list gpt-small --json
+    """
+    folder = runs_dir or default_runs_dir()
+    statuses = [status_of(run) for run in all_runs(folder) if name in (None, run.name)]
+    if as_json:
+        print_json([status.to_json() for status in statuses])
+    elif statuses:
+        header = ["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"]
+        typer.echo(aligned([header, *(_row(status) for status in statuses)]))
+    else:
+        typer.echo(f"no runs{f' of {name}' if name else ''} in {folder}")
+
+
+def _row(status: RunStatus) -> list[str]:
+    total = BatchSchedule.of(load_resolved(status.run.resolved())).train_iters
+    state = status.state if status.cause in (None, status.state) else f"{status.state} ({status.cause})"
+    return [
+        status.run.name,
+        status.run.run_id,
+        state,
+        f"{status.iteration or 0}/{total}",
+        _number(status, "train/loss"),
+        _number(status, "validation/loss"),
+        str(status.checkpoints[-1].iteration) if status.checkpoints else "-",
+        ago(time.time() - status.created) if status.created else "-",
+    ]
+
+
+def _number(status: RunStatus, key: str) -> str:
+    return f"{status.values[key]:.4f}" if key in status.values else "-"

@@ -1,0 +1,72 @@
+"""`orchestrator run`: train a job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, JobFiles, Overrides
+from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.running import (
+    Detach,
+    FromScratch,
+    RunsDir,
+    check_installed,
+    describe_completed,
+    label,
+    start,
+)
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import create_run, find_same, runs_dir_of
+from orchestrator.launch.states import status_of
+from orchestrator.planning.plan import Plan
+from orchestrator.spec.loading import load_job
+
+
+def command(
+    jobs: JobFiles,
+    overrides: Overrides = None,
+    new: Annotated[bool, typer.Option("--new", help="Start another run although this very spec has one.")] = False,
+    from_scratch: FromScratch = False,
+    detach: Detach = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a job here, under torchrun. The same spec again continues its run. Ctrl-C saves and stops cleanly.
+
+    \b
+    Example:
+      orchestrator run job.yaml
+      orchestrator run job.yaml --set schedule.train_iters=100 --new
+      orchestrator run job.yaml --detach
+    """
+    loaded = load_job(jobs, overrides or [])
+    plan = plan_loaded(loaded)
+    job = loaded.job
+    check_installed(job)
+    check_data(plan)
+    folder = runs_dir_of(job, runs_dir)
+    run = None if new else find_same(job, folder)
+    if run is None:
+        run = create_run(job, loaded.text, folder)
+        said = f"new run {label(run)} in {run.path}"
+    else:
+        status = status_of(run)
+        if status.state == "completed" and not from_scratch:
+            describe_completed(run, status, as_json)
+            return
+        said = f"continuing run {label(run)} in {run.path} ({status.describe()})"
+    if not as_json:
+        typer.echo(said)
+    raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))
+
+
+def check_data(plan: Plan) -> None:
+    """Raises UserError when a source of the blend is not on this machine."""
+    missing = [source.path for source in plan.sources if source.tokens_held is None]
+    if missing and not plan.job.data.random_tokens:
+        raise UserError(
+            f"data.blend: not on this machine: {', '.join(f'{path}.bin and .idx' for path in missing)}\n"
+            "      Make them with: orchestrator data tokenize"
+        )

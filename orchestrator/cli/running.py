@@ -1,0 +1,188 @@
+"""Starting a run from the command line and telling how it went: what `run`, `resume` and `drill` share."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import print_json
+from orchestrator.errors import JobError, MissingDependency
+from orchestrator.launch.causes import cause_of
+from orchestrator.launch.exits import Exit, LogMarks
+from orchestrator.launch.local import Watcher, check_startable, last_launch, launch
+from orchestrator.launch.runs import RUNS_DIR_VARIABLE
+from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.watch import watcher_for
+from orchestrator.lease import read_holder
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (its latest run) or a path.")
+]
+RunsDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs-dir",
+        metavar="DIR",
+        help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
+        show_default=False,
+    ),
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it in the background and return at once.")]
+FromScratch = Annotated[
+    bool, typer.Option("--from-scratch", help="Begin at iteration 0 although the run was started before.")
+]
+
+_NEEDED = {"torch": "torch", "megatron.core": "megatron-core"}
+_SECONDS_TO_START = 60.0
+_SECONDS_TO_END = 45.0
+
+
+def check_installed(job: JobSpec) -> None:
+    """Raises MissingDependency when the Python that will train lacks what training needs."""
+    if job.launch.python is not None:
+        return  # another Python, which its own start will tell about
+    missing = [package for module, package in _NEEDED.items() if not _is_installed(module)]
+    if missing:
+        raise MissingDependency(
+            f"training needs {' and '.join(missing)}, which this Python lacks: "
+            "pip install 'megatron-orchestrator[train]'"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_json: bool) -> int:
+    """Train in the foreground or the background; prints what happens and returns the command's exit code."""
+    wait_for_previous(run, quiet=as_json)
+    if detach:
+        launch_id = start_in_background(run, job, from_scratch)
+        if as_json:
+            print_json({"run_id": run.run_id, "name": run.name, "path": str(run.path), "launch_id": launch_id})
+        else:
+            typer.echo(f"started run {label(run)} in the background; follow it with: orchestrator logs {run.run_id} -f")
+        return 0
+    total = BatchSchedule.of(job).train_iters
+    watcher = Watcher() if as_json else watcher_for(run, total, sys.stdout)
+    return report(run, total, launch(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
+
+
+def wait_for_previous(run: RunDir, *, quiet: bool) -> None:
+    """Wait a little for the ranks of a launcher that was killed: they were told to save and stop."""
+    launched = last_launch(run.events())
+    if launched is None or not Process.from_record(launched).is_dead:
+        return
+    deadline = time.monotonic() + _SECONDS_TO_END
+    said = quiet
+    while time.monotonic() < deadline:
+        holder = read_holder(run)
+        if holder is None or not holder.live or not holder.process.is_here:
+            return
+        if not said:
+            said = True
+            typer.echo("the processes of the last start are still saving and stopping: waiting for them")
+        time.sleep(0.2)
+
+
+def start_in_background(run: RunDir, job: JobSpec, from_scratch: bool) -> str:
+    """Start a launcher of its own session; returns the launch id. Raises JobError when it ends before it launched."""
+    check_startable(run, job)
+    run.logs.mkdir(exist_ok=True)
+    marks = LogMarks.of(run)
+    before = _launch_id(run)
+    options = ["--from-scratch"] if from_scratch else []
+    with open(run.launcher_log, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.launch", str(run.path), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _SECONDS_TO_START
+    while (launch_id := _launch_id(run)) in (None, before):
+        if process.poll() is not None or time.monotonic() > deadline:
+            said = marks.tail(run.launcher_log).strip()
+            raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
+        time.sleep(0.05)
+    return str(launch_id)
+
+
+def _launch_id(run: RunDir) -> str | None:
+    launched = last_launch(run.events())
+    return str(launched["launch_id"]) if launched else None
+
+
+def report(run: RunDir, total: int, end: Exit, as_json: bool) -> int:
+    """Tell how a launch ended; returns the exit code."""
+    status = status_of(run)
+    iteration = end.iteration if end.iteration is not None else status.iteration
+    if as_json:
+        print_json({**status.to_json(), "train_iters": total, "exit_code": end.code})
+    else:
+        typer.echo(ending(run, total, end, iteration, status), err=end.code != 0)
+    return end.code
+
+
+def ending(run: RunDir, total: int, end: Exit, iteration: int | None, status: RunStatus) -> str:
+    """How a launch ended, for a person: what, where, and what to do next."""
+    cause = cause_of(end.cause)
+    where = f" at iteration {iteration} of {total}" if iteration is not None else ""
+    if end.cause == "completed":
+        losses = [f"{name} {status.values[key]:.4f}" for key, name in _LOSSES if key in status.values]
+        return f"run {label(run)} completed{where}" + (f": {', '.join(losses)}" if losses else "")
+    if end.cause == "stopped":
+        first = f"run {label(run)} stopped{where}, saved"
+    else:
+        first = f"error: run {label(run)} ended{where}: {cause.sentence}" + (f": {end.message}" if end.message else "")
+    advice = cause.advice.format(run=run.run_id)
+    return f"{first}\n      {advice}" if advice else first
+
+
+def label(run: RunDir) -> str:
+    """name/run_id."""
+    return f"{run.name}/{run.run_id}"
+
+
+def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
+    """Say that there is nothing left to do."""
+    if as_json:
+        print_json(status.to_json())
+    else:
+        typer.echo(
+            f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
+            "      Train it again from the start as another run: orchestrator run --new"
+        )
+
+
+_LOSSES = (("train/loss", "loss"), ("validation/loss", "validation loss"))
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of a table as text, columns padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def ago(seconds: float) -> str:
+    """12s, 5m, 3h or 4d."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
