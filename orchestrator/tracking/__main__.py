@@ -19,6 +19,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import read_target
 from orchestrator.tracking.failures import explain, is_locked, is_unreachable
+from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.following import Follower
 from orchestrator.tracking.sender import Sender
 
@@ -33,11 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     mode.add_argument("--follow", action="store_true", help="send one run as it goes on")
     mode.add_argument("--once", action="store_true", help="send what is not sent yet and end")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="pid of the training process")
+    parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS, help="time to send the rest at the end")
     options = parser.parse_args(arguments)
     runs = [RunDir(path.resolve()) for path in options.run_dirs]
     if options.follow:
         _enter_runs_folder(runs[0])
-        return Follower(runs[0], options.parent).follow()
+        return Follower(runs[0], options.parent, options.drain_seconds).follow()
     return send_once(runs)
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.tracking.redaction import Redactor
 
 _LONGEST = 300
-_KNOWN = {
+_NO_ANSWER = {
     "Connection refused": "it cannot be reached: connection refused",
     "Name or service not known": "it cannot be reached: no such host",
     "Failed to resolve": "it cannot be reached: no such host",
     "Read timed out": f"it does not answer within {os.environ.get('MLFLOW_HTTP_REQUEST_TIMEOUT')} s",
     "timed out": "it cannot be reached: no connection in time",
     "Connection aborted": "it broke the connection",
-    "database is locked": "its database is locked by another process",
 }
+_LOCKED = "database is locked"
+_ERROR_STATUS = re.compile(r"too many (\d+) error responses")
 
 
 def explain(error: BaseException, uri: str | None) -> str:
@@ -25,29 +26,40 @@ def explain(error: BaseException, uri: str | None) -> str:
     if isinstance(error, OrchestratorError):
         return _one_line(str(error), uri)
     place = f"MLflow at {uri}" if uri else "the MLflow store in the runs folder"
-    texts = [str(link) for link in _chain(error)]
-    for sign, meaning in _KNOWN.items():
-        if any(sign in text for text in texts):
-            return _one_line(f"{place}: {meaning}", uri)
-    return _one_line(f"{place}: {texts[0] or type(error).__name__}", uri)
+    return _one_line(f"{place}: {_meaning(error)}", uri)
 
 
 def is_unreachable(error: BaseException) -> bool:
     """Whether the server gave no answer at all, so that asking it about another run is no use either."""
-    signs = [sign for sign in _KNOWN if sign != "database is locked"]
-    return any(sign in str(link) for link in _chain(error) for sign in signs)
+    return any(sign in text for text in _texts(error) for sign in _NO_ANSWER)
 
 
 def is_locked(error: BaseException) -> bool:
     """Whether another process was writing to the sqlite store: the one failure that passes within seconds."""
-    return any("database is locked" in str(link) for link in _chain(error))
+    return any(_LOCKED in text for text in _texts(error))
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _meaning(error: BaseException) -> str:
+    texts = _texts(error)
+    for text in texts:
+        if status := _ERROR_STATUS.search(text):
+            return f"it answers with error {status.group(1)}"
+    for sign, meaning in _NO_ANSWER.items():
+        if any(sign in text for text in texts):
+            return meaning
+    if is_locked(error):
+        return "its database is locked by another process"
+    return texts[0] or type(error).__name__
+
+
+def _texts(error: BaseException) -> list[str]:
+    """What the error and those that led to it say."""
+    texts: list[str] = []
     link: BaseException | None = error
     while link is not None:
-        yield link
+        texts.append(str(link))
         link = link.__cause__ or link.__context__
+    return texts
 
 
 def _one_line(text: str, uri: str | None) -> str:

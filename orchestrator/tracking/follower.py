@@ -13,8 +13,9 @@ DRAIN_SECONDS = 15.0
 """How long the follower goes on sending after its parent has ended or asked it to finish."""
 
 
-def start_follower(run: RunDir) -> subprocess.Popen[bytes]:
-    """Start the follower of a run; it ends when `finish_follower` is called or this process is gone.
+def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subprocess.Popen[bytes]:
+    """Start the follower of a run. It ends when `finish_follower` is called or this process is gone, at most
+    `drain_seconds` later.
 
     Costs this process nothing beyond the start. The follower is a session of its own: signals meant for the ranks
     do not reach it. What it has to say is in logs/mlflow.log.
@@ -23,7 +24,7 @@ def start_follower(run: RunDir) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "orchestrator.tracking", str(run.path.resolve()), "--follow"]
     with open(run.logs / LOG_NAME, "ab") as log:
         return subprocess.Popen(
-            [*command, "--parent", str(os.getpid())],
+            [*command, "--parent", str(os.getpid()), "--drain-seconds", str(drain_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=log,

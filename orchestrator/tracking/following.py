@@ -18,7 +18,7 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.tracking.cursor import read_cursor
 from orchestrator.tracking.description import ENVIRONMENT_FILE, read_target
 from orchestrator.tracking.failures import explain
-from orchestrator.tracking.follower import DRAIN_SECONDS, LOG_NAME
+from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.sender import Sender
 
 POLL_SECONDS = 2.0
@@ -28,11 +28,12 @@ _PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy", "tokenizer
 
 
 class Follower:
-    """Sends one run until its parent process is gone or asks it to finish, and then for at most DRAIN_SECONDS more."""
+    """Sends one run until its parent process is gone or asks it to finish, and then for a bounded time more."""
 
-    def __init__(self, run: RunDir, parent: int) -> None:
+    def __init__(self, run: RunDir, parent: int, drain_seconds: float) -> None:
         self._run = run
         self._parent = parent
+        self._drain_seconds = drain_seconds
         self._sender = Sender(run)
         self._finish = threading.Event()
         self._failure: str | None = None
@@ -84,7 +85,7 @@ class Follower:
             if select.select([descriptor], [], [], 0.5)[0]:
                 break
         self._finish.set()
-        time.sleep(DRAIN_SECONDS)
+        time.sleep(self._drain_seconds)
         self._say_what_is_left()
         os._exit(1)  # the main thread may be waiting for a server that never answers
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -180,11 +182,61 @@ class MlflowServer:
             return False
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without runs, made once: its dozens of tables take seconds."""
+    folder = tmp_path_factory.mktemp("store")
+    program = "import sys, pathlib, orchestrator.tracking.store as s; s.connect(pathlib.Path(sys.argv[1]), None)"
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, timeout=120)
+    return folder / "mlflow.db"
+
+
 @pytest.fixture
 def mlflow_server(tmp_path: Path) -> Iterator[MlflowServer]:
     folder = tmp_path / "server"
     folder.mkdir()
     server = MlflowServer(folder)
-    server.start()
     yield server
     server.kill()
+
+
+class SilentServer:
+    """Accepts connections, reads and never answers."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._connections)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for each in (*self._connections, self._listener):
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+
+
+@pytest.fixture
+def silent_server() -> Iterator[SilentServer]:
+    server = SilentServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store_in(tmp_path: Path, empty_store: Path) -> Path:
+    """The store of the runs folder `tmp_path`, made already."""
+    return Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))

@@ -1,0 +1,156 @@
+"""The follower beside a run: it sends while the run goes on, and its end is bounded whatever the server does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.lease import Lease
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.follower import finish_follower, start_follower
+from orchestrator.tracking.metrics import MetricLog
+from tests.unit.tracking.conftest import (
+    MlflowServer,
+    SilentServer,
+    log_steps,
+    losses,
+    make_run,
+    only_run,
+    stored_runs,
+    wait_for,
+)
+
+SECRET = "s3cr3t-pa55word"
+
+
+def follower_log(run: RunDir) -> str:
+    path = run.logs / "mlflow.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_run_is_sent_as_it_goes_on_and_ends_as_it_ends(tmp_path: Path, store_in: Path) -> None:
+    run = make_run(tmp_path)
+    lease = Lease.acquire(run, launch_id="l1")
+    follower = start_follower(run)
+    log_steps(run, range(1, 4))
+    wait_for(lambda: any(losses(each) for each in stored_runs(store_in)))
+    assert only_run(store_in).status == "RUNNING"
+    assert only_run(store_in).params["environment.python"] == ".".join(map(str, sys.version_info[:3]))
+    os.kill(follower.pid, signal.SIGINT)  # Ctrl-C is for the ranks
+    log_steps(run, range(4, 7))
+    run.append_event("finished", iteration=6)
+    assert finish_follower(follower)
+    stored = only_run(store_in)
+    assert (stored.status, len(losses(stored))) == ("FINISHED", 6)
+    assert follower_log(run) == ""
+    lease.release()
+    assert finish_follower(follower)  # a second call finds it ended
+
+
+def test_the_follower_of_a_killed_process_sends_the_rest_and_ends(tmp_path: Path, store_in: Path) -> None:
+    run = make_run(tmp_path)
+    log_steps(run, range(1, 4))
+    # A forked child keeps the follower's pipe open after its parent was killed, as a data loader's worker does.
+    program = (
+        "import os, sys, time; from pathlib import Path; from orchestrator.rundir import RunDir; "
+        "from orchestrator.lease import Lease; from orchestrator.tracking.follower import start_follower; "
+        "run = RunDir(Path(sys.argv[1])); Lease.acquire(run, launch_id='l1'); "
+        "print(start_follower(run).pid, flush=True); "
+        "child = os.fork() or time.sleep(60); print(child, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        follower, child = (int(parent.stdout.readline()) for _ in range(2))
+        wait_for(lambda: any(losses(each) for each in stored_runs(store_in)))
+        log_steps(run, range(4, 7))
+        parent.kill()
+        parent.wait()
+        try:
+            wait_for(lambda: is_gone(follower))
+        finally:
+            os.kill(child, signal.SIGKILL)
+    stored = only_run(store_in)
+    assert (stored.status, len(losses(stored))) == ("KILLED", 6)
+    assert stored.tags["orchestrator.exit_cause"] == "lost"
+
+
+def is_gone(pid: int) -> bool:
+    return Process.from_record({**Process.current().to_record(), "pid": pid, "started": None}).is_dead
+
+
+def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept(
+    tmp_path: Path, mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKER", mlflow_server.address.replace("//", f"//someone:{SECRET}@"))
+    monkeypatch.setenv("HUB_TOKEN", SECRET)
+    run = make_run(tmp_path / "runs", tracking={"uri": "${env:TRACKER}"})
+    follower = start_follower(run)  # before the server is up
+    mlflow_server.start()
+    log_steps(run, range(1, 51))
+    wait_for(lambda: mlflow_server.database.exists() and bool(sent(mlflow_server)), 120)
+    mlflow_server.kill()
+    log_steps(run, range(51, 101))
+    wait_for(lambda: follower_log(run).rstrip().endswith("trying again"))
+    mlflow_server.start()
+    mlflow_server.wait_until_up()
+    run.append_event("finished", iteration=100)
+    assert finish_follower(follower, 60)
+
+    stored = only_run(mlflow_server.database)
+    assert losses(stored) == [(step, 3 - step / 1000) for step in range(1, 101)]
+    assert (stored.status, stored.params["tracking.uri"]) == ("FINISHED", "${env:TRACKER}")
+    assert "not sent: MLflow at ${env:TRACKER}: it cannot be reached: connection refused" in follower_log(run)
+    assert not (tmp_path / "runs" / "mlflow.db").exists()
+    artifacts = list((mlflow_server.folder / "artifacts").rglob("resolved.json"))
+    assert [path.read_bytes() for path in artifacts] == [(run.path / "resolved.json").read_bytes()]
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
+
+
+def sent(server: MlflowServer) -> list[object]:
+    return [each for each in stored_runs(server.database) if len(losses(each)) == 50]
+
+
+def test_a_server_that_never_answers_delays_neither_a_step_nor_the_end(
+    tmp_path: Path, silent_server: SilentServer
+) -> None:
+    run = make_run(tmp_path, tracking={"uri": silent_server.address})
+    follower = start_follower(run, drain_seconds=0.5)
+    wait_for(lambda: silent_server.num_connections > 0)
+    log = MetricLog(run, lambda: None)
+    started = time.monotonic()
+    for step in range(200):
+        log.append(step, step, step, {"train/loss": 1.0})
+    assert time.monotonic() - started < 2
+    assert follower.poll() is None
+    started = time.monotonic()
+    assert not finish_follower(follower)
+    assert time.monotonic() - started < 5  # a request alone would wait for ten seconds
+    size = run.metrics_file.stat().st_size
+    assert f"ended with {size} bytes of metrics.jsonl not sent" in follower_log(run)
+    assert f"orchestrator sync {run.run_id}" in follower_log(run)
+
+
+def test_a_follower_that_does_not_end_is_ended(tmp_path: Path, silent_server: SilentServer) -> None:
+    run = make_run(tmp_path, tracking={"uri": silent_server.address})
+    follower = start_follower(run, drain_seconds=60)
+    wait_for(lambda: silent_server.num_connections > 0)
+    started = time.monotonic()
+    assert not finish_follower(follower, timeout=1)
+    assert time.monotonic() - started < 5
+    assert is_gone(follower.pid)
+
+
+def test_the_follower_of_an_untracked_run_ends_at_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path, tracking={"mlflow": False})
+    follower = start_follower(run)
+    assert follower.wait(60) == 0
+    assert finish_follower(follower)
+    assert not (tmp_path / "mlflow.db").exists()

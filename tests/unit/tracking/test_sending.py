@@ -1,0 +1,167 @@
+"""Sending run directories to the sqlite store of their runs folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.metrics import MetricLog
+from tests.unit.tracking.conftest import (
+    SPEC,
+    log_steps,
+    losses,
+    make_run,
+    once,
+    only_run,
+    start_once,
+    stored_runs,
+    write_spec,
+)
+
+
+def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_store: Path) -> None:
+    runs_dir = tmp_path / "runs with blanks"
+    database = runs_dir / "mlflow.db"
+    runs_dir.mkdir()
+    shutil.copy(empty_store, database)
+    run = make_run(runs_dir, tracking={"tags": {"team": "a/ü b"}, "experiment": "ours"})
+    log_steps(run, range(1, 301), lambda step: {7: math.nan, 8: math.inf}.get(step, 3 - step / 1000))
+    run.append_event("checkpoint_saved", iteration=300, seconds=1.0, bytes=42)
+    run.append_event("exited", launch_id="l1", code=1, cause="nan", iteration=300)
+
+    code, [record] = once(run)
+    assert (code, record["state"], record["metrics"]) == (0, "sent", 300 * 3)
+    first = only_run(database)
+    assert (first.name, first.experiment, first.status) == (run.run_id, "ours", "FAILED")
+    assert first.run_id == record["mlflow_run_id"]
+    assert losses(first)[5:9] == [(6, 2.994), (7, None), (8, sys.float_info.max), (9, 2.991)]
+    assert first.metrics["progress/tokens"][-1] == (300, 300 * 1024)
+    assert {key: first.params[key] for key in ("model.num_layers", "model.tied", "model.preset", "optimizer.lr")} == {
+        "model.num_layers": "2",
+        "model.tied": "true",
+        "model.preset": "null",
+        "optimizer.lr": "0.001",
+    }
+    assert first.params["data.blend"] == '[{"path":"a","weight":1.0}]'
+    assert first.params["launch.env.TOKEN"] == "${env:HUB_TOKEN}"
+    expected_tags = {
+        "team": "a/ü b",
+        "orchestrator.run_id": run.run_id,
+        "orchestrator.run_dir": str(run.path),
+        "orchestrator.state": "failed",
+        "orchestrator.exit_cause": "nan",
+        "orchestrator.code_commit": "c0ffee+changes",
+        "orchestrator.host": "node7",
+        "orchestrator.resumes": "0",
+        "orchestrator.latest_checkpoint": str(run.checkpoint(300)),
+        "mlflow.source.git.commit": "c0ffee",
+    }
+    assert expected_tags.items() <= first.tags.items()
+    for name in ("resolved.json", "job.yaml", "launch.sh", "code.json", "code.diff"):
+        assert (first.artifacts / name).read_bytes() == (run.path / name).read_bytes()
+    [checkpoint] = json.loads((first.artifacts / "checkpoints.json").read_text())
+    assert (checkpoint["iteration"], checkpoint["path"]) == (300, str(run.checkpoint(300)))
+    assert first.artifacts.is_relative_to(runs_dir / "mlartifacts")
+
+    # A resume with another learning rate goes on in the same MLflow run, though the cursor was lost: it is found by
+    # its tags, and what is sent again changes nothing.
+    (run.path / "mlflow.json").unlink()
+    spec = {**SPEC, "optimizer": {"lr": 0.5}, "tracking": {"tags": {"team": "a/ü b"}, "experiment": "ours"}}
+    write_spec(run, spec)
+    run.append_event("started", launch_id="l2", token=2, iteration=300)
+    run.append_event("resumed", iteration=300, checkpoint=str(run.checkpoint(300)))
+    log_steps(run, range(301, 311))
+    run.append_event("finished", iteration=310)
+    code, [record] = once(run)
+    assert (code, record["metrics"]) == (0, 310 * 3)
+    resumed = only_run(database)
+    assert (resumed.run_id, resumed.status) == (first.run_id, "FINISHED")
+    assert losses(resumed) == [*losses(first), *((step, 3 - step / 1000) for step in range(301, 311))]
+    assert resumed.params == first.params
+    assert resumed.tags["orchestrator.changed.optimizer.lr"] == "0.5"
+    assert "orchestrator.changed.model.num_layers" not in resumed.tags
+    assert resumed.tags["orchestrator.resumes"] == "1"
+    artifacts = {path.name for path in resumed.artifacts.iterdir()}
+    assert "resolved.2.json" in artifacts
+
+    # The store's content is lost: the next sending fills it from the run directory alone.
+    shutil.copy(empty_store, database)
+    shutil.rmtree(runs_dir / "mlartifacts")
+    assert once(run)[0] == 0
+    rebuilt = only_run(database)
+    assert rebuilt.run_id != resumed.run_id
+    assert (rebuilt.metrics, rebuilt.params, rebuilt.tags) == (resumed.metrics, resumed.params, resumed.tags)
+    assert {path.name for path in rebuilt.artifacts.iterdir()} == artifacts
+    assert not list(runs_dir.glob(".mlflow*"))
+
+
+def test_several_processes_share_a_store_that_none_of_them_found(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"0000000{number}") for number in range(2)]
+    for run in runs:
+        log_steps(run, range(1, 400))
+    # Two of them send the same run at once: it must still become one.
+    processes = [start_once(run) for run in [*runs, runs[0]]]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    stored = stored_runs(tmp_path / "mlflow.db")
+    assert sorted(each.name for each in stored) == [run.run_id for run in runs]
+    for each in stored:
+        assert losses(each) == [(step, 3 - step / 1000) for step in range(1, 400)]
+        assert each.experiment == "tiny"
+
+
+def test_a_moved_run_goes_on_and_a_copied_one_is_another(tmp_path: Path, empty_store: Path) -> None:
+    shared = tmp_path / "shared.db"
+    shutil.copy(empty_store, shared)
+    run = make_run(tmp_path / "runs", tracking={"uri": f"sqlite:///{shared}"})
+    log_steps(run, range(1, 4))
+    assert once(run)[0] == 0
+    first = only_run(shared)
+
+    moved = RunDir(tmp_path / "archive" / "tiny" / run.run_id)
+    shutil.move(run.path, moved.path)
+    copy = RunDir(tmp_path / "copies" / "tiny" / run.run_id)
+    shutil.copytree(moved.path, copy.path)
+    log_steps(moved, range(4, 6))
+    code, records = once(moved, copy)
+    assert code == 0
+    assert [record["mlflow_run_id"] == first.run_id for record in records] == [True, False]
+    stored = {each.run_id: each for each in stored_runs(shared)}
+    assert [len(losses(stored[record["mlflow_run_id"]])) for record in records] == [5, 3]
+    assert stored[first.run_id].tags["orchestrator.run_dir"] == str(moved.path)
+
+
+def test_what_is_not_sent_is_said_for_each_run(tmp_path: Path, empty_store: Path) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    deleted, broken, off, fine = (make_run(tmp_path, f"0000000{n}", tracking={"mlflow": n != 2}) for n in range(4))
+    assert once(deleted)[0] == 0
+    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+        connection.execute("update runs set lifecycle_stage = 'deleted'")
+    connection.close()
+    broken.resolved().write_text("{")
+
+    code, records = once(deleted, broken, off, fine)
+    assert code == 1
+    assert [record["state"] for record in records] == ["failed", "failed", "off", "sent"]
+    assert "was deleted there; restore" in records[0]["message"]
+    assert records[1]["message"] == f"{broken.resolved()} cannot be read as a resolved spec"
+    assert [stored.name for stored in stored_runs(tmp_path / "mlflow.db")] == [deleted.run_id, fine.run_id]
+
+
+def test_odd_names_and_long_values_reach_the_store(tmp_path: Path, empty_store: Path) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    run = make_run(tmp_path, tracking={"tags": {"../a:b": "x" * 9000}, "experiment": "it's / ours"})
+    write_spec(run, {**SPEC, "notes": "n" * 7000, "env": {f"VARIABLE_{n}": "1" for n in range(250)}})
+    values = {"../up": 1.0, "/abs//olute/": 2.0, "validation/c++ & wiki/loss": 3.0, "": 4.0, "k" * 400: 5.0}
+    MetricLog(run, lambda: None).append(1, 8, 1024, {**values, **{f"source-{n}": 1.0 for n in range(2500)}})
+    assert once(run)[1][0]["state"] == "sent"
+    [stored] = stored_runs(tmp_path / "mlflow.db")
+    assert len(stored.metrics) == 2500 + 5 + 2
+    assert stored.metrics["validation/c__ _ wiki/loss"] == [(1, 3.0)]
+    assert stored.params["notes"] == "n" * 5999 + "…"
+    assert len(stored.params) > 250
