@@ -153,7 +153,7 @@ def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[GPT
     replicated = job.data_parallel_size > 1
     sharded = parallelism.use_distributed_optimizer
     overlap_reduce = parallelism.overlap_grad_reduce and replicated
-    overlap_gather = parallelism.overlap_param_gather and replicated and sharded and overlap_reduce
+    overlap_gather = parallelism.overlaps_param_gather and replicated and sharded and overlap_reduce
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=job.precision.grad_reduce_in_fp32,
         use_distributed_optimizer=sharded,

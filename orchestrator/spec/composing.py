@@ -81,7 +81,7 @@ def _add_file(composition: Composition, path: Path, chain: list[Path], place: Lo
     text = read_text(path)
     if isinstance(text, Problem):
         if place is not None:
-            text = Problem(f"{path} {text.message}", ("extends",), text.hint, place)
+            text = Problem(f"{path}: {text.message}", ("extends",), text.hint, place)
         composition.refuse(text)
         return
     _add_text(composition, text, path, chain)

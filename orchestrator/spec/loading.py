@@ -17,7 +17,7 @@ from orchestrator.spec.composing import Composition, apply_override, apply_prese
 from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
-from orchestrator.spec.rules import check, check_written
+from orchestrator.spec.rules import check
 from orchestrator.spec.shape import Shape, fields_of
 
 _JOB = Shape("section", JobSpec)
@@ -60,9 +60,6 @@ def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
         job = _build(plain.data)
     if job is None:
         raise SpecError(places.ordered(_all_problems(composition, plain, places)))
-    problems = check_written(job)
-    if problems:
-        raise SpecError(places.ordered([places.placed(problem) for problem in problems]))
     return LoadedJob(job, places, _text(composition.texts))
 
 
@@ -77,7 +74,7 @@ def _build(data: dict[str, Any]) -> JobSpec | None:
 def _all_problems(composition: Composition, plain: Plain, places: Places) -> list[Problem]:
     examination = Examination(plain.unavailable, composition.incomplete)
     view: Any = examination.examine(JobSpec, plain.data)
-    found = [*plain.problems, *examination.problems, *check(view), *check_written(view)]
+    found = [*plain.problems, *examination.problems, *check(view)]
     return [*composition.problems, *(places.placed(problem) for problem in found)]
 
 

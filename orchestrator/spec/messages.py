@@ -89,8 +89,8 @@ def _describe(error: ErrorDetails) -> tuple[str, str | None]:
         case "less_than_equal":
             return f"must be at most {_limit(context['le'])}, not {show(value)}", None
         case "string_pattern_mismatch":
-            rule = "starts with a letter or digit and has only letters, digits, '.', '_' and '-', at most 80"
-            return f"{show(value)} is not a name: a name {rule}", None
+            rule = "at most 80 letters, digits, '.', '_' and '-', the first a letter or digit"
+            return f"expects a name, not {show(value)}", f"a name is {rule}"
         case "too_short":
             return "must not be empty", None
         case _:

@@ -28,8 +28,9 @@ class ParallelismSpec(Section):
     """Shard the optimizer's state over the data-parallel ranks."""
     overlap_grad_reduce: bool = True
     """Reduce gradients while the backward pass still runs (no effect at DP = 1)."""
-    overlap_param_gather: bool = True
-    """Gather updated parameters while the forward pass starts (distributed optimizer only, no effect at DP = 1)."""
+    overlap_param_gather: bool | None = None
+    """Gather updated parameters while the forward pass starts (no effect at DP = 1). It needs the distributed optimizer
+    and `overlap_grad_reduce`, and is on by default where both are."""
 
     @property
     def model_parallel_size(self) -> int:
@@ -40,6 +41,13 @@ class ParallelismSpec(Section):
     def num_model_chunks(self) -> int:
         """Model chunks per stage."""
         return self.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def overlaps_param_gather(self) -> bool:
+        """Whether parameters are gathered while the forward pass starts."""
+        if self.overlap_param_gather is None:
+            return self.use_distributed_optimizer and self.overlap_grad_reduce
+        return self.overlap_param_gather
 
     @property
     def uses_sequence_parallel(self) -> bool:

@@ -19,10 +19,9 @@ from orchestrator.spec.words import dotted
 class PartialSection:
     """A section whose unknown fields raise Unavailable when they are read. The section's properties work on it."""
 
-    def __init__(self, section: type[Section], values: dict[str, Any], written: set[str]) -> None:
+    def __init__(self, section: type[Section], values: dict[str, Any]) -> None:
         self._section = section
         self._values = values
-        self.model_fields_set = written
 
     def __getattr__(self, name: str) -> Any:
         if name in self._values:
@@ -56,26 +55,31 @@ class Examination:
                 values[name] = self._field(section, name, data, place)
             except Unavailable:
                 continue
-        return PartialSection(section, values, set(data))
+        return PartialSection(section, values)
 
     def _field(self, section: type[Section], name: str, data: dict[str, Any], place: tuple[str, ...]) -> Any:
-        inner = fields_of(section)[name].section
+        shape = fields_of(section)[name]
         if name not in data:
-            return self._absent(section, name, place, inner)
+            return self._absent(section, name, place, shape.section)
         value = data[name]
-        if inner is not None and isinstance(value, dict):
-            return self.examine(inner, value, place)
+        if shape.section is not None and isinstance(value, dict):
+            return self.examine(shape.section, value, place)
         try:
             return _adapter(section, name).validate_python(value)
         except ValidationError as error:
-            self.problems.extend(problems_of(error.errors(include_url=False), place))
-            raise Unavailable(name) from None
+            errors = error.errors(include_url=False)
+        self.problems.extend(problems_of(errors, place))
+        if shape.kind == "mapping" and isinstance(value, dict):
+            wrong = {found["loc"][0] for found in errors}
+            return {key: entry for key, entry in value.items() if key not in wrong}
+        raise Unavailable(name)
 
     def _absent(self, section: type[Section], name: str, place: tuple[str, ...], inner: type[Section] | None) -> Any:
         info = section.model_fields[name]
         if info.is_required():
             if not self._may_be_elsewhere(place):
-                self.problems.append(Problem("is missing", (dotted(place),), info.description))
+                description = info.description or (inner.__doc__ if inner else None)
+                self.problems.append(Problem("is missing", (dotted(place),), description))
             raise Unavailable(name)
         default = info.get_default(call_default_factory=True)
         if inner is not None and default is not None:

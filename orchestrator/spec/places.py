@@ -31,10 +31,10 @@ class Places:
         """The problem with its place: that of the first of its fields that a person wrote."""
         if problem.location is not None:
             return problem
-        location = self._first_written(problem.paths)
+        paths, location = self._first_written(problem.paths)
         hints = [problem.hint] if problem.hint else []
         hints += [note for path in problem.paths if (note := self._elsewhere(path, location))]
-        return replace(problem, location=location, hint="\n".join(hints) or None)
+        return replace(problem, paths=paths, location=location, hint="\n".join(hints) or None)
 
     def ordered(self, problems: list[Problem]) -> list[Problem]:
         """Each problem once, in the order of places."""
@@ -63,20 +63,21 @@ class Places:
                 return None
         return written
 
-    def _first_written(self, paths: tuple[str, ...]) -> Location:
+    def _first_written(self, paths: tuple[str, ...]) -> tuple[tuple[str, ...], Location]:
+        """(the paths, that of the place first; the place): what a person wrote, or the preset, or the section."""
         preset = preset_source(self.preset) if self.preset else None
-        located = [location for path in paths if (location := self.location(path))]
-        for location in located:
+        located = {path: location for path in paths if (location := self.location(path))}
+        for path, location in located.items():
             if location.source != preset:
-                return location
+                return (path, *(other for other in paths if other != path)), location
         if located and (location := self.location("model.preset")):
-            return location
+            return paths, location
         for path in paths:
             while "." in path or "[" in path:
                 path = path[: max(path.rfind("."), path.rfind("["))]
                 if location := self.location(path):
-                    return location
-        return Location(self.root.location.source)
+                    return paths, location
+        return paths, Location(self.root.location.source)
 
     def _elsewhere(self, path: str, location: Location) -> str | None:
         """A note on a field that takes part in the problem and is written in another source."""

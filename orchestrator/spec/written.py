@@ -272,6 +272,9 @@ def _syntax_problem(error: yaml.YAMLError, reader: _Reader) -> Problem:
         place = reader.location(len(before) - 1, len(before[-1]))
         return Problem("not YAML: holds a control character", location=place)
     place = reader.location(mark.line, mark.column)
+    if not place.excerpt and getattr(error, "context_mark", None):  # the end of the file: point at what is open
+        mark = error.context_mark  # type: ignore[attr-defined]
+        place = reader.location(mark.line, mark.column)
     excerpt = place.excerpt or ""
     indentation = excerpt[: len(excerpt) - len(excerpt.lstrip())]
     if "\t" in indentation or excerpt[mark.column : mark.column + 1] == "\t":

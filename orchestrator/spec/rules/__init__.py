@@ -15,22 +15,14 @@ RULES: tuple[Rule, ...] = (
     *operation.RULES,
 )
 
-WRITTEN_RULES: tuple[Rule, ...] = (operation.overlapped_param_gather,)
-"""Rules on what a person wrote out, where the same value as a default is fine."""
 
-
-def check(job: JobSections, rules: tuple[Rule, ...] = RULES) -> list[Problem]:
+def check(job: JobSections) -> list[Problem]:
     """Everything that is wrong with a job or with the known part of one."""
     problems = []
-    for rule in rules:
+    for rule in RULES:
         try:
             for problem in rule(job):
                 problems.append(problem)
         except Unavailable:
             continue
     return problems
-
-
-def check_written(job: JobSections) -> list[Problem]:
-    """The rules on what was written out; a stored spec, which writes everything out, is not asked."""
-    return check(job, WRITTEN_RULES)

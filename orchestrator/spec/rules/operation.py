@@ -150,16 +150,14 @@ def owned_environment(job: JobSections) -> Iterator[Problem]:
 
 
 def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
-    """For what a person wrote: asking for an overlap that there is nothing to overlap with."""
+    """Parameters are gathered early by the distributed optimizer, between reductions that overlap as well."""
     parallelism = job.parallelism
-    if "overlap_param_gather" not in parallelism.model_fields_set or not parallelism.overlap_param_gather:
+    if not parallelism.overlap_param_gather:
         return
-    paths = ("parallelism.overlap_param_gather", "parallelism.use_distributed_optimizer")
-    if not parallelism.use_distributed_optimizer:
-        yield Problem("needs use_distributed_optimizer: true, and that is false", paths, "leave it out")
-    elif not parallelism.overlap_grad_reduce:
-        paths = ("parallelism.overlap_param_gather", "parallelism.overlap_grad_reduce")
-        yield Problem("needs overlap_grad_reduce: true, and that is false", paths, "leave it out")
+    for name in ("use_distributed_optimizer", "overlap_grad_reduce"):
+        if not getattr(parallelism, name):
+            paths = ("parallelism.overlap_param_gather", f"parallelism.{name}")
+            yield Problem(f"needs {name}: true, and that is false", paths, "leave it out; it follows by itself")
 
 
 def _shares(job: JobSections) -> list[float]:
@@ -179,4 +177,5 @@ RULES = (
     kept_checkpoints,
     validation_data,
     owned_environment,
+    overlapped_param_gather,
 )

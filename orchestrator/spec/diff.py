@@ -1,0 +1,231 @@
+"""What a changed spec means for a run that goes on: each changed field with its class and the reason.
+
+`safe`: the losses agree with those of the unchanged run up to rounding. `trajectory`: training goes on, with other
+losses. `forbidden`: the checkpoint does not fit the changed job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.shape import leaf_paths
+
+ChangeClass = Literal["safe", "trajectory", "forbidden"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One field that differs."""
+
+    path: str
+    old: Any
+    new: Any
+    kind: ChangeClass
+    reason: str
+
+
+Verdict: TypeAlias = tuple[ChangeClass, str]
+Judge: TypeAlias = Callable[[JobSpec, JobSpec], Verdict]
+
+
+def diff_jobs(old: JobSpec, new: JobSpec) -> list[Change]:
+    """The differences in the order of the schema; empty for equal jobs."""
+    changes = list(_field_changes(old, new))
+    if old.global_batch_size != new.global_batch_size and not any(
+        change.path == "batch.global_batch_size" for change in changes
+    ):
+        reason = "the global batch follows from micro-batch · micro-batches · DP: " + _GLOBAL_BATCH
+        sizes = old.global_batch_size, new.global_batch_size
+        changes.append(Change("batch.global_batch_size", *sizes, "trajectory", reason))
+    return changes
+
+
+def _field_changes(old: JobSpec, new: JobSpec) -> Iterator[Change]:
+    for path in leaf_paths():
+        before, after = _value(old, path), _value(new, path)
+        if before == after:
+            continue
+        rule = judgement(path)
+        kind, reason = rule(old, new) if callable(rule) else rule
+        yield Change(path, _plain(before), _plain(after), kind, reason)
+
+
+def judgement(path: str) -> Verdict | Judge:
+    """The entry of the table for a field: its own, or else that of its section. Raises KeyError when there is none."""
+    if path in TABLE:
+        return TABLE[path]
+    return TABLE[path.partition(".")[0] + ".*"]
+
+
+def _value(job: JobSpec, path: str) -> Any:
+    value: Any = job
+    for part in path.split("."):
+        if value is None:
+            return None
+        value = getattr(value, part)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [item.model_dump(mode="json") if hasattr(item, "model_dump") else item for item in value]
+    return value
+
+
+_GLOBAL_BATCH = "each step sees another number of samples"
+_SHAPE: Verdict = ("forbidden", "the checkpoint's weights have another shape or meaning")
+_LAYOUT: Verdict = ("safe", "checkpoints are read at any layout; losses agree, not bitwise")
+_LOGIC: Verdict = ("trajectory", "the model computes something else from the same weights")
+_RATE: Verdict = ("trajectory", "the learning rate of the steps to come changes")
+_UPDATE: Verdict = ("trajectory", "the optimizer takes other steps")
+_ORDER: Verdict = ("trajectory", "the samples to come are others")
+_SCALING: Verdict = ("trajectory", "which steps overflow in fp16, and are skipped, changes")
+_INITIAL: Verdict = ("safe", "weights are initialised once, and they are in the checkpoint")
+
+
+def _global_batch(old: JobSpec, new: JobSpec) -> Verdict:
+    if old.global_batch_size == new.global_batch_size:
+        return "safe", "the global batch is the same"
+    return "trajectory", _GLOBAL_BATCH
+
+
+def _micro_batch(old: JobSpec, new: JobSpec) -> Verdict:
+    if old.global_batch_size == new.global_batch_size:
+        return "safe", "the global batch is the same; losses agree, not bitwise"
+    return "trajectory", _GLOBAL_BATCH
+
+
+def _distributed_optimizer(old: JobSpec, new: JobSpec) -> Verdict:
+    if "fp32" in (old.precision.dtype, new.precision.dtype):
+        return "forbidden", "in fp32 the plain and the distributed optimizer store their state differently"
+    return "safe", "the state is read either way; losses agree, not bitwise"
+
+
+def _vocabulary(old: JobSpec, new: JobSpec) -> Verdict:
+    return "forbidden", "the embedding has another number of rows, or its rows another meaning"
+
+
+def _seed(old: JobSpec, new: JobSpec) -> Verdict:
+    if old.model.hidden_dropout == old.model.attention_dropout == 0.0:
+        return "safe", "weights are in the checkpoint, and there is no dropout"
+    return "trajectory", "dropout draws other masks"
+
+
+def _positions(old: JobSpec, new: JobSpec) -> Verdict:
+    if "learned_absolute" not in (old.model.position_embedding_type, new.model.position_embedding_type):
+        return "safe", "there is no table of positions"
+    if old.model.positions == new.model.positions:
+        return "safe", "the table of positions has the same length"
+    return _SHAPE
+
+
+def _sequence(old: JobSpec, new: JobSpec) -> Verdict:
+    if "learned_absolute" in (old.model.position_embedding_type, new.model.position_embedding_type) and (
+        old.model.positions != new.model.positions
+    ):
+        return "forbidden", "the table of learned positions has another length"
+    return "trajectory", "the data is cut into other samples"
+
+
+def _same_or(size: Callable[[JobSpec], object], otherwise: Verdict) -> Judge:
+    """Safe when what follows from a field is the same although the field was written differently."""
+
+    def judge(old: JobSpec, new: JobSpec) -> Verdict:
+        if size(old) == size(new):
+            return "safe", "written differently, with the same result"
+        return otherwise
+
+    return judge
+
+
+TABLE: dict[str, Verdict | Judge] = {
+    "name": ("safe", "the run keeps its folder; the name is what it is listed under"),
+    # model
+    "model.architecture": _SHAPE,
+    "model.preset": ("safe", "a preset only fills in fields, which are compared themselves"),
+    "model.num_layers": _SHAPE,
+    "model.hidden_size": _SHAPE,
+    "model.num_attention_heads": _SHAPE,
+    "model.seq_length": _sequence,
+    "model.ffn_hidden_size": _same_or(lambda job: job.model.ffn_size, _SHAPE),
+    "model.num_query_groups": _same_or(lambda job: job.model.query_groups, _SHAPE),
+    "model.kv_channels": _same_or(lambda job: job.model.head_dim, _SHAPE),
+    "model.max_position_embeddings": _positions,
+    "model.vocab_size": _vocabulary,
+    "model.make_vocab_size_divisible_by": _vocabulary,
+    "model.position_embedding_type": _SHAPE,
+    "model.rotary_percent": _LOGIC,
+    "model.rotary_base": _LOGIC,
+    "model.normalization": _SHAPE,
+    "model.norm_epsilon": _LOGIC,
+    "model.activation": _SHAPE,
+    "model.add_bias_linear": _SHAPE,
+    "model.add_qkv_bias": _same_or(lambda job: job.model.has_qkv_bias, _SHAPE),
+    "model.qk_layernorm": _SHAPE,
+    "model.untie_embeddings_and_output_weights": _SHAPE,
+    "model.hidden_dropout": _LOGIC,
+    "model.attention_dropout": _LOGIC,
+    "model.init_method_std": _INITIAL,
+    # parallelism
+    "parallelism.*": _LAYOUT,
+    "parallelism.use_distributed_optimizer": _distributed_optimizer,
+    "parallelism.overlap_grad_reduce": ("safe", "only when communication happens changes"),
+    "parallelism.overlap_param_gather": ("safe", "only when communication happens changes"),
+    # batch
+    "batch.micro_batch_size": _micro_batch,
+    "batch.global_batch_size": _global_batch,
+    "batch.num_micro_batches": _global_batch,
+    "batch.rampup_batch_size.start_global_batch_size": ("trajectory", _GLOBAL_BATCH),
+    "batch.rampup_batch_size.increment": ("trajectory", _GLOBAL_BATCH),
+    "batch.rampup_batch_size.samples": ("trajectory", _GLOBAL_BATCH),
+    # data
+    "data.blend": _ORDER,
+    "data.split": _ORDER,
+    "data.seed": _ORDER,
+    "data.random_tokens": _ORDER,
+    "data.reset_position_ids": _LOGIC,
+    "data.eod_mask_loss": ("trajectory", "the loss is taken over other tokens"),
+    "data.validation": ("safe", "evaluation sees other data; training does not change"),
+    "data.test": ("safe", "evaluation sees other data; training does not change"),
+    "data.tokenizer.type": ("forbidden", "token ids have another meaning"),
+    "data.tokenizer.path": ("forbidden", "token ids may have another meaning"),
+    "data.tokenizer.merges": ("forbidden", "token ids may have another meaning"),
+    "data.cache_dir": ("safe", "the order of samples does not depend on where it is cached"),
+    "data.num_workers": ("safe", "the order of samples does not depend on who loads them"),
+    "data.num_dataset_builder_threads": ("safe", "the order of samples does not depend on who builds it"),
+    # optimizer and schedule
+    "optimizer.*": _UPDATE,
+    "optimizer.name": ("forbidden", "the optimizer's state has another meaning"),
+    "optimizer.lr": _RATE,
+    "optimizer.min_lr": _RATE,
+    "schedule.*": _RATE,
+    "schedule.train_iters": ("trajectory", "the length sets the decay and how much data is drawn"),
+    "schedule.train_samples": ("trajectory", "the length sets the decay and how much data is drawn"),
+    "schedule.train_tokens": ("trajectory", "the length sets the decay and how much data is drawn"),
+    # precision
+    "precision.dtype": ("trajectory", "every step rounds differently"),
+    "precision.grad_reduce_in_fp32": ("trajectory", "every step rounds differently"),
+    "precision.loss_scale": _SCALING,
+    "precision.initial_loss_scale": ("safe", "the scale in force is in the checkpoint"),
+    "precision.min_loss_scale": _SCALING,
+    "precision.loss_scale_window": _SCALING,
+    "precision.hysteresis": _SCALING,
+    # the rest
+    "checkpoint.*": ("safe", "when and where checkpoints are written does not touch training"),
+    "evaluation.*": ("safe", "evaluation does not touch training"),
+    "tracking.*": ("safe", "tracking does not touch training"),
+    "launch.*": ("safe", "where a job runs does not touch training; losses agree, not bitwise"),
+    "runtime.device": ("safe", "losses agree, not bitwise"),
+    "runtime.layers": ("safe", "both implementations read the same checkpoints; losses agree, not bitwise"),
+    "runtime.seed": _seed,
+    "runtime.deterministic": ("safe", "losses agree, not bitwise"),
+    "runtime.threads_per_rank": ("safe", "losses agree, not bitwise"),
+    "runtime.max_bad_steps": ("safe", "only when the job gives up changes"),
+    "runtime.hang_timeout": ("safe", "only when the job gives up changes"),
+    "runtime.recompute_granularity": ("safe", "recomputation gives the same values"),
+    "runtime.recompute_method": ("safe", "recomputation gives the same values"),
+    "runtime.recompute_num_layers": ("safe", "recomputation gives the same values"),
+}
