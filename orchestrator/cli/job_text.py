@@ -10,35 +10,35 @@ from typing import Any
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import sections
 
-WIDTH = 110
+WIDTH = 120
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _RESERVED = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 
-EXAMPLES: dict[str, Any] = {
-    "parallelism.virtual_pipeline_model_parallel_size": 2,
-    "batch.rampup_batch_size": [8, 8, 1000],
-    "data.validation": ["data/held_out"],
+OPTIONS = {
+    "parallelism.virtual_pipeline_model_parallel_size": "2",
+    "batch.rampup_batch_size": "[8, 8, 1000]",
+    "data.validation": "[data/held_out]",
     "schedule.train_tokens": "1.5B",
     "checkpoint.save_seconds": "30m",
-    "checkpoint.keep_every": 1000,
-    "evaluation.eval_iters": 10,
+    "checkpoint.keep_every": "1000",
+    "evaluation.eval_iters": "10",
     "tracking.uri": "${env:MLFLOW_TRACKING_URI}",
-    "launch.env": {"NCCL_DEBUG": "WARN"},
+    "launch.env": "{NCCL_DEBUG: WARN}",
     "runtime.hang_timeout": "30m",
 }
-"""Options that are shown commented out, with a value for each."""
+"""Options that are shown commented out, with a value as YAML for each."""
 
 
 def job_text(values: Mapping[str, Any]) -> str:
     """YAML of a job from values by dotted path, section by section in the schema's order.
 
-    Options of EXAMPLES that have no value are added as comments; a section of which nothing is set is all comment.
+    Options of OPTIONS that have no value are added as comments; a section of which nothing is set is all comment.
     """
     lines = [
         "# A job spec. `orchestrator validate` checks it, `orchestrator plan` shows what it will do,",
         "# `orchestrator run` trains it; `orchestrator schema` lists every option.",
         "",
-        _commented("name", values["name"], JobSpec.model_fields["name"].description),
+        _commented("name", _scalar(values["name"]), JobSpec.model_fields["name"].description),
     ]
     for path, section in sections().items():
         if len(path) != 1:
@@ -69,7 +69,7 @@ def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:
 def _option_lines(name: str, values: Mapping[str, Any]) -> list[str]:
     return [
         _commented(key, example, sections()[(section,)].model_fields[key].description, WIDTH - 4)
-        for (section, key), example in ((path.split("."), example) for path, example in EXAMPLES.items())
+        for (section, key), example in ((path.split("."), example) for path, example in OPTIONS.items())
         if section == name and f"{section}.{key}" not in values
     ]
 
@@ -81,20 +81,20 @@ def _entry(key: str, value: Any, description: str | None) -> list[str]:
             first, *rest = (f"{inner}: {_scalar(content)}" for inner, content in item.items())
             items += [f"    - {first}", *(f"      {line}" for line in rest)]
         return [f"  {key}:", *items]
-    return ["  " + _commented(key, value, description, WIDTH - 2)]
+    return ["  " + _commented(key, _scalar(value), description, WIDTH - 2)]
 
 
-def _commented(key: str, value: Any, description: str | None, width: int = WIDTH) -> str:
+def _commented(key: str, value: str, description: str | None, width: int = WIDTH) -> str:
     """`key: value  # description`, the description's first sentence where it fits."""
-    line = f"{key}: {_scalar(value)}"
-    comment = re.split(r"(?<=[^.])\.(?:\s|$)|;", (description or "").replace("\n", " "), maxsplit=1)[0]
+    line = f"{key}: {value}"
+    comment = re.split(r"\.(?:\s|$)", (description or "").replace("\n", " "), maxsplit=1)[0]
     return f"{line}  # {comment}" if comment and len(line) + len(comment) + 4 <= width else line
 
 
 def _scalar(value: Any) -> str:
     """A value as YAML on one line; JSON is YAML, but plain words need no quotes."""
     if isinstance(value, float):
-        return f"{value:g}"
+        return repr(value)
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
         return value
     return json.dumps(value, ensure_ascii=False)

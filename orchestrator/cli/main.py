@@ -6,6 +6,7 @@ This is the one place that imports by name, and the one error boundary.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 the job failed, 2 the input is wrong, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # File names need not be text, and a terminal need not know every character: say what can be said.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments, as_json)
         sys.stdout.flush()

@@ -107,6 +107,15 @@ def _default_dtype(values: Values) -> str:
     return "fp32" if slow else "bf16"
 
 
+def _default_micro_batch_size(values: Values) -> int:
+    return 8 if values["model.preset"] == TINY else 1
+
+
+def _default_micro_batches(values: Values) -> int:
+    stages = int(values["parallelism.pipeline_model_parallel_size"])
+    return 1 if stages == 1 else 4 * stages  # the pipeline is empty (PP - 1) of every (micro-batches + PP - 1) passes
+
+
 QUESTIONS = (
     Question("name", "Name of the job", lambda v: "my-job", str),
     Question("model.preset", "Which model preset", lambda v: TINY, lambda text: one_of(*preset_names())(text)),
@@ -131,11 +140,11 @@ QUESTIONS = (
         yes_or_no,
         lambda v: _replicas(v) > 1,
     ),
-    Question("batch.micro_batch_size", "Sequences in one micro-batch", lambda v: 1, whole_number),
+    Question("batch.micro_batch_size", "Sequences in one micro-batch", _default_micro_batch_size, whole_number),
     Question(
         "batch.num_micro_batches",
         "Micro-batches per step and replica",
-        lambda v: max(1, 2 * v["parallelism.pipeline_model_parallel_size"] - 2),
+        _default_micro_batches,
         whole_number,
     ),
     Question("precision.dtype", "Number format (bf16, fp16, fp32)", _default_dtype, one_of("bf16", "fp16", "fp32")),

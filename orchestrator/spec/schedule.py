@@ -14,7 +14,7 @@ class ScheduleSpec(Section):
     train_iters: Count | None = None
     """Length in optimizer steps."""
     train_samples: Count | None = None
-    """Length in sequences."""
+    """Length in sequences, rounded up to whole steps."""
     train_tokens: Count | None = None
     """Length in tokens, rounded up to whole steps."""
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root"] = "cosine"
@@ -22,12 +22,12 @@ class ScheduleSpec(Section):
     lr_decay_iters: Count | None = None
     """Steps over which the rate decays; the whole training by default."""
     lr_decay_samples: Count | None = None
-    """The same in sequences."""
+    """Sequences over which the rate decays."""
     lr_warmup_iters: NonNegativeCount | None = None
     """Steps of linear warm-up; at most one of the three warm-ups is written."""
     lr_warmup_samples: NonNegativeCount | None = None
-    """The same in sequences."""
+    """Sequences of linear warm-up."""
     lr_warmup_fraction: Fraction | None = None
-    """The same as a part of the decay."""
+    """Linear warm-up as a part of the decay."""
     lr_warmup_init: NonNegative = 0.0
     """Learning rate at the first step of the warm-up."""

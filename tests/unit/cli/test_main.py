@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,18 @@ def test_a_reader_that_goes_away(job_file: Path) -> None:
     finished = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
     assert finished.returncode in (0, 1)
     assert finished.stderr == ""
+
+
+def test_a_terminal_that_does_not_know_every_character(job_file: Path) -> None:
+    overrides = ["--set", "data.random_tokens=false", "--set", "data.blend=[日]"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "validate", str(job_file), *overrides],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "\\u65e5" in finished.stdout
 
 
 def test_only_the_typed_command_is_real() -> None:
