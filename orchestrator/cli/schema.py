@@ -9,9 +9,9 @@ import typer
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
+from orchestrator.spec.schema import job_schema
 
 
 def command(
@@ -35,20 +35,6 @@ def command(
     for row in rows:
         shape = f"{row['num_layers']} layers, hidden {row['hidden_size']}, sequence {row['seq_length']}"
         typer.echo(f"{row['name']:<14} {short_count(row['parameters']):>8} parameters, {shape}")
-
-
-def job_schema() -> dict[str, Any]:
-    """The JSON schema of what a file may hold: the spec, `extends`, and what a preset or another file fills in."""
-    schema = JobSpec.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["properties"] = {
-        "extends": {"type": "string", "description": "A file, relative to this one, that this one is laid over."},
-        **schema["properties"],
-    }
-    schema["anyOf"] = [{"required": ["extends"]}, {"required": schema.pop("required")}]
-    model = schema["$defs"]["ModelSpec"]
-    model["anyOf"] = [{"required": ["preset"]}, {"required": model.pop("required")}]
-    return schema
 
 
 def _preset(name: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.resources import resource_root
+
 SEED = """\
 name: seed
 model: {preset: gpt2-large}
@@ -74,3 +76,11 @@ def test_names_with_brackets_are_shown_as_they_are(orchestrator: Any, tmp_path: 
     assert finished.code == 0
     assert "data/[bold]x[/bold]" in finished.out
     assert "not here" in finished.out
+
+
+@pytest.mark.parametrize("job", sorted(resource_root("jobs").glob("*.yaml")), ids=lambda path: str(path.stem))
+def test_every_shipped_job_has_a_plan(orchestrator: Any, job: Path) -> None:
+    finished = orchestrator("plan", job)
+    assert (finished.code, finished.err) == (0, "")
+    assert "Pipeline stages" in finished.out
+    assert orchestrator("validate", job, "--json").json["ok"] is True

@@ -29,13 +29,6 @@ def test_the_schema_knows_every_key(orchestrator: Any) -> None:
     assert schema == orchestrator("schema", "--json").json
 
 
-def test_what_a_preset_or_another_file_gives_is_not_required(orchestrator: Any) -> None:
-    schema = orchestrator("schema").json
-    assert {"required": ["preset"]} in schema["$defs"]["ModelSpec"]["anyOf"]
-    assert {"required": ["extends"]} in schema["anyOf"]
-    assert "required" not in schema
-
-
 def test_presets(orchestrator: Any) -> None:
     rows = {row["name"]: row for row in orchestrator("schema", "--presets", "--json").json}
     assert sorted(rows) == preset_names()
