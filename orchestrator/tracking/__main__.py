@@ -89,4 +89,7 @@ def _enter_runs_folder(run: RunDir) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

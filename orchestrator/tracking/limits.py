@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 
 METRICS_PER_BATCH = 1000
@@ -15,10 +14,10 @@ _REFUSED_IN_NAMES = re.compile(r"[^/\w.\- ]")
 
 
 def entity_name(name: str) -> str:
-    """The name as MLflow accepts it: other characters become `_`, and what would be no plain path is made one."""
+    """The name as MLflow accepts it: a plain relative path, in which every other character became `_`."""
     plain = _REFUSED_IN_NAMES.sub("_", name)[:_NAME_LENGTH]
-    path = posixpath.normpath(plain).lstrip("/")
-    return "_" if path in ("", ".") else "_" + path[2:] if path.startswith("..") else path
+    path = "/".join("_" if part == ".." else part for part in plain.split("/") if part not in ("", "."))
+    return "_" + path[2:] if path.startswith("..") else path or "_"
 
 
 def truncated(value: str, length: int) -> str:

@@ -121,12 +121,12 @@ def start_once(*runs: RunDir, environment: Mapping[str, str] | None = None) -> s
 def once(*runs: RunDir, environment: Mapping[str, str] | None = None) -> tuple[int, list[dict[str, Any]]]:
     """The exit code and the JSON lines of one sending; nothing may be said beside them."""
     process = start_once(*runs, environment=environment)
-    output, noise = process.communicate(timeout=120)
+    output, noise = process.communicate(timeout=240)
     assert noise == ""
     return process.returncode, [json.loads(line) for line in output.splitlines()]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -184,10 +184,22 @@ class MlflowServer:
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store without runs, made once: its dozens of tables take seconds."""
+    """A store without runs, made once: its dozens of tables take seconds. Made in an environment that asks for nothing,
+    in which MLflow would report to its makers by default.
+    """
     folder = tmp_path_factory.mktemp("store")
-    program = "import sys, pathlib, orchestrator.tracking.store as s; s.connect(pathlib.Path(sys.argv[1]), None)"
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, timeout=120)
+    program = """if True:
+        import pathlib, sys
+        from orchestrator.tracking.store import connect
+        from mlflow.telemetry import get_telemetry_client
+        from mlflow.telemetry.utils import is_telemetry_disabled
+        connect(pathlib.Path(sys.argv[1]), None)
+        print(is_telemetry_disabled(), get_telemetry_client())
+    """
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    command = [sys.executable, "-c", program, str(folder)]
+    made = subprocess.run(command, env=environment, check=True, timeout=240, capture_output=True, text=True)
+    assert (made.stdout, made.stderr) == ("True None\n", "")
     return folder / "mlflow.db"
 
 

@@ -94,7 +94,7 @@ def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept
     follower = start_follower(run)  # before the server is up
     mlflow_server.start()
     log_steps(run, range(1, 51))
-    wait_for(lambda: mlflow_server.database.exists() and bool(sent(mlflow_server)), 120)
+    wait_for(lambda: mlflow_server.database.exists() and bool(sent(mlflow_server)))
     mlflow_server.kill()
     log_steps(run, range(51, 101))
     wait_for(lambda: follower_log(run).rstrip().endswith("trying again"))
@@ -128,11 +128,11 @@ def test_a_server_that_never_answers_delays_neither_a_step_nor_the_end(
     started = time.monotonic()
     for step in range(200):
         log.append(step, step, step, {"train/loss": 1.0})
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
     assert follower.poll() is None
     started = time.monotonic()
     assert not finish_follower(follower)
-    assert time.monotonic() - started < 5  # a request alone would wait for ten seconds
+    assert time.monotonic() - started < 8  # a request alone would wait for ten seconds
     size = run.metrics_file.stat().st_size
     assert f"ended with {size} bytes of metrics.jsonl not sent" in follower_log(run)
     assert f"orchestrator sync {run.run_id}" in follower_log(run)
@@ -144,7 +144,7 @@ def test_a_follower_that_does_not_end_is_ended(tmp_path: Path, silent_server: Si
     wait_for(lambda: silent_server.num_connections > 0)
     started = time.monotonic()
     assert not finish_follower(follower, timeout=1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 8
     assert is_gone(follower.pid)
 
 

@@ -1,0 +1,86 @@
+"""`orchestrator sync`: starts the program `python -m orchestrator.tracking`, which talks to MLflow."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.running import RunsDir, label
+from orchestrator.errors import JobError, MissingDependency, UserError
+from orchestrator.launch.runs import all_runs, default_runs_dir, find_run
+from orchestrator.rundir import RunDir
+
+
+def command(
+    run_names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Run ids, their starts, jobs' names or paths.", show_default=False),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every run of the runs folder.")] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send to MLflow what it has not got yet: after a server was away, or to fill a store that was lost.
+
+    Sending again changes nothing, and a run that is still going on may be sent too.
+
+    \b
+    Example:
+      orchestrator sync gpt-small
+      orchestrator sync --all
+    """
+    if bool(run_names) == every:
+        raise UserError("say which runs: either their names, or --all for every run of the runs folder")
+    if importlib.util.find_spec("mlflow") is None:
+        raise MissingDependency(
+            "sending to MLflow needs mlflow, which this Python lacks: pip install 'megatron-orchestrator[train]'"
+        )
+    folder = runs_dir or default_runs_dir()
+    runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
+    records = []
+    for run, record in zip(runs, _send(runs), strict=True):
+        records.append(record)
+        if not as_json:
+            typer.echo(_line(run, record), err=record["state"] == "failed")
+    if as_json:
+        print_json(records)
+    elif not runs:
+        typer.echo(f"no runs in {folder}")
+    if any(record["state"] == "failed" for record in records):
+        raise typer.Exit(1)
+
+
+def _send(runs: list[RunDir]) -> Iterator[dict[str, Any]]:
+    """What the program says of each run, in order. Raises JobError when it ends before it has."""
+    if not runs:
+        return
+    arguments = [sys.executable, "-m", "orchestrator.tracking", "--once", *(str(run.path) for run in runs)]
+    with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        count = 0
+        for line in program.stdout:
+            count += 1
+            yield json.loads(line)
+    if count < len(runs):
+        raise JobError(
+            f"sending ended early, with exit code {program.returncode}: {count} of {len(runs)} runs were done"
+        )
+
+
+def _line(run: RunDir, record: dict[str, Any]) -> str:
+    match record["state"]:
+        case "sent":
+            values = record["metrics"]
+            done = f"{values} value{'s' if values != 1 else ''} sent" if values else "nothing new"
+            return f"{label(run)}: {done}"
+        case "off":
+            return f"{label(run)}: not tracked ({record['message']})"
+        case _:
+            return f"{label(run)}: not sent: {record['message']}"
