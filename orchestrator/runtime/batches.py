@@ -77,6 +77,8 @@ class BatchStream:
             num_workers=workers,
             pin_memory=device.is_cuda,
             persistent_workers=workers > 0,
+            # A loader draws a seed for its workers; from the default generator that would shift dropout on a resume.
+            generator=torch.Generator(),
         )
         self._source = iter(loader)
         self._device = device

@@ -1,0 +1,131 @@
+"""`python -m orchestrator.inference RUN_DIR --prompt TEXT`: continue a text with a run's newest checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from megatron.core import dist_checkpointing
+
+from orchestrator.checkpoints import Commit, committed, latest_valid
+from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
+from orchestrator.errors import CheckpointError, OrchestratorError, UserError
+from orchestrator.inference.generation import Generator
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.device import select_device
+from orchestrator.runtime.model import build_chunks, transformer_config
+from orchestrator.runtime.process_groups import seed_everything, start_process_groups, stop_process_groups
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+_TIMEOUT_SECONDS = 600.0
+
+
+def main() -> int:
+    """Print the continuation to standard output as it comes (rank 0), or one JSON object with --json."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.inference", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--prompt", default="", help="text to continue")
+    parser.add_argument("--max-new-tokens", type=int, default=100)
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the most probable token")
+    parser.add_argument("--top-k", type=int, default=0, help="draw from this many most probable tokens; 0 is all")
+    parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument("--iteration", type=int, help="the checkpoint of this iteration instead of the newest")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        _generate(RunDir(arguments.run_dir.resolve()), arguments)
+    except OrchestratorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
+    job = _for_inference(load_resolved(run.resolved()))
+    tokenizer = load_tokenizer(job.data.tokenizer)
+    prompt = tokenizer.encode(arguments.prompt) or [tokenizer.eod]
+    longest = len(prompt) + arguments.max_new_tokens
+    if job.model.position_embedding_type == "learned_absolute" and longest > job.model.positions:
+        raise UserError(
+            f"{len(prompt)} prompt tokens + {arguments.max_new_tokens} new ones = {longest}, but the model has learned "
+            f"{job.model.positions} positions; ask for at most {max(job.model.positions - len(prompt), 0)} new tokens"
+        )
+    device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
+    megatron_compat.apply(device)
+    ranks, groups = start_process_groups(job, device, _TIMEOUT_SECONDS)
+    commit = Control(groups.control).from_first(_find(run, arguments.iteration) if ranks.is_first else None)
+    if commit is None:
+        raise CheckpointError(f"run {run.run_id} has no checkpoint to generate from")
+    seed_everything(job.runtime.seed, ranks)
+    words = vocabulary(job)
+    config = transformer_config(job, device, "torch")
+    [module] = build_chunks(job, config, "torch", words, ranks)
+    _load(module, commit)
+    generator = Generator(module.eval(), ranks, groups, device, words.size)
+    tokens = generator.generate(
+        prompt,
+        max_new_tokens=arguments.max_new_tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        seed=arguments.seed,
+        end=tokenizer.eod,
+    )
+    if arguments.json:
+        text = tokenizer.decode(list(tokens))
+        if ranks.is_first:
+            answer = {"prompt": arguments.prompt, "text": text, "iteration": commit.iteration}
+            print(json.dumps(answer), flush=True)
+    else:
+        _stream(tokenizer, tokens, arguments.prompt if ranks.is_first else None)
+    stop_process_groups()
+
+
+def _for_inference(job: JobSpec) -> JobSpec:
+    """The same network without what only training uses: replicas, virtual stages, sequence parallelism."""
+    parallelism = job.parallelism.model_copy(
+        update={"sequence_parallel": False, "virtual_pipeline_model_parallel_size": None, "data_parallel_size": 1}
+    )
+    return job.model_copy(update={"parallelism": parallelism})
+
+
+def _find(run: RunDir, iteration: int | None) -> Commit | None:
+    if iteration is None:
+        return latest_valid(run)
+    return next((commit for commit in committed(run) if commit.iteration == iteration), None)
+
+
+def _load(module: Any, commit: Commit) -> None:
+    loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(commit.path))
+    module.load_state_dict(loaded["model"])
+
+
+def _stream(tokenizer: Tokenizer, tokens: Any, prompt: str | None) -> None:
+    """Print the prompt and each piece of text as soon as it is whole; every rank must run through the tokens."""
+    if prompt is not None:
+        sys.stdout.write(prompt)
+    ids: list[int] = []
+    printed = 0
+    for token in tokens:
+        ids.append(token)
+        if prompt is None:
+            continue
+        text = tokenizer.decode(ids)
+        # A character can span tokens: hold back what does not decode yet.
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            sys.stdout.write(text[printed:])
+            sys.stdout.flush()
+            printed = len(text)
+    if prompt is not None:
+        sys.stdout.write(tokenizer.decode(ids)[printed:] + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
