@@ -88,6 +88,9 @@ class Problem:
     location: Location | None = None
 
 
+_SHOWN_PROBLEMS = 100
+
+
 @dataclass(eq=False)
 class SpecError(UserError):
     """A job spec is wrong. Holds every problem found, in the order of their places in the files."""
@@ -95,7 +98,9 @@ class SpecError(UserError):
     problems: list[Problem] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return "\n\n".join(render_problem(problem) for problem in self.problems)
+        shown = [render_problem(problem) for problem in self.problems[:_SHOWN_PROBLEMS]]
+        more = len(self.problems) - len(shown)
+        return "\n\n".join([*shown, f"… and {more} more problems"] if more else shown)
 
 
 _EXCERPT_WIDTH = 100

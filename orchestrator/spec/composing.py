@@ -26,7 +26,7 @@ class Composition:
 
     root: Written
     problems: list[Problem] = field(default_factory=list)
-    incomplete: list[tuple[str, ...]] = field(default_factory=list)
+    incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
     """Places below which more would have been written, had a source been readable."""
     texts: list[tuple[str, str]] = field(default_factory=list)
     """(source, text) of everything that a person wrote, in the order of merging."""
@@ -88,8 +88,10 @@ def _add_file(composition: Composition, path: Path, chain: list[Path], place: Lo
 
 
 def _add_text(composition: Composition, text: str, path: Path, chain: list[Path]) -> None:
-    root, problems = parse_yaml(text, str(path))
-    composition.problems.extend(problems)
+    parsed = parse_yaml(text, str(path))
+    composition.problems.extend(parsed.problems)
+    composition.incomplete.extend(parsed.incomplete)
+    root = parsed.root
     if root is not None:
         root = _top_level(composition, root, text)
     if root is not None and isinstance(root.content, dict) and "extends" in root.content:
@@ -135,8 +137,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 def apply_override(composition: Composition, override: str) -> None:
     """Put one `a.b.c=value` over what is written. The value is YAML; where the schema wants text it is text."""
-    source = f"--set {override}"
-    place = Location(shorten(source))
+    place = Location(shorten(f"--set {override}", 1000))
     key, separator, text = override.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not separator or not all(path):
@@ -148,7 +149,7 @@ def apply_override(composition: Composition, override: str) -> None:
         return
     value, problems = _override_value(path, text.strip(), place)
     composition.problems.extend(problems)
-    composition.texts.append((source, ""))
+    composition.texts.append((place.source, ""))
     for part in reversed(path):
         value = Written({part: value.at(place)}, place)
     composition.add(value)
@@ -158,39 +159,34 @@ def _override_value(path: tuple[str, ...], text: str, place: Location) -> tuple[
     shape = shape_at(path)
     if shape is not None and shape.kind == "text" and text and text[0] not in "\"'" and text not in ("null", "~"):
         return Written(text, place, text), []
-    value, problems = parse_yaml(text, place.source)
-    problems = [
-        Problem(problem.message, problem.paths and (dotted(path),), problem.hint, place) for problem in problems
-    ]
-    return (value if value is not None else Written(BROKEN, place)).at(place), problems
+    parsed = parse_yaml(text, place.source)
+    problems = [Problem(problem.message, (dotted(path),), problem.hint, place) for problem in parsed.problems]
+    value = parsed.root
+    if value is None or parsed.incomplete:
+        value = Written(BROKEN, place)
+    return value.at(place), problems
 
 
-def apply_preset(composition: Composition) -> str | None:
-    """Put the model preset under the model section; its name, if one is written and known."""
+def apply_preset(composition: Composition) -> None:
+    """Put the model preset, if one is written, under the model section."""
     content = composition.root.content
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(content, dict) or model is None or not isinstance(model.content, dict):
-        return None
+        return
     preset = model.content.get("preset")
     if preset is None or preset.content is None:
-        return None
+        return
     name = preset.text if preset.text is not None else preset.content
     names = preset_names()
     if not isinstance(name, str) or name not in names:
         composition.incomplete.append(("model",))
         if preset.content is not BROKEN:
             composition.problems.append(_unknown_preset(name, names, preset.location))
-        return None
-    under, problems = parse_yaml(preset_text(name), preset_source(name))
-    assert under is not None, problems
+        return
+    under = parse_yaml(preset_text(name), f"preset {name}").root
+    assert under is not None, "a shipped preset is legal YAML"
     content = {**content, "model": merge(under, model)}
     composition.root = Written(content, composition.root.location)
-    return name
-
-
-def preset_source(name: str) -> str:
-    """What a preset is called where a file would be."""
-    return f"preset {name}"
 
 
 def _unknown_preset(name: object, names: list[str], place: Location) -> Problem:

@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.spec.base import Section
 from orchestrator.spec.checking import Plain, to_plain
 from orchestrator.spec.composing import Composition, apply_override, apply_preset, compose_files, compose_text
 from orchestrator.spec.job import STORED, JobSpec
@@ -52,8 +51,8 @@ def load_text(text: str, source: str = "job.yaml", overrides: Sequence[str] = ()
 def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
     for override in overrides:
         apply_override(composition, override)
-    preset = apply_preset(composition)
-    places = Places(composition.root, preset, [source for source, _ in composition.texts])
+    apply_preset(composition)
+    places = Places(composition.root, [source for source, _ in composition.texts])
     plain = to_plain(composition.root, _JOB)
     job = None
     if not composition.problems and not plain.problems:
@@ -121,10 +120,6 @@ def _known(data: Any, shape: Shape | None) -> Any:
     if isinstance(data, list):
         return [_known(item, shape.items) for item in data]
     if isinstance(data, dict) and shape.section is not None:
-        legal = _legal(shape.section)
+        legal = fields_of(shape.section)
         return {key: _known(value, legal[key]) for key, value in data.items() if key in legal}
     return data
-
-
-def _legal(section: type[Section]) -> dict[str, Shape]:
-    return fields_of(section)

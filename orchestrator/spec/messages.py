@@ -99,7 +99,8 @@ def _describe(error: ErrorDetails) -> tuple[str, str | None]:
 
 def _value_error(text: str, value: Any) -> str:
     """Validators that define what they want ("a duration is …") leave it to this to say what they got."""
-    return f"{text}, not {show(value)}" if text.startswith("a ") else text
+    defines = text.startswith("a ") and not isinstance(value, dict | list)
+    return f"{text}, not {show(value)}" if defines else text
 
 
 def _limit(limit: Any) -> str:

@@ -40,7 +40,7 @@ class Examination:
 
     unavailable: set[str]
     """Dotted paths whose value is not known."""
-    incomplete: list[tuple[str, ...]]
+    incomplete: list[tuple[str | int, ...]]
     """Places below which an absent key may stand in a source that could not be read."""
     problems: list[Problem] = field(default_factory=list)
 

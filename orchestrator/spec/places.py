@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import Location, Problem
-from orchestrator.spec.composing import preset_source
 from orchestrator.spec.words import show
 from orchestrator.spec.written import Written
 
@@ -18,7 +17,6 @@ class Places:
     """The places of a composed job."""
 
     root: Written
-    preset: str | None
     sources: list[str]
     """Everything that a person wrote, in the order of merging."""
 
@@ -64,12 +62,17 @@ class Places:
         return written
 
     def _first_written(self, paths: tuple[str, ...]) -> tuple[tuple[str, ...], Location]:
-        """(the paths, that of the place first; the place): what a person wrote, or the preset, or the section."""
-        preset = preset_source(self.preset) if self.preset else None
+        """(the paths, that of the place first; the place).
+
+        The place is in what a person wrote last: that is what made the contradiction. Where a person wrote none of
+        the fields, it is the name of the preset, or the section.
+        """
         located = {path: location for path in paths if (location := self.location(path))}
-        for path, location in located.items():
-            if location.source != preset:
-                return (path, *(other for other in paths if other != path)), location
+        written = {path: location for path, location in located.items() if location.source in self.sources}
+        if written:
+            last = max(self.sources.index(location.source) for location in written.values())
+            path = next(path for path, location in written.items() if location.source == self.sources[last])
+            return (path, *(other for other in paths if other != path)), written[path]
         if located and (location := self.location("model.preset")):
             return paths, location
         for path in paths:
@@ -84,5 +87,5 @@ class Places:
         found = self._find(path)
         if found is None or found.location.source == location.source:
             return None
-        value = found.text if found.text is not None else show(found.content)
-        return f"{path} = {value} comes from {found.location}"
+        value = "" if isinstance(found.content, dict | list) else f" = {found.text or show(found.content)}"
+        return f"{path}{value} comes from {found.location}"

@@ -85,17 +85,28 @@ def read_text(path: Path) -> str | Problem:
         return Problem(message, hint="save the file as UTF-8", location=Location(str(path), line, column))
 
 
-def parse_yaml(text: str, source: str) -> tuple[Written | None, list[Problem]]:
-    """The value of one YAML document; None when its text cannot be read any further than a problem found."""
+@dataclass(frozen=True)
+class Parsed:
+    """What a YAML text holds."""
+
+    root: Written | None
+    """None when the text cannot be read any further than a problem."""
+    problems: list[Problem]
+    incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
+    """Places of mappings with a key that cannot be read."""
+
+
+def parse_yaml(text: str, source: str) -> Parsed:
+    """The value of one YAML document, and what is wrong with it."""
     if not text.isascii() and _SURROGATE.search(text):
-        return None, [Problem("is not UTF-8 text", location=Location(source))]
+        return Parsed(None, [Problem("is not UTF-8 text", location=Location(source))])
     reader = _Reader(text, source)
     try:
-        return reader.document(), reader.problems
+        return Parsed(reader.document(), reader.problems, reader.incomplete)
     except _StopReading as stop:
-        return None, [*reader.problems, stop.problem]
+        return Parsed(None, [*reader.problems, stop.problem])
     except yaml.YAMLError as error:
-        return None, [*reader.problems, _syntax_problem(error, reader)]
+        return Parsed(None, [*reader.problems, _syntax_problem(error, reader)])
     finally:
         reader.close()
 
@@ -125,6 +136,7 @@ class _Reader:
     text: str
     source: str
     problems: list[Problem] = field(default_factory=list)
+    incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._lines = _LINE_BREAK.split(self.text)
@@ -218,18 +230,18 @@ class _Reader:
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             items.append(self._value(event, (*path, len(items)), depth + 1))
         place = self._place(start)
-        return Written(items if legal else BROKEN, place, size=1 + sum(item.size for item in items))
+        readable = legal and all(item.content is not BROKEN for item in items)
+        return Written(items if readable else BROKEN, place, size=1 + sum(item.size for item in items))
 
     def _mapping(self, start: Any, path: tuple[str | int, ...], depth: int) -> Written:
         legal = self._tag_is_legal(start, path)
         entries: dict[str, Written] = {}
-        dropped = False
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = self._key(event, path, depth)
             value_path = path if key is None else (*path, key)
             value = self._value(self._next(), value_path, depth + 1)
             if key is None:
-                dropped = True
+                self.incomplete.append(path)
                 continue
             place = self._place(event)
             if key in entries:
@@ -239,7 +251,7 @@ class _Reader:
                 entries[key] = Written(BROKEN, first)
             else:
                 entries[key] = value.at(place)
-        readable = legal and not (dropped and not entries)
+        readable = legal and (bool(entries) or path not in self.incomplete)
         place = self._place(start)
         return Written(entries if readable else BROKEN, place, size=1 + sum(value.size for value in entries.values()))
 

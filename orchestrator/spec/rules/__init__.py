@@ -22,7 +22,7 @@ def check(job: JobSections) -> list[Problem]:
     for rule in RULES:
         try:
             for problem in rule(job):
-                problems.append(problem)
+                problems.append(problem)  # one by one: what came before an unknown field counts
         except Unavailable:
             continue
     return problems

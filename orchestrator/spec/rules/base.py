@@ -35,28 +35,23 @@ def micro_batches(job: JobSections) -> int:
     return job.global_batch_size // one_pass
 
 
-def divisors(number: int) -> list[int]:
-    """All divisors, smallest first."""
-    small = [candidate for candidate in range(1, int(number**0.5) + 1) if number % candidate == 0]
-    return sorted({*small, *(number // candidate for candidate in small)})
+_SEARCH = 100_000
+"""How far to look for a divisor: far enough for any real size, and a few milliseconds."""
 
 
 def nearest_divisors(number: int, wanted: int) -> str:
     """The divisors of a number around a value that is not one: `2 or 4`."""
-    return around(divisors(number), wanted)
+    top = min(wanted, number + 1)
+    below = next((value for value in range(top - 1, max(0, top - _SEARCH), -1) if number % value == 0), 1)
+    above = next((value for value in range(wanted + 1, min(number, wanted + _SEARCH)) if number % value == 0), number)
+    legal = sorted({value for value in (below, above) if value != wanted})
+    return " or ".join(str(value) for value in legal)
 
 
 def nearest_multiples(unit: int, wanted: int) -> str:
     """The multiples of a unit around a value that is not one: `192 or 256`."""
     below = wanted // unit * unit
     return f"{below} or {below + unit}" if below else str(unit)
-
-
-def around(legal: list[int], wanted: int) -> str:
-    """The legal values nearest to a value, one on each side."""
-    below = [value for value in legal if value < wanted][-1:]
-    above = [value for value in legal if value > wanted][:1]
-    return " or ".join(str(value) for value in below + above)
 
 
 def quotient(number: int, divisor: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import around, divisors, nearest_divisors, nearest_multiples, quotient
+from orchestrator.spec.rules.base import nearest_divisors, nearest_multiples, quotient
 from orchestrator.spec.rules.topology import PP, TP, VP
 from orchestrator.spec.sections import JobSections
 
@@ -73,7 +73,7 @@ def layers_by_stages(job: JobSections) -> Iterator[Problem]:
         message = f"num_layers / (PP · VP) must be whole: {layers} / ({pp} · {chunks}) = {layers / (pp * chunks):.4g}"
         hint = f"nearest PP · VP: {nearest_divisors(layers, pp * chunks)}"
         if layers % pp == 0:
-            hint = f"nearest VP: {around(divisors(layers // pp), chunks)}"
+            hint = f"nearest VP: {nearest_divisors(layers // pp, chunks)}"
         paths = (VP, PP, "model.num_layers")
     yield Problem(message, paths, f"{hint}; nearest num_layers: {nearest_multiples(pp * chunks, layers)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import around, divisors, micro_batches, nearest_multiples, replicas
+from orchestrator.spec.rules.base import micro_batches, nearest_divisors, nearest_multiples, replicas
 from orchestrator.spec.sections import JobSections
 
 TP = "parallelism.tensor_model_parallel_size"
@@ -27,8 +27,8 @@ def world_size(job: JobSections) -> Iterator[Problem]:
         if world % launch.nodes:
             factor = f"TP · PP · CP · DP = {tp} · {pp} · {cp} · {dp or 1} = {world}"
             message = f"world size = {factor} processes do not spread evenly over {launch.nodes} nodes"
-            legal = around(divisors(world), launch.nodes)
-            yield Problem(message, (NODES, DP, TP, PP, CP), f"nodes that divide {world}: {legal}")
+            legal = nearest_divisors(world, launch.nodes)
+            yield Problem(message, (NODES, DP, TP, PP, CP), f"nearest nodes: {legal}; or write gpus_per_node")
         return
     world = launch.nodes * launch.gpus_per_node
     machines = f"nodes · gpus_per_node = {launch.nodes} · {launch.gpus_per_node} = {world}"
@@ -99,8 +99,9 @@ def context_parallel(job: JobSections) -> Iterator[Problem]:
         message = (
             f"the sequence is cut into 2 · CP chunks: {length} / (2 · {cp}) = {length / (2 * cp):.4g} is not whole"
         )
-        legal = [degree for degree in divisors(length // 2) if length % 2 == 0 and degree != cp]
-        hint = f"nearest CP: {around(legal, cp)}" if legal else f"seq_length must be even, not {length}"
+        hint = f"nearest seq_length: {nearest_multiples(2 * cp, length)}"
+        if length % 2 == 0:
+            hint = f"nearest CP: {nearest_divisors(length // 2, cp)}; {hint}"
         yield Problem(message, (CP, "model.seq_length"), hint)
 
 
@@ -121,7 +122,7 @@ def expert_parallel(job: JobSections) -> Iterator[Problem]:
     dp = replicas(job)
     if dp % ep:
         message = f"experts are spread over the data-parallel ranks: DP / EP = {dp} / {ep} is not whole"
-        yield Problem(message, (EP, DP, GPUS), f"nearest EP: {around(divisors(dp), ep)}")
+        yield Problem(message, (EP, DP, GPUS), f"nearest EP: {nearest_divisors(dp, ep)}")
 
 
 RULES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import Unavailable, around, divisors, nearest_multiples, quotient, replicas
+from orchestrator.spec.rules.base import Unavailable, nearest_divisors, nearest_multiples, quotient, replicas
 from orchestrator.spec.rules.topology import DP, GPUS, PP, VP
 from orchestrator.spec.sections import JobSections
 
@@ -34,7 +34,7 @@ def global_batch(job: JobSections) -> Iterator[Problem]:
         )
         hint = f"nearest global_batch_size: {nearest_multiples(one_pass, batch.global_batch_size)}"
         if batch.global_batch_size % dp == 0:
-            legal = around(divisors(batch.global_batch_size // dp), batch.micro_batch_size)
+            legal = nearest_divisors(batch.global_batch_size // dp, batch.micro_batch_size)
             hint += f"; nearest micro_batch_size: {legal}"
         yield Problem(message, (GLOBAL, MICRO, DP, GPUS), hint)
 
@@ -48,13 +48,17 @@ def rampup_sizes(job: JobSections) -> Iterator[Problem]:
     paths = (RAMPUP, GLOBAL, COUNT)
     if start >= full:
         message = f"starts at the full batch or above: start_global_batch_size {start} ≥ global_batch_size {full}"
-        yield Problem(message, paths, "start below it, or leave the ramp-up out")
+        yield Problem(
+            message, (f"{RAMPUP}.start_global_batch_size", *paths), "start below it, or leave the ramp-up out"
+        )
     elif (full - start) % increment:
         message = (
             f"(global_batch_size - start_global_batch_size) / increment must be whole: "
             f"({full} - {start}) / {increment} = {(full - start) / increment:.4g}"
         )
-        yield Problem(message, paths, f"nearest increments: {around(divisors(full - start), increment)}")
+        yield Problem(
+            message, (f"{RAMPUP}.increment", *paths), f"nearest increments: {nearest_divisors(full - start, increment)}"
+        )
 
 
 def rampup_passes(job: JobSections) -> Iterator[Problem]:
@@ -72,7 +76,7 @@ def rampup_passes(job: JobSections) -> Iterator[Problem]:
     for name, size in sizes.items():
         if size % unit:
             message = f"{name} / ({equation}) must be whole: {quotient(size, unit)}"
-            yield Problem(message, tuple(paths), f"nearest {name}: {nearest_multiples(unit, size)}")
+            yield Problem(message, (f"{RAMPUP}.{name}", *paths), f"nearest {name}: {nearest_multiples(unit, size)}")
 
 
 def length(job: JobSections) -> Iterator[Problem]:

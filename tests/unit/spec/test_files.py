@@ -1,0 +1,116 @@
+"""Files that are not job specs get one plain message; files that only look unusual are read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import SpecError, UserError
+from orchestrator.spec.loading import load_job
+
+SPEC = Path("job.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def message(content: bytes) -> str:
+    SPEC.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        load_job([SPEC])
+    return str(caught.value).partition("\n")[0]
+
+
+def test_empty() -> None:
+    assert message(b"") == "job.yaml: is empty"
+
+
+def test_binary() -> None:
+    assert message(b"\x7fELF\x00\x01") == "job.yaml: is a binary file; a job spec is YAML text"
+
+
+def test_not_utf8() -> None:
+    assert message("name: a\ntracking: {experiment: é}\n".encode("latin-1")) == (
+        "job.yaml:2:24: is not UTF-8: byte 0xe9 in line 2"
+    )
+
+
+def test_control_character() -> None:
+    assert message(b"name: a\nmodel: \x07\n") == "job.yaml:2:8: not YAML: holds a control character"
+
+
+def test_missing() -> None:
+    with pytest.raises(SpecError, match=r"^nowhere\.yaml: there is no such file$"):
+        load_job([Path("nowhere.yaml")])
+
+
+def test_folder(tmp_path: Path) -> None:
+    Path("jobs").mkdir()
+    with pytest.raises(SpecError, match=r"^jobs: is a folder; a job spec is a YAML file$"):
+        load_job([Path("jobs")])
+
+
+def test_name_that_no_file_can_have() -> None:
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_job([Path("a\0b")])
+
+
+def test_no_file() -> None:
+    with pytest.raises(UserError, match="no job spec was given"):
+        load_job([])
+
+
+def test_ten_megabytes_are_refused_at_once() -> None:
+    content = b"name: a\n" * (10_000_000 // 8)
+    start = time.perf_counter()
+    assert message(content) == "job.yaml: is larger than 1000 kB, which no job spec is"
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 900_000,
+        b"{" * 900_000,
+        b"- " * 400_000,
+        b"a: " + b"x" * 900_000,
+        b"".join(b"key_%d: 1\n" % number for number in range(70_000)),
+        b"".join(b"num_layrs_%d: 1\n" % number for number in range(19_000)),
+        b"name: a\n" * 19_000,
+        b"a: &a " + b"[" * 20 + b"]" * 20 + b"\nb: [" + b"*a," * 100_000 + b"]",
+    ],
+    ids=["brackets", "braces", "dashes", "long text", "many keys", "unknown keys", "duplicates", "aliases"],
+)
+def test_a_file_made_to_hurt_is_refused_quickly(content: bytes) -> None:
+    start = time.perf_counter()
+    assert message(content)
+    assert time.perf_counter() - start < 10.0
+
+
+def test_every_bad_file_is_reported() -> None:
+    Path("one.yaml").write_text("name: [")
+    Path("two.yaml").write_text("modle: {}\n")
+    with pytest.raises(SpecError) as caught:
+        load_job([Path("one.yaml"), Path("two.yaml"), Path("three.yaml")])
+    sources = [problem.location.source for problem in caught.value.problems if problem.location]
+    assert sources == ["one.yaml", "two.yaml", "three.yaml"]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(small: Any) -> None:
+    SPEC.write_bytes(b"\xef\xbb\xbf" + small.text.replace("\n", "\r\n").encode())
+    loaded = load_job([SPEC])
+    assert loaded.job == small.job()
+    assert str(loaded.places.location("schedule.train_iters")) == "job.yaml:6:12"
+
+
+def test_a_spec_of_thousands_of_problems_says_how_many_more() -> None:
+    SPEC.write_text("".join(f"unknown_{number}: 1\n" for number in range(500)))
+    with pytest.raises(SpecError) as caught:
+        load_job([SPEC])
+    assert len(caught.value.problems) == 506
+    assert str(caught.value).endswith("… and 406 more problems")

@@ -1,0 +1,270 @@
+"""From files, overrides and presets to a job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import SpecError, UserError
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_job, load_resolved, load_text
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# Values as YAML 1.2 has them
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value"),
+    [
+        ("optimizer.lr=1e-4", lambda job: job.optimizer.lr, 1e-4),
+        ("optimizer.lr=1E-4", lambda job: job.optimizer.lr, 1e-4),
+        ("optimizer.lr='1e-4'", lambda job: job.optimizer.lr, 1e-4),
+        ("optimizer.weight_decay=0", lambda job: job.optimizer.weight_decay, 0.0),
+        ("model.rotary_base=0x2710", lambda job: job.model.rotary_base, 10000),
+        ("schedule.train_iters=1_000", lambda job: job.schedule.train_iters, 1000),
+        ("schedule.train_iters=1e3", lambda job: job.schedule.train_iters, 1000),
+        ("schedule.train_iters=2k", lambda job: job.schedule.train_iters, 2000),
+        ("checkpoint.save_seconds=1h30m", lambda job: job.checkpoint.save_seconds, 5400),
+        ("name=no", lambda job: job.name, "no"),
+        ("name=010", lambda job: job.name, "010"),
+        ("name=1e5", lambda job: job.name, "1e5"),
+        ("tracking.experiment=2024-01-01", lambda job: job.tracking.experiment, "2024-01-01"),
+        ("tracking.experiment=a: b, [c]", lambda job: job.tracking.experiment, "a: b, [c]"),
+        ("tracking.experiment='quoted'", lambda job: job.tracking.experiment, "quoted"),
+        ("tracking.experiment=*star", lambda job: job.tracking.experiment, "*star"),
+        ("tracking.uri=http://host:5000?a=b", lambda job: job.tracking.uri, "http://host:5000?a=b"),
+        ("tracking.mlflow=off", lambda job: job.tracking.mlflow, False),
+        ("tracking.mlflow=yes", lambda job: job.tracking.mlflow, True),
+        ("launch.env.OMP_SCHEDULE=on", lambda job: job.launch.env, {"OMP_SCHEDULE": "on"}),
+        ("launch.env.LEVEL=1e-3", lambda job: job.launch.env, {"LEVEL": "1e-3"}),
+        ("launch.env={A: 010, B: true}", lambda job: job.launch.env, {"A": "010", "B": "true"}),
+        ("data.split=95, 4, 1", lambda job: job.data.split, "95,4,1"),
+        ("data.blend=corpus", lambda job: [entry.path for entry in job.data.blend], ["corpus"]),
+        ("data.blend=[a, b]", lambda job: [entry.path for entry in job.data.blend], ["a", "b"]),
+        ("data.blend=[0.3, a, 0.7, b]", lambda job: [entry.weight for entry in job.data.blend], [0.3, 0.7]),
+        ("batch.rampup_batch_size=[2, 2, 1k]", lambda job: job.batch.rampup_batch_size.samples, 1000),
+        ("batch={micro_batch_size: 4}", lambda job: job.batch.micro_batch_size, 4),
+        ("evaluation.eval_interval=", lambda job: job.evaluation.eval_interval, None),
+        ("parallelism=null", lambda job: job.parallelism.tensor_model_parallel_size, 1),
+    ],
+)
+def test_override(small: Any, override: str, field: Any, value: object) -> None:
+    assert field(small.job(override)) == value
+
+
+def test_the_last_override_wins(small: Any) -> None:
+    assert small.job("optimizer.lr=1", "optimizer.lr=2").optimizer.lr == 2
+
+
+def test_sequence_parallel_as_a_bool_or_as_the_degree(small: Any) -> None:
+    tp = "parallelism.tensor_model_parallel_size=2"
+    for value, on in (("true", True), ("2", True), ("yes", True), ("false", False)):
+        job = small.job(tp, f"parallelism.sequence_parallel={value}")
+        assert job.parallelism.uses_sequence_parallel is on
+
+
+# Composition
+
+
+def test_later_files_go_over_earlier_ones(tmp_path: Path, small: Any) -> None:
+    base = write(tmp_path / "base.yaml", small.text)
+    over = write(
+        tmp_path / "over.yaml", "model: {num_layers: 8}\ndata: {blend: [{path: other}]}\nschedule: {train_iters: 7}\n"
+    )
+    job = load_job([base, over], ["schedule.train_iters=9"]).job
+    assert (job.model.num_layers, job.model.hidden_size) == (8, 128)
+    assert job.data.blend is not None
+    assert [entry.path for entry in job.data.blend] == ["other"], "lists are replaced whole"
+    assert job.schedule.train_iters == 9
+
+
+def test_null_takes_a_key_back_to_its_default(tmp_path: Path, small: Any) -> None:
+    base = write(tmp_path / "base.yaml", small.text + "runtime: {seed: 7, device: cpu}\nlaunch: {env: {A: b, C: d}}\n")
+    over = write(tmp_path / "over.yaml", "runtime: {seed: null}\nlaunch: {env: {A: ~}}\n")
+    job = load_job([base, over]).job
+    assert (job.runtime.seed, job.runtime.device) == (1234, "cpu")
+    assert job.launch.env == {"C": "d"}
+
+
+def test_a_section_that_was_taken_back_can_be_written_again(tmp_path: Path, small: Any) -> None:
+    base = write(tmp_path / "base.yaml", small.text + "runtime: {seed: 7, device: cpu}\n")
+    over = write(tmp_path / "over.yaml", "runtime: null\n")
+    last = write(tmp_path / "last.yaml", "runtime: {seed: 8}\n")
+    runtime = load_job([base, over, last]).job.runtime
+    assert (runtime.seed, runtime.device) == (8, "auto")
+
+
+def test_extends_is_relative_to_its_file_and_goes_on(
+    tmp_path: Path, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "common" / "base.yaml", small.text)
+    write(tmp_path / "common" / "wide.yaml", "extends: base.yaml\nmodel: {hidden_size: 256}\n")
+    write(tmp_path / "mine" / "job.yaml", "extends: ../common/wide.yaml\nmodel: {num_layers: 8}\n")
+    monkeypatch.chdir(tmp_path / "mine")
+    loaded = load_job([Path("job.yaml")])
+    model = loaded.job.model
+    assert (model.hidden_size, model.num_layers, model.seq_length) == (256, 8, 128)
+    assert str(loaded.places.location("model.hidden_size")) == "../common/wide.yaml:2:9"
+    assert str(loaded.places.location("model.seq_length")) == "../common/base.yaml:2:66"
+    assert loaded.places.location("model.vocab_size") is None
+
+
+def test_a_chain_of_extends_has_an_end(tmp_path: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(30):
+        write(Path(f"{number}.yaml"), f"extends: {number + 1}.yaml\n")
+    write(Path("30.yaml"), small.text)
+    assert load_job([Path("15.yaml")]).job.name == "small"
+    with pytest.raises(SpecError, match="a chain of more than 16 files"):
+        load_job([Path("0.yaml")])
+
+
+def test_a_preset_lies_under_the_model_section(small: Any) -> None:
+    text = small.text.replace("num_layers: 4, hidden_size: 128, num_attention_heads: 4", "preset: gpt2, num_layers: 6")
+    model = load_text(text).job.model
+    assert (model.num_layers, model.hidden_size, model.vocab_size, model.seq_length) == (6, 768, 50257, 128)
+    assert load_text(text, overrides=["model.preset=gpt2-xl"]).job.model.hidden_size == 1600
+    assert load_text(text, overrides=["model.vocab_size=null"]).job.model.vocab_size is None
+
+
+def test_locations_of_overrides_and_presets(small: Any) -> None:
+    text = small.text.replace("num_layers: 4, ", "preset: gpt2, ")
+    places = load_text(text, "a.yaml", ["optimizer.lr=1"]).places
+    assert str(places.location("optimizer.lr")) == "--set optimizer.lr=1"
+    assert str(places.location("model.num_layers")) == "preset gpt2:2:1"
+    assert str(places.location("data.blend")) == "a.yaml:4:8"
+
+
+def test_the_text_is_kept_as_written(tmp_path: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("base.yaml"), small.text)
+    assert load_job([Path("base.yaml")]).text == small.text
+    write(Path("job.yaml"), "extends: base.yaml\n# why\nname: other")
+    text = load_job([Path("job.yaml")], ["optimizer.lr=1"]).text
+    assert (
+        text
+        == f"# base.yaml\n{small.text}\n# job.yaml\nextends: base.yaml\n# why\nname: other\n\n# --set optimizer.lr=1\n"
+    )
+
+
+def test_references_stay_references(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_PASSWORD", "not-to-be-seen")
+    loaded = load_text(small.text, overrides=["tracking.uri=https://me:${env:MLFLOW_PASSWORD}@host"])
+    stored = dump_resolved(loaded.job) + loaded.text
+    assert "${env:MLFLOW_PASSWORD}" in stored
+    assert "not-to-be-seen" not in stored
+
+
+# Stored specs
+
+
+def test_a_stored_spec_is_the_same_job(tmp_path: Path, small: Any) -> None:
+    job = small.job("data.blend=[0.25, a, 0.75, b]", "batch.rampup_batch_size=[2, 2, 1k]", "tracking.tags.team=ours")
+    stored = write(tmp_path / "resolved.json", dump_resolved(job))
+    assert load_resolved(stored) == job
+    assert load_resolved(stored).config_hash == job.config_hash
+    assert load_text(dump_resolved(job)).job == job, "a stored spec is YAML as well"
+
+
+def test_what_a_stored_spec_has_more_is_ignored(tmp_path: Path, small: Any) -> None:
+    data = json.loads(dump_resolved(small.job()))
+    data["telepathy"] = {"on": True}
+    data["model"]["num_souls"] = 21
+    data["data"]["blend"][0]["mood"] = "blue"
+    assert load_resolved(write(tmp_path / "resolved.json", json.dumps(data))) == small.job()
+
+
+def test_rules_of_today_do_not_refuse_a_stored_spec(tmp_path: Path, small: Any) -> None:
+    data = json.loads(dump_resolved(small.job()))
+    data["checkpoint"]["save_interval"] = 5000
+    assert load_resolved(write(tmp_path / "resolved.json", json.dumps(data))).checkpoint.save_interval == 5000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is damaged: it is not JSON"),
+        ("[]", "is damaged: it holds no spec"),
+        ("\xff", "is damaged"),
+        ('{"name": "a"}', "model: is missing"),
+        ('{"name": 3}', "name: expects text, not 3"),
+    ],
+)
+def test_a_damaged_stored_spec(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_resolved(write(tmp_path / "resolved.json", content))
+
+
+def test_a_stored_spec_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"resolved\.json cannot be read: No such file"):
+        load_resolved(tmp_path / "resolved.json")
+
+
+_PRINT_HASH = """
+import sys
+from orchestrator.spec.loading import load_text
+print(load_text(sys.argv[1], overrides=["tracking.tags={b: x, a: y, c: z}"]).job.config_hash)
+"""
+
+
+def test_the_hash_is_the_same_in_every_process(small: Any) -> None:
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", _PRINT_HASH, small.text],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout.strip()
+        for seed in ("0", "1", "2")
+    }
+    assert printed == {small.job("tracking.tags={c: z, a: y, b: x}").config_hash}
+
+
+def test_the_hash_is_of_what_the_spec_says_not_of_how(small: Any) -> None:
+    written_out = small.job("optimizer.lr=0.001", "schedule.train_iters=1e2", "launch.nodes=1")
+    assert written_out.config_hash == small.job().config_hash
+    assert small.job("optimizer.lr=0.002").config_hash != small.job().config_hash
+
+
+_PRINT_MODULES = """
+import sys
+from orchestrator.spec.loading import load_text
+load_text(sys.argv[1])
+heavy = {"torch", "megatron", "mlflow", "transformers", "tokenizers", "numpy", "pandas", "jinja2", "typer", "rich"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_loading_is_light(small: Any) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _PRINT_MODULES, small.text], check=True, capture_output=True, text=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_job_built_in_python_is_checked_as_well(small: Any) -> None:
+    job = small.job()
+    with pytest.raises(SpecError, match=r"num_layers / PP must be whole: 4 / 3 = 1\.333"):
+        JobSpec.model_validate({**job.model_dump(), "parallelism": {"pipeline_model_parallel_size": 3}})
+    with pytest.raises(SpecError) as caught:
+        JobSpec(
+            name="small",
+            model=job.model,
+            batch=job.batch.model_copy(update={"global_batch_size": 7}),
+            data=job.data,
+            optimizer=job.optimizer.model_copy(update={"min_lr": 1.0}),
+            schedule=job.schedule,
+        )
+    assert len(caught.value.problems) == 2
