@@ -1,0 +1,83 @@
+"""`orchestrator checkpoint`: list and verify checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.checkpoints import committed, read_commit, verify
+from orchestrator.cli.common import AsJson, print_json, short_count
+from orchestrator.cli.running import RunName, RunsDir, aligned, label
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.rundir import RunDir
+
+app = typer.Typer(help="List and verify checkpoints.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+    """List the committed checkpoints of a run, oldest first.
+
+    \b
+    Example:
+      orchestrator checkpoint list gpt-small
+    """
+    run = find_run(run_name, runs_dir or default_runs_dir())
+    commits = committed(run)
+    if as_json:
+        print_json(
+            [
+                {
+                    "iteration": commit.iteration,
+                    "consumed_samples": commit.consumed_samples,
+                    "bytes": commit.bytes,
+                    "files": len(commit.files),
+                    "path": str(commit.path),
+                }
+                for commit in commits
+            ]
+        )
+    elif commits:
+        rows = [
+            [str(commit.iteration), str(commit.consumed_samples), f"{short_count(commit.bytes)}B", str(commit.path)]
+            for commit in commits
+        ]
+        typer.echo(aligned([["ITERATION", "SAMPLES", "SIZE", "FOLDER"], *rows]))
+    else:
+        typer.echo(f"run {label(run)} has no checkpoint")
+
+
+@app.command("verify")
+def verify_(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A checkpoint folder, or a run directory: all of its checkpoints.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Read every byte of a checkpoint and compare it with its commit marker; says what is damaged, and where.
+
+    \b
+    Example:
+      orchestrator checkpoint verify runs/gpt-small/3f9a12cd/checkpoints/iter_0000500
+      orchestrator checkpoint verify runs/gpt-small/3f9a12cd
+    """
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder")
+    run = RunDir(path)
+    folders = [folder for _, folder in run.checkpoint_dirs()] if run.resolved_generations() else [path]
+    findings = {folder: verify(folder) for folder in folders}
+    if as_json:
+        print_json([{"path": str(folder), "ok": not found, "findings": found} for folder, found in findings.items()])
+    elif not folders:
+        typer.echo(f"{path} has no checkpoint")
+    for folder, found in findings.items() if not as_json else ():
+        for finding in found:
+            typer.echo(finding, err=True)
+        commit = read_commit(folder)
+        if not found and commit is not None:
+            typer.echo(f"{folder}: whole, {len(commit.files)} files, {short_count(commit.bytes)}B")
+    if any(findings.values()):
+        raise typer.Exit(1)

@@ -1,0 +1,72 @@
+"""`orchestrator drill`: prove for a job that kill and resume give the losses of an uninterrupted run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.run import check_data
+from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.errors import UserError
+from orchestrator.launch.drill import Drill, drill, shortened
+from orchestrator.launch.runs import runs_dir_of
+from orchestrator.spec.loading import load_job
+
+
+def command(
+    jobs: JobFiles,
+    overrides: Overrides = None,
+    iterations: Annotated[int, typer.Option("--iters", min=2, help="Steps of the shortened job.")] = 8,
+    kill_at: Annotated[int, typer.Option("--kill-at", min=2, help="Step after which every rank is killed.")] = 5,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that kill and resume cost nothing: train a shortened job twice, once undisturbed and once with kill -9 of
+    every rank and a resume, and compare the loss of every step bit by bit.
+
+    \b
+    Example:
+      orchestrator drill job.yaml
+      orchestrator drill job.yaml --iters 20 --kill-at 12
+    """
+    if kill_at >= iterations:
+        raise UserError(f"--kill-at {kill_at} must be before the end, --iters {iterations}")
+    loaded = load_job(jobs, overrides or [])
+    check_installed(loaded.job)
+    check_data(plan_loaded(loaded))
+    folder = runs_dir_of(loaded.job, runs_dir)
+    job = shortened(loaded.job, iterations, kill_at, folder)
+    tell = (lambda line: None) if as_json else typer.echo
+    result = drill(job, kill_at=kill_at, folder=folder, tell=tell)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        typer.echo(table(result))
+        typer.echo(verdict(result), err=not result.equal)
+    raise typer.Exit(0 if result.equal else 1)
+
+
+def table(result: Drill) -> str:
+    """Loss of every step, with and without the kill."""
+    rows = [["STEP", "UNINTERRUPTED", "KILLED AND RESUMED", "EQUAL", ""]]
+    for step in result.steps:
+        note = f"killed after step {result.killed_at}" if step.iteration == result.killed_at else ""
+        note = f"resumed from step {result.resumed_from}" if step.iteration == result.resumed_from + 1 else note
+        cells = [str(step.iteration), _loss(step.reference), _loss(step.resumed), "yes" if step.equal else "NO", note]
+        rows.append(cells)
+    return aligned(rows)
+
+
+def verdict(result: Drill) -> str:
+    """What it means."""
+    if result.equal:
+        return f"passed: {len(result.steps)} steps bitwise equal after kill -9 and resume"
+    different = [str(step.iteration) for step in result.steps if not step.equal]
+    return f"failed: the losses of steps {', '.join(different)} differ; both runs are kept in {result.folder}"
+
+
+def _loss(value: float | None) -> str:
+    return "missing" if value is None else repr(value)

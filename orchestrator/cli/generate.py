@@ -1,0 +1,111 @@
+"""`orchestrator generate`: text from a checkpoint of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from typing import Annotated
+
+import typer
+
+from orchestrator.checkpoints import committed
+from orchestrator.cli.common import AsJson
+from orchestrator.cli.running import RunName, RunsDir, check_installed, label
+from orchestrator.errors import JobError, UserError
+from orchestrator.launch.exits import last_exception
+from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
+from orchestrator.launch.render import render_program
+from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+INFERENCE_MODULE = "orchestrator.inference"
+
+
+def command(
+    run_name: RunName,
+    prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.")],
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to add at most.")] = 100,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token; higher is more varied.")
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Choose among the K likeliest tokens; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the choice.")] = 1234,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
+    ] = None,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a text with the model of a run, from its latest checkpoint.
+
+    \b
+    Example:
+      orchestrator generate gpt-small --prompt "def main(" --max-new-tokens 50
+      orchestrator generate 3f9a --prompt "Once" --temperature 0.8 --top-k 40 --iteration 500
+    """
+    run = find_run(run_name, runs_dir or default_runs_dir())
+    job = load_resolved(run.resolved())
+    check_checkpoint(run, iteration)
+    check_installed(job)
+    options = {
+        "--prompt": prompt,
+        "--max-new-tokens": str(max_new_tokens),
+        "--temperature": str(temperature),
+        "--top-k": str(top_k),
+        "--seed": str(seed),
+        **({"--iteration": str(iteration)} if iteration is not None else {}),
+    }
+    # `--name=value`, so that a prompt that starts with a dash stays a prompt.
+    arguments = [
+        str(run.path),
+        *(f"{name}={value}" for name, value in options.items()),
+        *(["--json"] if as_json else []),
+    ]
+    raise typer.Exit(run_inference(job, arguments))
+
+
+def check_checkpoint(run: RunDir, iteration: int | None) -> None:
+    """Raises UserError when there is no committed checkpoint, or not the one asked for."""
+    iterations = [commit.iteration for commit in committed(run)]
+    if not iterations:
+        raise UserError(f"run {label(run)} has no checkpoint yet")
+    if iteration is not None and iteration not in iterations:
+        known = ", ".join(str(number) for number in iterations)
+        raise UserError(f"run {label(run)} has no checkpoint of iteration {iteration}; it has {known}")
+
+
+def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MODULE) -> int:
+    """Run the inference program on one replica's processes; its standard output is ours. Raises JobError."""
+    degrees = job.parallelism
+    processes = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
+    script = render_program(
+        job,
+        python=job.launch.python or sys.executable,
+        module=module,
+        arguments=arguments,
+        processes_per_node=processes,
+    )
+    launch_id = f"generate-{uuid.uuid4().hex[:8]}"
+    process = subprocess.Popen(
+        ["bash", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, LAUNCH_VARIABLE: launch_id},
+    )
+    try:
+        _, errors = process.communicate()
+    except BaseException:
+        end_processes(launch_id)
+        process.wait()
+        raise
+    if process.returncode:
+        own = errors.split("torch/distributed/elastic", maxsplit=1)[0]
+        lines = [line for line in own.splitlines() if line.strip()]
+        raise JobError(f"generation failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")
+    return 0

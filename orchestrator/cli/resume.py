@@ -1,0 +1,118 @@
+"""`orchestrator resume`: continue a run, with its spec or a changed one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, Overrides
+from orchestrator.cli.running import (
+    Detach,
+    FromScratch,
+    RunName,
+    RunsDir,
+    check_installed,
+    describe_completed,
+    label,
+    start,
+)
+from orchestrator.errors import UserError
+from orchestrator.launch.local import check_startable
+from orchestrator.launch.runs import add_generation, default_runs_dir, find_run
+from orchestrator.launch.states import status_of
+from orchestrator.rundir import RunDir
+from orchestrator.spec.diff import Change, diff_jobs
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_resolved, load_text
+
+_ORDER = ("forbidden", "trajectory", "safe")
+_WORDS = {
+    "forbidden": "forbidden: the checkpoint would not fit",
+    "trajectory": "changes the trajectory: the losses will differ from those of an unchanged run",
+    "safe": "safe",
+}
+
+
+def command(
+    run_name: RunName,
+    jobs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[JOB.yaml...]", help="A changed spec to continue with.")
+    ] = None,
+    overrides: Overrides = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Accept changes that alter the course of the training.")
+    ] = False,
+    from_scratch: FromScratch = False,
+    detach: Detach = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run from its last checkpoint. A changed spec is compared with the old one first.
+
+    \b
+    Example:
+      orchestrator resume gpt-small
+      orchestrator resume 3f9a --set schedule.train_iters=2000 --allow-changes
+      orchestrator resume 3f9a job.yaml
+    """
+    run = find_run(run_name, runs_dir or default_runs_dir())
+    old = load_resolved(run.resolved())
+    check_installed(old)
+    changed = changed_job(run, old, jobs or [], overrides or [])
+    changes = diff_jobs(old, changed.job) if changed else []
+    status = status_of(run)
+    if status.state == "completed" and not changes and not from_scratch:
+        describe_completed(run, status, as_json)
+        return
+    if changed is not None and changes:
+        if not as_json:
+            typer.echo(describe_changes(changes))
+        refuse(changes, allow_changes)
+        check_startable(run, changed.job)
+        add_generation(run, changed.job, changed.text)
+    job = changed.job if changed else old
+    if not as_json:
+        typer.echo(f"resuming run {label(run)} in {run.path} ({status.describe()})")
+    raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))
+
+
+def changed_job(run: RunDir, old: JobSpec, files: list[Path], overrides: list[str]) -> LoadedJob | None:
+    """The spec to continue with, when files or overrides were given. Raises SpecError when it is wrong."""
+    if files:
+        return load_job(files, overrides)
+    if overrides:
+        return load_text(dump_resolved(old), str(run.resolved()), overrides)
+    return None
+
+
+def describe_changes(changes: list[Change]) -> str:
+    """The difference, worst first."""
+    lines = []
+    for kind in _ORDER:
+        of_kind = [change for change in changes if change.kind == kind]
+        if of_kind:
+            lines.append(_WORDS[kind])
+        for change in of_kind:
+            lines.append(
+                f"  {change.path}: {change.old} -> {change.new}" + (f"   ({change.reason})" if change.reason else "")
+            )
+    return "\n".join(lines)
+
+
+def refuse(changes: list[Change], allow_changes: bool) -> None:
+    """Raises UserError when some change is forbidden, or alters the trajectory and was not allowed."""
+    forbidden = [f"{change.path}: {change.reason}" for change in changes if change.kind == "forbidden"]
+    if forbidden:
+        raise UserError(
+            "this run cannot be continued with that spec:\n      "
+            + "\n      ".join(forbidden)
+            + "\n      Start another run of it with: orchestrator run"
+        )
+    altering = [change.path for change in changes if change.kind == "trajectory"]
+    if altering and not allow_changes:
+        raise UserError(
+            f"{', '.join(altering)}: the training would take another course than it would have unchanged.\n"
+            "      If that is what you want, add --allow-changes."
+        )

@@ -1,0 +1,175 @@
+"""Training a shortened job twice, once undisturbed and once killed and resumed, and comparing every loss."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoints import committed
+from orchestrator.errors import JobError
+from orchestrator.launch.causes import cause_of
+from orchestrator.launch.exits import Exit
+from orchestrator.launch.local import launch
+from orchestrator.launch.processes import ranks_of
+from orchestrator.launch.render import RUNTIME_MODULE
+from orchestrator.launch.runs import create_run
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_text
+from orchestrator.tracking.metrics import MetricTail, read_series
+
+_ATTEMPTS = 3
+_POLL_SECONDS = 0.002
+
+
+@dataclass(frozen=True)
+class Step:
+    """The loss of one step in both trainings; None where it is missing."""
+
+    iteration: int
+    reference: float | None
+    resumed: float | None
+
+    @property
+    def equal(self) -> bool:
+        """Bitwise: NaN equals NaN, and nothing is rounded."""
+        return self.reference is not None and repr(self.reference) == repr(self.resumed)
+
+
+@dataclass(frozen=True)
+class Drill:
+    """What came of it."""
+
+    steps: list[Step]
+    killed_at: int
+    resumed_from: int
+    folder: Path
+
+    @property
+    def equal(self) -> bool:
+        """Whether every step's loss is there and the same."""
+        return all(step.equal for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "equal": self.equal,
+            "killed_at": self.killed_at,
+            "resumed_from": self.resumed_from,
+            "steps": [{**asdict(step), "equal": step.equal} for step in self.steps],
+            "folder": None if self.equal else str(self.folder),
+        }
+
+
+def shortened(job: JobSpec, iterations: int, kill_at: int, runs_dir: Path) -> JobSpec:
+    """The job with only its first steps, saved once before the kill; everything that shapes the losses is as it was."""
+    data: dict[str, Any] = json.loads(dump_resolved(job))
+    schedule, full = data["schedule"], BatchSchedule.of(job)
+    length = min(iterations, full.train_iters)
+    if schedule["train_iters"] is not None:
+        schedule["train_iters"] = length
+        if schedule["lr_decay_samples"] is None:
+            schedule["lr_decay_iters"] = schedule["lr_decay_iters"] or full.train_iters
+    else:
+        schedule["train_samples"], schedule["train_tokens"] = full.samples_at(length), None
+        if schedule["lr_decay_iters"] is None:
+            schedule["lr_decay_samples"] = schedule["lr_decay_samples"] or full.train_samples
+    data["checkpoint"] |= {"save_interval": max(1, kill_at - 2), "save_seconds": None, "keep_last": iterations}
+    data["tracking"] |= {"mlflow": False, "log_interval": 1}
+    data["data"]["cache_dir"] = data["data"]["cache_dir"] or str(runs_dir.absolute() / ".cache" / "index")
+    return load_text(json.dumps(data), f"the first {length} steps of {job.name}").job
+
+
+def drill(
+    job: JobSpec,
+    *,
+    kill_at: int,
+    folder: Path,
+    tell: Callable[[str], object],
+    module: str = RUNTIME_MODULE,
+) -> Drill:
+    """Run it in a folder of its own under `folder`, which is removed only when all losses are equal.
+
+    Raises JobError when one of the trainings fails by itself.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=".drill-", dir=folder.absolute()))
+    total = BatchSchedule.of(job).train_iters
+    tell(f"training {total} steps undisturbed")
+    reference = create_run(job, dump_resolved(job), place)
+    _must("the undisturbed training", launch(reference, job, module=module), reference, "completed")
+    tell(f"training again, and killing every rank after step {kill_at}")
+    victim = _killed_run(job, kill_at, place, module)
+    saved = [commit.iteration for commit in committed(victim)]
+    tell(f"resuming from the checkpoint of step {saved[-1]}")
+    _must("the resumed training", launch(victim, job, module=module), victim, "completed")
+    losses, resumed = dict(read_series(reference, "train/loss")), dict(read_series(victim, "train/loss"))
+    steps = [Step(number, losses.get(number), resumed.get(number)) for number in range(1, total + 1)]
+    result = Drill(steps, kill_at, _resumed_from(victim), place)
+    if result.equal:
+        shutil.rmtree(place)
+    return result
+
+
+def _killed_run(job: JobSpec, kill_at: int, place: Path, module: str) -> RunDir:
+    """A run whose ranks were all killed. Small steps can be over before the kill arrives: then once more."""
+    for _ in range(_ATTEMPTS):
+        run = create_run(job, dump_resolved(job), place)
+        killer = _Killer(run, kill_at)
+        try:
+            end = launch(run, job, module=module, on_launched=killer.start)
+        finally:
+            killer.stop()
+        if end.cause != "completed":
+            return _must("the training to be killed", end, run, "killed")
+    raise JobError("the job is over too fast to be killed in the middle: give it more steps with --iters")
+
+
+def _must(what: str, end: Exit, run: RunDir, cause: str) -> RunDir:
+    if end.cause != cause:
+        message = f": {end.message}" if end.message else ""
+        raise JobError(f"{what} ended otherwise: {cause_of(end.cause).sentence}{message}\n      its run: {run.path}")
+    return run
+
+
+def _resumed_from(run: RunDir) -> int:
+    return next((int(event["iteration"]) for event in run.events() if event.get("event") == "resumed"), 0)
+
+
+class _Killer:
+    """Kills every rank once a step has been measured and a checkpoint before it is committed."""
+
+    def __init__(self, run: RunDir, kill_at: int) -> None:
+        self._run, self._kill_at = run, kill_at
+        self._tail = MetricTail(run.metrics_file)
+        self._reached = False
+        self._over = threading.Event()
+
+    def start(self, launch_id: str) -> None:
+        threading.Thread(target=self._watch, args=(launch_id,), daemon=True).start()
+
+    def stop(self) -> None:
+        """The launch is over."""
+        self._over.set()
+
+    def _watch(self, launch_id: str) -> None:
+        while not self._is_time():
+            if self._over.wait(_POLL_SECONDS):
+                return
+        for pid in ranks_of(launch_id).values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _is_time(self) -> bool:
+        self._reached |= any(metric.iteration >= self._kill_at for metric in self._tail.poll())
+        return self._reached and bool(committed(self._run))
