@@ -136,7 +136,7 @@ def commands_page() -> str:
 
 
 def _command_parts(path: str, command: Any, depth: int) -> Iterator[str]:
-    yield f"{'#' * depth} `{path}`\n\n{_help_text(command.help or '')}"
+    yield f"{'#' * depth} `{path}`\n\n{_help_text(command)}"
     rows = [row for parameter in command.params if (row := _parameter_row(parameter))]
     if rows:
         yield "\n".join(["| | | default |", "|---|---|---|", *rows]) + "\n\n"
@@ -144,16 +144,13 @@ def _command_parts(path: str, command: Any, depth: int) -> Iterator[str]:
         yield from _command_parts(f"{path} {name}", child, depth + 1)
 
 
-def _help_text(text: str) -> str:
-    """Prose as it is; what follows a line like "Example:" as a block of code."""
-    prose, _, example = text.replace("\b\n", "").partition("Example")
-    shown = _prose(prose) + "\n\n"
-    lines = example.partition("\n")[2].strip("\n")
-    return shown + (f"```\n{_dedent(lines)}\n```\n\n" if lines else "")
-
-
-def _dedent(text: str) -> str:
-    return "\n".join(line.strip() for line in text.splitlines())
+def _help_text(command: Any) -> str:
+    """The help's prose, and its example, which stands below it or in the epilog, as a block of code."""
+    text = "\n".join([command.help or "", command.epilog or ""]).replace("\b\n", "")
+    prose, _, example = text.partition("Example:")
+    lines = [line.strip() for line in example.strip().splitlines()]
+    block = ["```", *lines, "```", "", ""] if lines else []
+    return _prose(prose) + "\n\n" + "\n".join(block)
 
 
 def _parameter_row(parameter: Any) -> str | None:
