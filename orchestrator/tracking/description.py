@@ -38,6 +38,16 @@ class Target:
     experiment: str
 
 
+@dataclass
+class Ending:
+    """What is known of a run's end beside its files. `process`: pid of a lease holder of this host that has ended,
+    though its lease may look alive; `cause`: why, for as long as the files do not say.
+    """
+
+    process: int | None = None
+    cause: str | None = None
+
+
 @dataclass(frozen=True)
 class Description:
     """Everything but the metrics. Times in seconds since the epoch; `files` by name.
@@ -64,11 +74,8 @@ def read_target(run: RunDir) -> Target:
     )
 
 
-def describe(run: RunDir, ended_process: int | None = None) -> Description:
-    """Read the run directory. `ended_process`: pid of a lease holder of this host that is known to have ended.
-
-    Raises UserError when there is no spec that can be read.
-    """
+def describe(run: RunDir, ending: Ending | None = None) -> Description:
+    """Read the run directory. Raises UserError when there is no spec that can be read."""
     run.resolved()  # says so when this is no run directory
     generations = run.resolved_generations()
     specs = [_read_spec(path) for path in generations]
@@ -78,7 +85,7 @@ def describe(run: RunDir, ended_process: int | None = None) -> Description:
     params: dict[str, str] = {}
     for spec in specs:
         params = dict(flatten(spec)) | params
-    state, cause, ended = run_state(run, events, ended_process)
+    state, cause, ended = run_state(run, events, ending)
 
     files = {path.name: path.read_bytes() for path in _files(run, generations) if path.is_file()}
     if checkpoints:
@@ -106,11 +113,12 @@ def description_signature(run: RunDir) -> object:
 
 
 def run_state(
-    run: RunDir, events: Sequence[Mapping[str, Any]], ended_process: int | None = None
+    run: RunDir, events: Sequence[Mapping[str, Any]], ending: Ending | None = None
 ) -> tuple[State, str | None, float | None]:
     """The state, the cause of the last exit and its time. A run whose holder is gone without a word was killed."""
+    ending = ending or Ending()
     holder = read_holder(run)
-    if holder is not None and holder.live and not (holder.process.is_here and holder.process.pid == ended_process):
+    if holder is not None and holder.live and not (holder.process.is_here and holder.process.pid == ending.process):
         return "running", None, None
     launch_id, cause, ended = None, None, None
     for event in events:
@@ -124,8 +132,7 @@ def run_state(
                 ended = event.get("time")
     if cause is None and launch_id is not None:
         cause = _recorded_cause(run.path / "exits" / str(launch_id))
-    if cause is None:
-        cause = "lost"
+    cause = cause or ending.cause or "lost"
     return _STATES.get(cause, "failed"), cause, ended
 
 

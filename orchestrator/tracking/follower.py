@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -33,19 +34,19 @@ def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subproc
         )
 
 
-def finish_follower(follower: subprocess.Popen[bytes], timeout: float = DRAIN_SECONDS + 5) -> bool:
+def finish_follower(
+    follower: subprocess.Popen[bytes], timeout: float = DRAIN_SECONDS + 5, cause: str | None = None
+) -> bool:
     """Ask the follower to send the rest and end; True when everything was sent.
 
+    `cause`: why the run ends ("completed", "stopped"), where neither its events nor its exit records say so yet.
     Returns within `timeout` seconds: a follower that takes longer is killed, and what is left is sent by the next
     start of the run or by `orchestrator sync`.
     """
     if follower.stdin is not None and not follower.stdin.closed:
-        try:
-            # A byte and not only the end of file: a forked child of this process may hold the pipe open.
-            follower.stdin.write(b"\n")
-            follower.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended already
+        # A line and not only the end of file: a forked child of this process may hold the pipe open.
+        with contextlib.suppress(BrokenPipeError), follower.stdin:  # it may have ended already
+            follower.stdin.write(f"{cause or ''}\n".encode())
     try:
         return follower.wait(timeout) == 0
     except subprocess.TimeoutExpired:

@@ -55,7 +55,7 @@ class Follower:
         return self._finish_sending()
 
     def _finish_sending(self) -> int:
-        self._sender.ended_process = self._parent
+        self._sender.ending.process = self._parent
         for attempt in range(_LAST_ATTEMPTS):
             if self._attempt():
                 return 0
@@ -83,6 +83,7 @@ class Follower:
         descriptor = sys.stdin.fileno()
         while not self._finish.is_set() and os.getppid() == self._parent:
             if select.select([descriptor], [], [], 0.5)[0]:
+                self._sender.ending.cause = os.read(descriptor, 100).decode(errors="replace").strip() or None
                 break
         self._finish.set()
         time.sleep(self._drain_seconds)

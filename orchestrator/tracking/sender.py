@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.rundir import RunDir
 from orchestrator.tracking import limits
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
-from orchestrator.tracking.description import Description, State, describe, description_signature, read_target
+from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
 from orchestrator.tracking.metrics import Metric, MetricTail
 from orchestrator.tracking.store import connect, find_or_create, milliseconds
 
@@ -44,11 +44,11 @@ class Sender:
     """Sends one run, pass by pass. Each pass asks the store whether it still has the run, so that a store that was
     lost is filled anew.
 
-    `ended_process`: pid of the lease holder once it is known to have ended. `num_metrics`: values sent so far.
+    `num_metrics`: values sent so far.
     """
 
     run: RunDir
-    ended_process: int | None = None
+    ending: Ending = field(default_factory=Ending)
     num_metrics: int = 0
     mlflow_run_id: str | None = None
     _described: object = None
@@ -65,8 +65,8 @@ class Sender:
                 self._described = None
             self.mlflow_run_id = cursor.run_id
 
-            signature = (description_signature(self.run), self.ended_process)
-            description = describe(self.run, self.ended_process) if signature != self._described else None
+            signature = (description_signature(self.run), replace(self.ending))
+            description = describe(self.run, self.ending) if signature != self._described else None
             if description is not None:
                 self._send_params_and_tags(client, cursor, description)
             self._send_metrics(client, cursor)

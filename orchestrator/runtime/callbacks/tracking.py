@@ -22,11 +22,11 @@ class Tracking(Callback):
             self._follower = start_follower(session.run)
 
     def on_end(self, session: Session) -> None:
-        self._finish()
+        self._finish("completed")
 
     def on_stop(self, session: Session) -> None:
-        self._finish()
+        self._finish("stopped")
 
-    def _finish(self) -> None:
+    def _finish(self, cause: str) -> None:
         if self._follower is not None:
-            finish_follower(self._follower, _DRAIN_SECONDS)
+            finish_follower(self._follower, _DRAIN_SECONDS, cause)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 from pathlib import Path
@@ -14,11 +15,10 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
 from orchestrator.lease import Lease
-from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
-from orchestrator.tracking.description import describe, description_signature, flatten, read_target, run_state
+from orchestrator.tracking.description import Ending, describe, description_signature, flatten, read_target, run_state
 from orchestrator.tracking.limits import entity_name, truncated
 from orchestrator.tracking.redaction import Redactor
 from tests.unit.tracking.conftest import SPEC, make_run, write_spec
@@ -60,7 +60,7 @@ def test_a_run_runs_while_its_lease_is_held_and_its_holder_has_not_ended(run: Ru
     run.append_event("exited", code=1, cause="nan")
     lease = Lease.acquire(run, launch_id="l2")
     assert run_state(run, run.events())[0] == "running"
-    assert run_state(run, run.events(), ended_process=Process.current().pid)[0] == "failed"
+    assert run_state(run, run.events(), Ending(process=os.getpid()))[0] == "failed"
     lease.release()
     assert run_state(run, run.events())[0] == "failed"
 

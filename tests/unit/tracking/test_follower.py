@@ -45,8 +45,7 @@ def test_a_run_is_sent_as_it_goes_on_and_ends_as_it_ends(tmp_path: Path, store_i
     assert only_run(store_in).params["environment.python"] == ".".join(map(str, sys.version_info[:3]))
     os.kill(follower.pid, signal.SIGINT)  # Ctrl-C is for the ranks
     log_steps(run, range(4, 7))
-    run.append_event("finished", iteration=6)
-    assert finish_follower(follower)
+    assert finish_follower(follower, cause="completed")
     stored = only_run(store_in)
     assert (stored.status, len(losses(stored))) == ("FINISHED", 6)
     assert follower_log(run) == ""
