@@ -7,12 +7,14 @@
         code.json, code.diff  commit and uncommitted changes of the code that ran
         events.jsonl          what happened, one JSON object a line
         metrics.jsonl         what was measured, one JSON object a line
-        logs/                 launcher.log, rank-00000.log, …
+        logs/                 launcher.log, rank-00000.log, mlflow.log, …
         stacks/               Python stacks of every rank, when a step hung
         exits/<launch_id>/    why each rank ended, where it could say
         checkpoints/          iter_0000500/ with a commit marker each
         lease/                who may write (see lease.py)
         stop                  present when a stop was requested
+        environment.json      versions of Python and of the packages that trained
+        mlflow.json           how far the run was sent to MLflow (mlflow.lock: who is sending)
 
 Files are appended to or renamed into place, never rewritten in place.
 """
