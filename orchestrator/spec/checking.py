@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import Location, Problem
-from orchestrator.spec.shape import Shape, fields_of
+from orchestrator.spec.shape import Shape, fields_of, sections
 from orchestrator.spec.suggestions import suggest
 from orchestrator.spec.words import dotted
 from orchestrator.spec.written import BROKEN, Written
@@ -25,6 +25,8 @@ class Plain:
     problems: list[Problem] = field(default_factory=list)
     unavailable: set[str] = field(default_factory=set)
     """Dotted paths whose value is not known: broken, or not written and probably meant by an unknown key."""
+    incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
+    """Sections that were probably written under another name as well."""
     meant: set[str] = field(default_factory=set)
     """Dotted paths that an unknown key may have meant."""
 
@@ -35,12 +37,17 @@ def to_plain(root: Written, shape: Shape) -> Plain:
     data = _convert(root, shape, (), plain)
     if isinstance(data, dict):
         plain.data = data
-    plain.unavailable |= {path for path in plain.meant if not _is_written(plain.data, path)}
+    for path in plain.meant:
+        parts = tuple(path.split("."))
+        if parts in sections():
+            plain.incomplete.append(parts)
+        elif not _is_written(plain.data, parts):
+            plain.unavailable.add(path)
     return plain
 
 
-def _is_written(data: Any, path: str) -> bool:
-    for part in path.split("."):
+def _is_written(data: Any, path: tuple[str, ...]) -> bool:
+    for part in path:
         if not isinstance(data, dict) or part not in data:
             return False
         data = data[part]

@@ -151,7 +151,7 @@ def apply_override(composition: Composition, override: str) -> None:
     composition.problems.extend(problems)
     composition.texts.append((place.source, ""))
     for part in reversed(path):
-        value = Written({part: value.at(place)}, place)
+        value = Written({part: value}, place)
     composition.add(value)
 
 
@@ -164,7 +164,16 @@ def _override_value(path: tuple[str, ...], text: str, place: Location) -> tuple[
     value = parsed.root
     if value is None or parsed.incomplete:
         value = Written(BROKEN, place)
-    return value.at(place), problems
+    return _all_at(value, place), problems
+
+
+def _all_at(written: Written, place: Location) -> Written:
+    content = written.content
+    if isinstance(content, dict):
+        content = {key: _all_at(value, place) for key, value in content.items()}
+    elif isinstance(content, list):
+        content = [_all_at(item, place) for item in content]
+    return Written(content, place, written.text, written.size)
 
 
 def apply_preset(composition: Composition) -> None:

@@ -71,7 +71,7 @@ def _build(data: dict[str, Any]) -> JobSpec | None:
 
 
 def _all_problems(composition: Composition, plain: Plain, places: Places) -> list[Problem]:
-    examination = Examination(plain.unavailable, composition.incomplete)
+    examination = Examination(plain.unavailable, composition.incomplete + plain.incomplete)
     view: Any = examination.examine(JobSpec, plain.data)
     found = [*plain.problems, *examination.problems, *check(view)]
     return [*composition.problems, *(places.placed(problem) for problem in found)]

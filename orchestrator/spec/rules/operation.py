@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.precision import PrecisionSpec
-from orchestrator.spec.rules.base import nearest_multiples
+from orchestrator.spec.rules.base import Rule, nearest_multiples
 from orchestrator.spec.sections import JobSections
 
 _OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|NODE_RANK|MASTER_(ADDR|PORT)|"
     r"(ORCHESTRATOR|TORCHELASTIC|PET)_.*"
 )
-_FP16_FIELDS = ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 
 
 def training_data(job: JobSections) -> Iterator[Problem]:
@@ -26,8 +25,12 @@ def training_data(job: JobSections) -> Iterator[Problem]:
     if data.blend is not None and data.random_tokens:
         message = "random_tokens: true and a blend exclude each other"
         yield Problem(message, ("data.random_tokens", "data.blend"), "keep one of them")
-    for name, sources in (("validation", data.validation), ("test", data.test)):
-        if data.random_tokens and sources is not None:
+
+
+def random_tokens_alone(job: JobSections) -> Iterator[Problem]:
+    """Random tokens stand in for every data set."""
+    for name, sources in (("validation", job.data.validation), ("test", job.data.test)):
+        if job.data.random_tokens and sources is not None:
             message = "random_tokens: true has no data sets of its own"
             yield Problem(message, (f"data.{name}", "data.random_tokens"), "keep one of them")
 
@@ -47,22 +50,25 @@ def training_split(job: JobSections) -> Iterator[Problem]:
         )
 
 
-def tokenizer(job: JobSections) -> Iterator[Problem]:
-    """Each kind of tokenizer has its own files."""
-    spec = job.data.tokenizer
-    at = "data.tokenizer"
-    if spec.type == "byte_level":
-        for name, value in (("path", spec.path), ("merges", spec.merges)):
-            if value is not None:
-                yield Problem("the byte_level tokenizer has no files", (f"{at}.{name}", f"{at}.type"), "leave it out")
-        return
-    if spec.path is None:
-        yield Problem(f"type {spec.type} needs data.tokenizer.path", (f"{at}.type",), _tokenizer_file(spec.type))
-    if spec.type == "gpt2_bpe" and spec.merges is None:
-        yield Problem("type gpt2_bpe needs data.tokenizer.merges", (f"{at}.type",), "merges: the path of merges.txt")
-    if spec.type != "gpt2_bpe" and spec.merges is not None:
-        message = f"is for type gpt2_bpe, and type is {spec.type}"
-        yield Problem(message, (f"{at}.merges", f"{at}.type"), "leave it out")
+def tokenizer_path(job: JobSections) -> Iterator[Problem]:
+    """Every tokenizer but the bytes themselves comes from a file."""
+    kind, path = job.data.tokenizer.type, job.data.tokenizer.path
+    paths = ("data.tokenizer.path", "data.tokenizer.type")
+    if kind == "byte_level" and path is not None:
+        yield Problem("the byte_level tokenizer has no files", paths, "leave it out")
+    elif kind != "byte_level" and path is None:
+        yield Problem(f"type {kind} needs data.tokenizer.path", tuple(reversed(paths)), _tokenizer_file(kind))
+
+
+def tokenizer_merges(job: JobSections) -> Iterator[Problem]:
+    """GPT-2's tokenizer comes in two files."""
+    kind, merges = job.data.tokenizer.type, job.data.tokenizer.merges
+    paths = ("data.tokenizer.merges", "data.tokenizer.type")
+    if kind == "gpt2_bpe" and merges is None:
+        message = "type gpt2_bpe needs data.tokenizer.merges"
+        yield Problem(message, tuple(reversed(paths)), "merges: the path of merges.txt")
+    elif kind != "gpt2_bpe" and merges is not None:
+        yield Problem(f"is for type gpt2_bpe, and type is {kind}", paths, "leave it out")
 
 
 def _tokenizer_file(kind: str) -> str:
@@ -75,14 +81,23 @@ def _tokenizer_file(kind: str) -> str:
     return f"path: the path of {files[kind]}"
 
 
-def fp16_only(job: JobSections) -> Iterator[Problem]:
-    """Loss scaling is for fp16."""
-    precision = job.precision
-    for name in _FP16_FIELDS:
-        value = getattr(precision, name)
-        if precision.dtype != "fp16" and value != PrecisionSpec.model_fields[name].default:
-            message = f"is for dtype: fp16, and dtype is {precision.dtype}"
-            yield Problem(message, (f"precision.{name}", "precision.dtype"), "leave it out")
+def _fp16_only(name: str) -> Rule:
+    default = PrecisionSpec.model_fields[name].default
+
+    def rule(job: JobSections) -> Iterator[Problem]:
+        dtype = job.precision.dtype
+        if dtype != "fp16" and getattr(job.precision, name) != default:
+            paths = (f"precision.{name}", "precision.dtype")
+            yield Problem(f"is for dtype: fp16, and dtype is {dtype}", paths, "leave it out")
+
+    return rule
+
+
+fp16_only = tuple(
+    _fp16_only(name)
+    for name in ("loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
+)
+"""Loss scaling is for fp16."""
 
 
 def loss_scales(job: JobSections) -> Iterator[Problem]:
@@ -93,14 +108,16 @@ def loss_scales(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("precision.min_loss_scale", "precision.initial_loss_scale"), "start at it or above")
 
 
-def cpu(job: JobSections) -> Iterator[Problem]:
-    """What the CPU cannot do."""
-    if job.runtime.device != "cpu":
-        return
-    if job.precision.dtype == "fp16":
+def fp16_on_cpu(job: JobSections) -> Iterator[Problem]:
+    """The CPU has no fp16 training."""
+    if job.runtime.device == "cpu" and job.precision.dtype == "fp16":
         message = "fp16 needs a GPU, and runtime.device is cpu"
         yield Problem(message, ("precision.dtype", "runtime.device"), "write fp32 or bf16")
-    if job.runtime.layers == "transformer_engine":
+
+
+def transformer_engine_on_cpu(job: JobSections) -> Iterator[Problem]:
+    """Transformer Engine is for GPUs."""
+    if job.runtime.device == "cpu" and job.runtime.layers == "transformer_engine":
         message = "Transformer Engine needs a GPU, and runtime.device is cpu"
         yield Problem(message, ("runtime.layers", "runtime.device"), "write torch or auto")
 
@@ -167,12 +184,15 @@ def _shares(job: JobSections) -> list[float]:
 
 RULES = (
     training_data,
+    random_tokens_alone,
     random_vocabulary,
     training_split,
-    tokenizer,
-    fp16_only,
+    tokenizer_path,
+    tokenizer_merges,
+    *fp16_only,
     loss_scales,
-    cpu,
+    fp16_on_cpu,
+    transformer_engine_on_cpu,
     save_interval,
     kept_checkpoints,
     validation_data,

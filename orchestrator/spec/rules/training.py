@@ -116,12 +116,16 @@ def _at_most_one(values: Mapping[str, float | None], what: str) -> Iterator[Prob
         yield Problem(f"{what} is written more than once: {listed}", tuple(reversed(written)), "keep one of them")
 
 
+def warmup_is_part_of_decay(job: JobSections) -> Iterator[Problem]:
+    """A warm-up written as a part of the decay leaves some of it."""
+    fraction = job.schedule.lr_warmup_fraction
+    if fraction is not None and fraction >= 1.0:
+        message = f"the warm-up must be shorter than the decay: a part of {fraction:g} is all of it"
+        yield Problem(message, ("schedule.lr_warmup_fraction",), "write less than 1")
+
+
 def warmup_below_decay(job: JobSections) -> Iterator[Problem]:
     """The warm-up ends before the decay does."""
-    schedule = job.schedule
-    if schedule.lr_warmup_fraction is not None and schedule.lr_warmup_fraction >= 1.0:
-        message = f"the warm-up must be shorter than the decay: a part of {schedule.lr_warmup_fraction:g} is all of it"
-        yield Problem(message, ("schedule.lr_warmup_fraction",), "write less than 1")
     name, warmup = _warmup(job)
     if warmup is None:
         return
@@ -161,11 +165,16 @@ def _decay(job: JobSections) -> tuple[str, int, bool]:
     raise Unavailable("length of training")
 
 
-def learning_rates(job: JobSections) -> Iterator[Problem]:
-    """The peak is the highest learning rate."""
-    lr, floor, start = job.optimizer.lr, job.optimizer.min_lr, job.schedule.lr_warmup_init
+def lowest_learning_rate(job: JobSections) -> Iterator[Problem]:
+    """The decay goes down."""
+    lr, floor = job.optimizer.lr, job.optimizer.min_lr
     if floor > lr:
         yield Problem(f"min_lr {floor:g} > lr {lr:g}", ("optimizer.min_lr", "optimizer.lr"), f"at most {lr:g}")
+
+
+def first_learning_rate(job: JobSections) -> Iterator[Problem]:
+    """The warm-up goes up."""
+    lr, start = job.optimizer.lr, job.schedule.lr_warmup_init
     if start > lr:
         message = f"lr_warmup_init {start:g} > lr {lr:g}"
         yield Problem(message, ("schedule.lr_warmup_init", "optimizer.lr"), f"at most {lr:g}")
@@ -177,6 +186,8 @@ RULES = (
     rampup_passes,
     length,
     warmup_and_decay_written_once,
+    warmup_is_part_of_decay,
     warmup_below_decay,
-    learning_rates,
+    lowest_learning_rate,
+    first_learning_rate,
 )

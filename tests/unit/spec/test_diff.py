@@ -1,0 +1,110 @@
+"""What a changed spec means for a run that goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.spec.diff import TABLE, diff_jobs, judgement
+from orchestrator.spec.shape import leaf_paths
+
+
+def kinds(old: Any, new: Any) -> dict[str, str]:
+    return {change.path: change.kind for change in diff_jobs(old, new)}
+
+
+def test_every_field_is_in_the_table() -> None:
+    for path in leaf_paths():
+        judgement(path)
+
+
+def test_the_table_has_no_other_entries() -> None:
+    paths = set(leaf_paths())
+    sections = {path.partition(".")[0] + ".*" for path in paths}
+    assert set(TABLE) <= paths | sections
+
+
+def test_equal_jobs(small: Any) -> None:
+    assert diff_jobs(small.job(), small.job()) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("optimizer.lr=2e-3", {"optimizer.lr": "trajectory"}),
+        ("schedule.train_iters=200", {"schedule.train_iters": "trajectory"}),
+        ("data.blend=[other]", {"data.blend": "trajectory"}),
+        ("data.seed=1", {"data.seed": "trajectory"}),
+        ("data.validation=[other]", {"data.validation": "safe"}),
+        (
+            "data.tokenizer={type: sentencepiece, path: m}",
+            {"data.tokenizer.type": "forbidden", "data.tokenizer.path": "forbidden"},
+        ),
+        ("precision.dtype=fp32", {"precision.dtype": "trajectory"}),
+        ("batch.global_batch_size=16", {"batch.global_batch_size": "trajectory"}),
+        ("batch.micro_batch_size=4", {"batch.micro_batch_size": "safe"}),
+        ("batch.num_micro_batches=4", {"batch.num_micro_batches": "safe"}),
+        (
+            "batch.rampup_batch_size=[2, 2, 100]",
+            dict.fromkeys(
+                [
+                    "batch.rampup_batch_size.start_global_batch_size",
+                    "batch.rampup_batch_size.increment",
+                    "batch.rampup_batch_size.samples",
+                ],
+                "trajectory",
+            ),
+        ),
+        ("model.num_layers=8", {"model.num_layers": "forbidden"}),
+        ("model.vocab_size=1000", {"model.vocab_size": "forbidden"}),
+        ("model.ffn_hidden_size=512", {"model.ffn_hidden_size": "safe"}),
+        ("model.ffn_hidden_size=256", {"model.ffn_hidden_size": "forbidden"}),
+        ("model.seq_length=64", {"model.seq_length": "trajectory"}),
+        ("model.hidden_dropout=0.1", {"model.hidden_dropout": "trajectory"}),
+        ("parallelism.tensor_model_parallel_size=2", {"parallelism.tensor_model_parallel_size": "safe"}),
+        ("parallelism.data_parallel_size=2", {"parallelism.data_parallel_size": "safe"}),
+        ("runtime.seed=2", {"runtime.seed": "safe"}),
+        ("launch.env.A=b", {"launch.env": "safe"}),
+        ("checkpoint.save_interval=5", {"checkpoint.save_interval": "safe"}),
+        ("tracking.tags.a=b", {"tracking.tags": "safe"}),
+    ],
+)
+def test_one_change(small: Any, override: str, expected: dict[str, str]) -> None:
+    assert kinds(small.job(), small.job(override)) == expected
+
+
+def test_more_replicas_of_as_many_micro_batches_are_another_batch(small: Any) -> None:
+    written = ("batch.global_batch_size=null", "batch.num_micro_batches=4")
+    changes = diff_jobs(small.job(*written), small.job(*written, "parallelism.data_parallel_size=2"))
+    assert {change.path: (change.kind, change.old, change.new) for change in changes} == {
+        "parallelism.data_parallel_size": ("safe", None, 2),
+        "batch.global_batch_size": ("trajectory", 8, 16),
+    }
+
+
+def test_the_distributed_optimizer_in_fp32(small: Any) -> None:
+    off = "parallelism.use_distributed_optimizer=false"
+    assert kinds(small.job(), small.job(off)) == {"parallelism.use_distributed_optimizer": "safe"}
+    fp32 = "precision.dtype=fp32"
+    assert kinds(small.job(fp32), small.job(fp32, off)) == {"parallelism.use_distributed_optimizer": "forbidden"}
+
+
+def test_learned_positions_have_a_length(small: Any) -> None:
+    learned = "model.position_embedding_type=learned_absolute"
+    assert kinds(small.job(learned), small.job(learned, "model.seq_length=64")) == {"model.seq_length": "forbidden"}
+    assert kinds(small.job(learned), small.job(learned, "model.max_position_embeddings=128")) == {
+        "model.max_position_embeddings": "safe"
+    }
+
+
+def test_the_seed_counts_where_there_is_dropout(small: Any) -> None:
+    dropout = "model.hidden_dropout=0.1"
+    assert kinds(small.job(dropout), small.job(dropout, "runtime.seed=2")) == {"runtime.seed": "trajectory"}
+
+
+def test_changes_hold_plain_values(small: Any) -> None:
+    (change,) = diff_jobs(small.job(), small.job("data.blend=[0.5, a, 0.5, b]"))
+    assert change.old == [{"path": "corpus", "weight": 1.0}]
+    assert change.new == [{"path": "a", "weight": 0.5}, {"path": "b", "weight": 0.5}]
+    assert change.reason

@@ -1,0 +1,60 @@
+"""What a person may have meant."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.shape import fields_of, sections, shape_at
+from orchestrator.spec.suggestions import closest, edit_distance, suggest
+
+
+@pytest.mark.parametrize("name", FOREIGN_NAMES)
+def test_every_foreign_name_leads_to_a_field(name: str) -> None:
+    _, paths = suggest(name, (), ["name", "model"])
+    assert paths
+    for path in paths:
+        assert shape_at(tuple(path.split("."))) is not None, path
+
+
+def test_no_foreign_name_is_a_name_of_ours() -> None:
+    ours = {name for section in sections().values() for name in fields_of(section)}
+    assert ours & set(FOREIGN_NAMES) == set()
+    assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in FOREIGN_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "expected"),
+    [
+        ("tp", ("parallelism",), "parallelism.tensor_model_parallel_size"),
+        ("TP", ("parallelism",), "parallelism.tensor_model_parallel_size"),
+        ("tensor-model-parallel-size", ("parallelism",), "parallelism.tensor_model_parallel_size"),
+        ("--num-layers", ("model",), "model.num_layers"),
+        ("numLayers", ("model",), "model.num_layers"),
+        ("hidden", ("optimizer",), None),
+        ("lr", (), "optimizer.lr"),
+        ("lerning_rate", (), None),
+        ("tokenizer", (), "data.tokenizer"),
+        ("save_intervall", ("checkpoint",), "checkpoint.save_interval"),
+        ("save_intervall", ("runtime",), "checkpoint.save_interval"),
+        ("x" * 1000, (), None),
+    ],
+)
+def test_suggestion(key: str, place: tuple[str, ...], expected: str | None) -> None:
+    section = sections()[place]
+    _, paths = suggest(key, place, list(fields_of(section)))
+    assert paths == ([expected] if expected else [])
+
+
+def test_edit_distance() -> None:
+    assert edit_distance("kitten", "sitting", 5) == 3
+    assert edit_distance("ab", "ba", 3) == 1, "neighbours swapped are one slip"
+    assert edit_distance("abc", "abc", 0) == 0
+    assert edit_distance("abcdef", "uvwxyz", 2) == 3, "more than the limit is all that is said"
+
+
+def test_closest_first() -> None:
+    assert closest("bf61", ["fp32", "bf16", "fp16"]) == ["bf16"]
+    assert closest("nothing", ["fp32", "bf16"]) == []
