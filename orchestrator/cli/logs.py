@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Annotated
 
@@ -14,10 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.states import status_of
-from orchestrator.launch.watch import LineWatcher
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
-from orchestrator.spec.loading import load_resolved
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -33,7 +29,7 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the logs of a run: the launcher's and every rank's, each line after its rank. `-f` adds the progress.
+    """Print the logs of a run: the launcher's and every rank's, each line after its rank.
 
     \b
     Example:
@@ -47,7 +43,7 @@ def command(
     if as_json:
         print_json([{"log": log, "line": line} for log, line in follower.poll()])
     elif follow:
-        _follow(run, follower, with_progress=rank is None)
+        _follow(run, follower, rank)
     else:
         _print(follower, rank)
 
@@ -57,16 +53,12 @@ def _print(follower: LogFollower, rank: int | None) -> None:
         typer.echo(line if rank is not None else f"[{log}] {line}")
 
 
-def _follow(run: RunDir, follower: LogFollower, with_progress: bool) -> None:
+def _follow(run: RunDir, follower: LogFollower, rank: int | None) -> None:
     """Print until the run has completed; one that stopped may be continued, so it is waited for."""
-    rank = None if with_progress else 0
-    progress = LineWatcher(run, BatchSchedule.of(load_resolved(run.resolved())).train_iters, sys.stdout)
     waiting = False
     looked = 0.0
     while True:
         _print(follower, rank)
-        if with_progress:
-            progress.poll()
         if time.monotonic() - looked > _SECONDS_BETWEEN_LOOKS:
             looked = time.monotonic()
             status = status_of(run)

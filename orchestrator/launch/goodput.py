@@ -39,6 +39,8 @@ def goodput_of(run: RunDir, *, is_live: bool) -> Goodput:
     repeated = 0
     for metric in MetricTail(run.metrics_file).poll():
         times.append(metric.time)
+        if "train/loss" not in metric.values:
+            continue  # an evaluation
         previous = kept[-1][0] if kept else 0
         while kept and kept[-1][0] >= metric.iteration:
             kept.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Snapshot:
             return None
         return (self.total - self.iteration) * sum(self.step_seconds) / len(self.step_seconds)
 
-    def parts(self) -> list[str]:
+    def parts(self, *, with_validation: bool) -> list[str]:
         """What is worth showing of the last step."""
         shown = [
             f"{label} {form(self.values[key])}{unit}".strip() for key, label, form, unit in _SHOWN if key in self.values
@@ -173,14 +174,18 @@ class LineWatcher(Follower):
         print(message, file=self._out, flush=True)
 
     def show(self, metric: Metric) -> None:
+        where = f"iteration {metric.iteration}/{self.snapshot.total}"
+        if "validation/loss" in metric.values:
+            perplexity = metric.values.get("validation/perplexity", math.nan)
+            self.say(f"{where}  validation loss {metric.values['validation/loss']:.4f}  perplexity {perplexity:.2f}")
         now = time.monotonic()
-        worth_it = metric.iteration >= self.snapshot.total or "validation/loss" in metric.values
-        if not worth_it and now - self._last < self._pause:
+        is_last = metric.iteration >= self.snapshot.total
+        if "train/loss" not in metric.values or (not is_last and now - self._last < self._pause):
             return
         self._last = now
         eta = self.snapshot.eta
         left = [f"{duration(eta)} left"] if eta is not None else []
-        self.say("  ".join([f"iteration {metric.iteration}/{self.snapshot.total}", *self.snapshot.parts(), *left]))
+        self.say("  ".join([where, *self.snapshot.parts(with_validation=False), *left]))
 
 
 class _Remaining(ProgressColumn):
@@ -217,7 +222,7 @@ class TerminalWatcher(Follower):
             self._task,
             description="training",
             completed=snapshot.iteration,
-            shown="  ".join(snapshot.parts()),
+            shown="  ".join(snapshot.parts(with_validation=True)),
             eta=snapshot.eta,
         )
 
