@@ -124,8 +124,8 @@ def render_problem(problem: Problem) -> str:
 
 def _window(text: str, caret: int) -> tuple[str, int]:
     """The part of a line around the caret that fits a terminal, with nothing in it that could move the cursor."""
-    text = "".join(character if character.isprintable() else " " for character in text)
     start = max(0, caret - _EXCERPT_WIDTH // 2) if len(text) > _EXCERPT_WIDTH else 0
     shown = text[start : start + _EXCERPT_WIDTH]
+    shown = "".join(character if character.isprintable() else " " for character in shown)
     before, after = "…" if start else "", "…" if start + _EXCERPT_WIDTH < len(text) else ""
     return before + shown.rstrip() + after, caret - start + len(before)

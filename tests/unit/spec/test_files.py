@@ -67,9 +67,9 @@ def test_no_file() -> None:
 
 def test_ten_megabytes_are_refused_at_once() -> None:
     content = b"name: a\n" * (10_000_000 // 8)
-    start = time.perf_counter()
+    start = time.process_time()
     assert message(content) == "job.yaml: is larger than 1000 kB, which no job spec is"
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 0.5
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_ten_megabytes_are_refused_at_once() -> None:
     ids=["brackets", "braces", "dashes", "long text", "many keys", "unknown keys", "duplicates", "aliases"],
 )
 def test_a_file_made_to_hurt_is_refused_quickly(content: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert message(content)
-    assert time.perf_counter() - start < 10.0
+    assert time.process_time() - start < 5.0
 
 
 def test_every_bad_file_is_reported() -> None:
