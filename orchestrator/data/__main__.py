@@ -29,7 +29,11 @@ def run(command: str, request: Request, as_json: bool) -> int:
     if missing is not None:
         raise MissingDependency(f"data {command} needs {missing}: pip install 'megatron-orchestrator[train]'")
     if isinstance(request, TokenizeRequest):
-        return _tokenize(request, as_json)
+        try:
+            return _tokenize(request, as_json)
+        except KeyboardInterrupt:
+            print("interrupted; finished shards are kept: run the same command again to go on", file=sys.stderr)
+            return 130
     if isinstance(request, TrainTokenizerRequest):
         size = train_tokenizer(request)
         _print(as_json, f"wrote {request.output}: {size} tokens", output=str(request.output), vocab_size=size)
@@ -84,9 +88,6 @@ def main() -> int:
         else:
             print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; finished shards are kept: run the same command again to go on", file=sys.stderr)
-        return 130
     return 0
 
 

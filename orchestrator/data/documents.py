@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.data.sources import Block
 
-_BLANK_LINES = re.compile(rb"\n[ \t\r]*(?:\n[ \t\r]*)+")
+_BLANK_LINES = re.compile(rb"(?:\A|\n)(?:[^\S\n]*\n)+")
 
 
 @dataclass(frozen=True)

@@ -179,13 +179,16 @@ def _read_bytes(
 
 def _whole_records(stream: IO[bytes], kind: Kind, size: int) -> bytes:
     """At least `size` bytes where there are so many, up to the end of a line or paragraph."""
-    parts = [stream.read(size)]
-    if not parts[0]:
+    content = stream.read(size)
+    if not content:
         return b""
-    parts.append(stream.readline())
-    while kind == "paragraph" and parts[-1].strip():
-        parts.append(stream.readline())
-    return b"".join(parts)
+    content += stream.readline()
+    if kind != "paragraph":
+        return content
+    lines = [content[content.rfind(b"\n", 0, -1) + 1 :]]
+    while lines[-1].strip():
+        lines.append(stream.readline())
+    return content + b"".join(lines[1:])
 
 
 def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.data.__main__ import run
+from orchestrator.data.manifest import manifest_path
+from orchestrator.data.request import TrainTokenizerRequest
+from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.errors import UserError
+from orchestrator.spec.data import TokenizerSpec
+
+
+def write_lines(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def test_from_text_to_shown_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "x.jsonl", ["def first(): pass", "-- second"] * 50)
+    assert main(["data", "train-tokenizer", "x.jsonl", "--output", "t.json", "--vocab-size", "300"]) == 0
+    arguments = ["--tokenizer-type", "huggingface", "--tokenizer-path", "t.json", "--append-eod", "--workers", "1"]
+    assert main(["data", "tokenize", "x.jsonl", "--output-prefix", "out/x", *arguments]) == 0
+    assert "wrote out/x: 100 documents" in capfd.readouterr().out
+    monkeypatch.chdir("/")  # the tokenizer is found from any folder
+    assert main(["data", "inspect", str(tmp_path / "out/x"), "--show", "2"]) == 0
+    shown = capfd.readouterr().out
+    assert "--- document 0\ndef first(): pass<|endoftext|>\n--- document 1\n-- second<|endoftext|>\n" in shown
+
+
+def test_json(tmp_path: Path, capfd: pytest.CaptureFixture[str], tokenize: Any, corpus: Path) -> None:
+    prefix = tokenize(corpus)
+    capfd.readouterr()
+    assert main(["data", "inspect", str(prefix), "--json"]) == 0
+    described = json.loads(capfd.readouterr().out)
+    assert (described["documents"], described["dtype"]) == (300, "uint16")
+    assert described["manifest"]["tokenizer"]["type"] == "byte_level"
+    assert main(["data", "inspect", str(prefix), "--show", "1", "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["shown"]) == 1
+    assert main(["data", "tokenize", str(corpus), "--output-prefix", str(tmp_path / "j"), "--json"]) == 0
+    written = json.loads(capfd.readouterr().out)
+    assert written["datasets"][0]["documents"] == 300
+    assert main(["data", "tokenize", str(corpus), "--output-prefix", str(tmp_path / "j"), "--json"]) == 2
+    failed = json.loads(capfd.readouterr().out)
+    assert (failed["error"], failed["exit_code"]) == ("UserError", 2)
+    assert "exists already" in failed["message"]
+
+
+@pytest.mark.parametrize("command", ["tokenize", "train-tokenizer", "inspect"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", command, "--help"]) == 0
+    assert f"Example: orchestrator data {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_wrong_usage_is_exit_code_2(program: Any) -> None:
+    assert program("tokenize", "x").returncode == 2
+    assert program("tokenize", "x", "--output-prefix", "y", "--workers", "0").returncode == 2
+    assert program("train-tokenizer", "x", "--output", "y", "--vocab-size", "100").returncode == 2
+
+
+def test_input_that_looks_like_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "-x.jsonl", ["text"])
+    assert main(["data", "tokenize", "--output-prefix", "-y", "--", "-x.jsonl"]) == 0
+    assert (tmp_path / "-y.idx").exists()
+
+
+@pytest.mark.parametrize("module", ["numpy", "tokenizers"])
+def test_missing_library_is_one_line(tmp_path: Path, module: str) -> None:
+    write_lines(tmp_path / "x.jsonl", ["text"])
+    code = (
+        f"import sys, runpy; sys.modules[{module!r}] = None; runpy.run_module('orchestrator.data', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, "tokenize", "x.jsonl", "--output-prefix", "y"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    message = f"error: data tokenize needs {module}: pip install 'megatron-orchestrator[train]'\n"
+    assert result.stderr == message
+
+
+class TestTrainTokenizer:
+    def test_is_a_tokenizer(self, bpe: Path) -> None:
+        tokenizer = load_tokenizer(TokenizerSpec(type="huggingface", path=str(bpe)))
+        assert (tokenizer.vocab_size, tokenizer.eod) == (400, 0)
+        text = "def naïve():\n\treturn 東京 — \x00"
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    def test_same_text_gives_the_same_tokenizer(self, bpe: Path, corpus: Path, tmp_path: Path) -> None:
+        request = TrainTokenizerRequest(inputs=(corpus,), output=tmp_path / "again.json", vocab_size=400)
+        run("train-tokenizer", request, as_json=False)
+        assert (tmp_path / "again.json").read_bytes() == bpe.read_bytes()
+
+    def test_refusals(self, tmp_path: Path, corpus: Path) -> None:
+        def train(**options: Any) -> None:
+            settings = {"inputs": (corpus,), "output": tmp_path / "t.json", "vocab_size": 300, **options}
+            run("train-tokenizer", TrainTokenizerRequest(**settings), as_json=False)
+
+        bad = tmp_path / "bad.jsonl"
+        bad.write_text('{"text": "a"}\nnot json\n')
+        with pytest.raises(UserError, match=r"bad\.jsonl:2: not valid JSON"):
+            train(inputs=(bad,))
+        train(inputs=(bad,), on_error="skip")
+        with pytest.raises(UserError, match="exists already"):
+            train()
+        train(overwrite=True)
+        with pytest.raises(UserError, match="is a folder; write a file name"):
+            train(output=tmp_path)
+        (tmp_path / "empty.txt").write_text("")
+        with pytest.raises(UserError, match="the input holds no text"):
+            train(inputs=(tmp_path / "empty.txt",), output=tmp_path / "none.json")
+        assert not (tmp_path / "none.json").exists()
+
+
+class TestInspect:
+    def test_without_a_manifest(self, tokenize: Any, corpus: Path, program: Any) -> None:
+        prefix = tokenize(corpus)
+        manifest_path(prefix).unlink()
+        result = program("inspect", prefix)
+        assert result.returncode == 0
+        assert "none: made by another tool" in result.stdout
+        result = program("inspect", prefix, "--show", "1")
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+        assert "say which tokenizer made it with --tokenizer-type" in result.stderr
+        result = program("inspect", prefix, "--show", "1", "--tokenizer-type", "byte_level")
+        assert result.stdout.endswith("end 0\n")
+
+    def test_with_the_wrong_tokenizer(self, tokenize: Any, corpus: Path, program: Any, bpe: Path) -> None:
+        prefix = tokenize(corpus, tokenizer_type="huggingface", tokenizer_path=str(bpe))
+        result = program("inspect", prefix, "--show", "9", "--tokenizer-type", "byte_level")
+        assert result.returncode == 2
+        assert "it was made with another one" in result.stderr
+
+    def test_damaged_manifest(self, tokenize: Any, corpus: Path, program: Any) -> None:
+        prefix = tokenize(corpus)
+        manifest_path(prefix).write_text("{}")
+        result = program("inspect", prefix)
+        assert result.returncode == 1
+        assert "is damaged or not a manifest" in result.stderr
+        assert "Traceback" not in result.stderr
