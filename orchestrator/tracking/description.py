@@ -161,7 +161,7 @@ def _tags(
 ) -> dict[str, str]:
     own: dict[str, Any] = dict(exit_tags)
     own["config_hash"] = _config_hash(spec)
-    own["code_commit"] = next((event["commit"] for event in reversed(events) if event.get("commit")), None)
+    own["code_commit"] = next((event["commit"] for event in reversed(events) if event.get("commit")), _commit(run))
     own["host"] = next((event["host"] for event in reversed(events) if "host" in event), None)
     own["resumes"] = sum(event.get("event") == "resumed" for event in events)
     own["latest_checkpoint"] = checkpoints[-1]["path"] if checkpoints else None
@@ -170,6 +170,16 @@ def _tags(
     if own["code_commit"]:
         tags["mlflow.source.git.commit"] = str(own["code_commit"]).removesuffix("+changes")
     return tags | {RUN_ID_TAG: run.run_id, RUN_DIR_TAG: str(run.path)}
+
+
+def _commit(run: RunDir) -> str | None:
+    """Commit of the folder that the run was created in, else of the package, as code.json has them in this order."""
+    repositories = _read_object(run.path / "code.json").get("repositories")
+    match repositories:
+        case [{"commit": str(commit), **rest}, *_]:
+            return commit + ("+changes" if rest.get("dirty") else "")
+        case _:
+            return None
 
 
 def _checkpoints(run: RunDir, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

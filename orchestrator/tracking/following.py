@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -12,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
 
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.tracking.cursor import read_cursor
@@ -41,8 +41,8 @@ class Follower:
 
     def follow(self) -> int:
         """Returns 0 when everything was sent."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # meant for the ranks, which may still save: what counts is their end
         os.nice(10)  # the ranks come first
         if not read_target(self._run).enabled:
             return 0
@@ -90,9 +90,6 @@ class Follower:
         self._say_what_is_left()
         os._exit(1)  # the main thread may be waiting for a server that never answers
 
-    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
-        self._finish.set()
-
     def _say_what_is_left(self) -> None:
         cursor = read_cursor(self._run)
         size = self._run.metrics_file.stat().st_size if self._run.metrics_file.exists() else 0
@@ -112,8 +109,8 @@ class Follower:
             write_atomically(path, content)
 
     def _log(self, message: str) -> None:
-        self._run.logs.mkdir(exist_ok=True)
-        with open(self._run.logs / LOG_NAME, "a") as file:
+        # A full disk must not end the follower: it sends again once there is room.
+        with contextlib.suppress(OSError), open(self._run.logs / LOG_NAME, "a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
 

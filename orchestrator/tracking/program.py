@@ -47,10 +47,10 @@ def send_once(runs: list[RunDir]) -> int:
     code = 0
     unreachable: dict[str | None, str] = {}
     for run in runs:
-        _enter_runs_folder(run)
         sender = Sender(run)
         state, message, uri = "sent", "", None
         try:
+            _enter_runs_folder(run)
             target = read_target(run)
             uri = target.uri
             if not target.enabled:

@@ -54,7 +54,7 @@ def make_run(runs_dir: Path, run_id: str = "0a1b2c3d", *, tracking: Mapping[str,
     (run.path / "code.json").write_text(json.dumps({"version": "0.1", "repositories": [repository]}))
     (run.path / "code.diff").write_bytes(b"# /x\n+caf\xe9\n")
     run.append_event("created", run_id=run_id)
-    run.append_event("launched", launch_id="l1", host="node7", commit="c0ffee+changes")
+    run.append_event("launched", launch_id="l1", host="node7")
     run.append_event("started", launch_id="l1", token=1, iteration=0)
     return run
 

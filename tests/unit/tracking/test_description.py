@@ -85,6 +85,18 @@ def test_parameters_are_those_of_the_first_start_and_of_the_newest(run: RunDir) 
     assert description.current_params["optimizer.lr"] == "0.5"
 
 
+def test_the_commit_is_that_of_the_newest_launch(run: RunDir) -> None:
+    assert describe(run).tags["orchestrator.code_commit"] == "c0ffee+changes"
+    assert describe(run).tags["mlflow.source.git.commit"] == "c0ffee"
+    run.append_event("launched", launch_id="l2", host="node8", commit="beef")
+    assert describe(run).tags["orchestrator.code_commit"] == "beef"
+    assert describe(run).tags["orchestrator.host"] == "node8"
+    (run.path / "events.jsonl").unlink()
+    for content in ("{", '{"repositories": []}', '{"repositories": [3]}'):
+        (run.path / "code.json").write_text(content)
+        assert describe(run).tags["orchestrator.code_commit"] == ""
+
+
 def test_checkpoints_are_listed_once_with_whether_they_are_kept(run: RunDir) -> None:
     for iteration in (20, 10, 20):
         run.append_event("checkpoint_saved", iteration=iteration, seconds=1.0, bytes=5)

@@ -43,7 +43,8 @@ def test_a_run_is_sent_as_it_goes_on_and_ends_as_it_ends(tmp_path: Path, store_i
     wait_for(lambda: any(losses(each) for each in stored_runs(store_in)))
     assert only_run(store_in).status == "RUNNING"
     assert only_run(store_in).params["environment.python"] == ".".join(map(str, sys.version_info[:3]))
-    os.kill(follower.pid, signal.SIGINT)  # Ctrl-C is for the ranks
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to a whole job; the ranks still save and measure
+        os.kill(follower.pid, number)
     log_steps(run, range(4, 7))
     assert finish_follower(follower, cause="completed")
     stored = only_run(store_in)
@@ -84,6 +85,7 @@ def is_gone(pid: int) -> bool:
     return Process.from_record({**Process.current().to_record(), "pid": pid, "started": None}).is_dead
 
 
+@pytest.mark.slow(reason="starts a real MLflow server twice")
 def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept(
     tmp_path: Path, mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

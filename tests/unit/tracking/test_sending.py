@@ -9,6 +9,8 @@ import sqlite3
 import sys
 from pathlib import Path
 
+import pytest
+
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 from tests.unit.tracking.conftest import (
@@ -24,6 +26,7 @@ from tests.unit.tracking.conftest import (
 )
 
 
+@pytest.mark.slow(reason="three sendings, each the start of an MLflow process")
 def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_store: Path) -> None:
     runs_dir = tmp_path / "runs with blanks"
     database = runs_dir / "mlflow.db"
@@ -100,6 +103,7 @@ def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_st
     assert not list(runs_dir.glob(".mlflow*"))
 
 
+@pytest.mark.slow(reason="several processes make the dozens of tables of a store at once")
 def test_several_processes_share_a_store_that_none_of_them_found(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, f"0000000{number}") for number in range(2)]
     for run in runs:
@@ -136,32 +140,34 @@ def test_a_moved_run_goes_on_and_a_copied_one_is_another(tmp_path: Path, empty_s
     assert stored[first.run_id].tags["orchestrator.run_dir"] == str(moved.path)
 
 
-def test_what_is_not_sent_is_said_for_each_run(tmp_path: Path, empty_store: Path) -> None:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    deleted, broken, off, fine = (make_run(tmp_path, f"0000000{n}", tracking={"mlflow": n != 2}) for n in range(4))
+def test_each_run_is_sent_or_it_is_said_why_not(tmp_path: Path, store_in: Path) -> None:
+    deleted, broken = (make_run(tmp_path, f"0000000{n}") for n in range(2))
+    off = make_run(tmp_path, "00000002", tracking={"mlflow": False})
+    fine = make_run(tmp_path, "00000003")
+    tracking = {"tags": {"../a:b": "x" * 9000}, "experiment": "it's / ours"}
+    variables = {f"VARIABLE_{n}": "1" for n in range(250)}
+    write_spec(fine, {**SPEC, "tracking": tracking, "notes": "n" * 7000, "env": variables})
+    values = {"../up": 1.0, "/abs//olute/": 2.0, "validation/c++ & wiki/loss": 3.0, "": 4.0, "k" * 400: 5.0}
+    MetricLog(fine, lambda: None).append(1, 8, 1024, {**values, **{f"source-{n}": 1.0 for n in range(2500)}})
     assert once(deleted)[0] == 0
-    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+    with sqlite3.connect(store_in) as connection:
         connection.execute("update runs set lifecycle_stage = 'deleted'")
     connection.close()
     broken.resolved().write_text("{")
+    gone = RunDir(tmp_path / "none" / "gone" / "00000009")
 
-    code, records = once(deleted, broken, off, fine)
+    code, records = once(deleted, broken, off, gone, fine)
     assert code == 1
-    assert [record["state"] for record in records] == ["failed", "failed", "off", "sent"]
+    assert [record["state"] for record in records] == ["failed", "failed", "off", "failed", "sent"]
     assert "was deleted there; restore" in records[0]["message"]
     assert records[1]["message"] == f"{broken.resolved()} cannot be read as a resolved spec"
-    assert [stored.name for stored in stored_runs(tmp_path / "mlflow.db")] == [deleted.run_id, fine.run_id]
+    assert "No such file" in records[3]["message"]
 
-
-def test_odd_names_and_long_values_reach_the_store(tmp_path: Path, empty_store: Path) -> None:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    run = make_run(tmp_path, tracking={"tags": {"../a:b": "x" * 9000}, "experiment": "it's / ours"})
-    write_spec(run, {**SPEC, "notes": "n" * 7000, "env": {f"VARIABLE_{n}": "1" for n in range(250)}})
-    values = {"../up": 1.0, "/abs//olute/": 2.0, "validation/c++ & wiki/loss": 3.0, "": 4.0, "k" * 400: 5.0}
-    MetricLog(run, lambda: None).append(1, 8, 1024, {**values, **{f"source-{n}": 1.0 for n in range(2500)}})
-    assert once(run)[1][0]["state"] == "sent"
-    [stored] = stored_runs(tmp_path / "mlflow.db")
-    assert len(stored.metrics) == 2500 + 5 + 2
+    # Names and lengths that MLflow would refuse are made such that it takes them.
+    _, stored = stored_runs(store_in)
+    assert (stored.name, stored.experiment) == (fine.run_id, "it's / ours")
+    assert len(stored.metrics) == len(values) + 2500 + 2
     assert stored.metrics["validation/c__ _ wiki/loss"] == [(1, 3.0)]
     assert stored.params["notes"] == "n" * 5999 + "…"
-    assert len(stored.params) > 250
+    assert stored.params["env.VARIABLE_249"] == "1"
+    assert stored.tags["_/a_b"] == "x" * 7999 + "…"
