@@ -13,6 +13,8 @@ from orchestrator.errors import UserError
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBgGtT]?)", re.ASCII)
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_NOT_TEXT = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""Control characters but tab and line feed, halves of surrogate pairs, and what else no YAML or JSON file carries."""
 _ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 
 MAX_SIZE = 2**31 - 1
@@ -129,10 +131,8 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(refuse_bool)]
 
 
 def _check_text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("holds a NUL character, which no path or variable can")
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("holds half of a surrogate pair, which is not text")
+    if match := _NOT_TEXT.search(text):
+        raise ValueError(f"holds the character U+{ord(match.group()):04X}, which is not text")
     return text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.precision import PrecisionSpec
-from orchestrator.spec.rules.base import Rule, nearest_multiples
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
 
 _OWNED = re.compile(
@@ -134,14 +134,12 @@ def save_interval(job: JobSections) -> Iterator[Problem]:
 
 
 def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
-    """Checkpoints to keep for good are among those that are written."""
+    """Only saving at fixed steps meets the multiples that are kept for good."""
     checkpoint = job.checkpoint
-    keep, interval = checkpoint.keep_every, checkpoint.save_interval
-    if keep is None or interval is None or checkpoint.save_seconds is not None:
-        return
-    if keep % interval:
-        message = f"keep_every / save_interval must be whole: {keep} / {interval} = {keep / interval:.4g}"
-        hint = f"nearest keep_every: {nearest_multiples(interval, keep)}"
+    if checkpoint.keep_every is not None and checkpoint.save_interval is None:
+        every = checkpoint.keep_every
+        message = f"keeps the checkpoints of steps {every}, {2 * every}, …, and without save_interval there are none"
+        hint = f"write a save_interval that divides {every}"
         yield Problem(message, ("checkpoint.keep_every", "checkpoint.save_interval"), hint)
 
 

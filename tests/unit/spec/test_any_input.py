@@ -64,7 +64,7 @@ names = st.sampled_from([path.rpartition(".")[2] for path in PATHS]) | st.text(m
 specs = st.dictionaries(names, st.dictionaries(names, values, max_size=5) | values, max_size=8)
 small_integers = st.integers(min_value=0, max_value=24)
 
-many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def load(text: str, overrides: list[str] | None = None) -> JobSpec | None:
