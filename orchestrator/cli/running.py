@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,6 +16,7 @@ from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.causes import cause_of
 from orchestrator.launch.exits import Exit, LogMarks
 from orchestrator.launch.local import Watcher, check_startable, last_launch, launch
+from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import RUNS_DIR_VARIABLE
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.watch import watcher_for
@@ -70,7 +71,7 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
     """Train in the foreground or the background; prints what happens and returns the command's exit code."""
     wait_for_previous(run, quiet=as_json)
     if detach:
-        launch_id = start_in_background(run, job, from_scratch)
+        launch_id = start_in_background(run, job, from_scratch=from_scratch)
         if as_json:
             print_json({"run_id": run.run_id, "name": run.name, "path": str(run.path), "launch_id": launch_id})
         else:
@@ -98,7 +99,7 @@ def wait_for_previous(run: RunDir, *, quiet: bool) -> None:
         time.sleep(0.2)
 
 
-def start_in_background(run: RunDir, job: JobSpec, from_scratch: bool) -> str:
+def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module: str = RUNTIME_MODULE) -> str:
     """Start a launcher of its own session; returns the launch id. Raises JobError when it ends before it launched."""
     check_startable(run, job)
     run.logs.mkdir(exist_ok=True)
@@ -106,16 +107,20 @@ def start_in_background(run: RunDir, job: JobSpec, from_scratch: bool) -> str:
     before = _launch_id(run)
     options = ["--from-scratch"] if from_scratch else []
     with open(run.launcher_log, "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.launch", str(run.path), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "orchestrator.launch", str(run.path), "--module", module, *options],
+            os.environ,
+            setsid=True,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+            ],
         )
     deadline = time.monotonic() + _SECONDS_TO_START
     while (launch_id := _launch_id(run)) in (None, before):
-        if process.poll() is not None or time.monotonic() > deadline:
+        if os.waitpid(pid, os.WNOHANG) != (0, 0) or time.monotonic() > deadline:
             said = marks.tail(run.launcher_log).strip()
             raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
         time.sleep(0.05)

@@ -1,0 +1,9 @@
+"""An inference program that prints what it was asked: `-m fake_inference RUN_DIR …`."""
+
+import os
+import sys
+
+if os.environ["RANK"] == "0":
+    if "--prompt=fail" in sys.argv:
+        raise RuntimeError("no such tokenizer")
+    print(" ".join(sys.argv[1:]), os.environ["WORLD_SIZE"])

@@ -1,0 +1,341 @@
+"""The commands around a run, as a person types them; the training program is the fake one."""
+
+import functools
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import generate, running
+from orchestrator.cli.main import main
+from orchestrator.launch.local import launch
+from orchestrator.launch.processes import processes_of
+from orchestrator.launch.runs import all_runs, find_run
+from orchestrator.launch.states import status_of
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+MakeJob = Callable[..., JobSpec]
+Orchestrator = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def orchestrator(
+    runs_dir: Path, fake_runtime: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Orchestrator:
+    """orchestrator(*arguments) -> (exit code, standard output, standard error)."""
+    monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(runs_dir))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(running, "launch", functools.partial(launch, module=fake_runtime))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def job_file(make_job: MakeJob, tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(make_job().model_dump_json(exclude_unset=True))
+    return path
+
+
+def only_run(runs_dir: Path) -> RunDir:
+    (run,) = all_runs(runs_dir)
+    return run
+
+
+def failing_run(orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run that failed at step 12, after a checkpoint at step 10."""
+    monkeypatch.setenv("FAKE_END", "raise@12")
+    assert orchestrator("run", job_file)[0] == 1
+    monkeypatch.delenv("FAKE_END")
+    return only_run(runs_dir)
+
+
+def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+    code, out, err = orchestrator("run", job_file)
+    assert (code, err) == (0, "")
+    run = only_run(runs_dir)
+    lines = out.splitlines()
+    assert lines[0] == f"new run tiny/{run.run_id} in {run.path}"
+    assert lines[1] == "started 2 processes at iteration 0"
+    assert lines[-1].startswith(f"run tiny/{run.run_id} completed at iteration 20 of 20: loss 0.")
+    assert run.job_yaml.read_text() == job_file.read_text()
+
+    code, out, _ = orchestrator("list")
+    header = ["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"]
+    assert out.splitlines()[0].split() == header
+    assert out.splitlines()[1].split()[:4] == ["tiny", run.run_id, "completed", "20/20"]
+    assert orchestrator("list", "other")[1] == f"no runs of other in {runs_dir}\n"
+
+    code, out, _ = orchestrator("status", "tiny", "--json")
+    status = json.loads(out)
+    assert (code, status["state"], status["iteration"], status["train_iters"]) == (0, "completed", 20, 20)
+    assert status["checkpoints"] == [5, 10, 15, 20]
+    assert (status["goodput"]["launches"], status["goodput"]["steps_repeated"]) == (1, 0)
+    assert "state        completed: finished" in orchestrator("status", run.run_id[:4])[1]
+
+    _, out, _ = orchestrator("logs", "tiny")
+    assert "[1] rank 1 of 2 in launch" in out
+    assert orchestrator("logs", "tiny", "--rank", "1", "-n", "1")[1].startswith("rank 1 of 2")
+    assert orchestrator("logs", "tiny", "--rank", "7") == (
+        2,
+        "",
+        f"error: run tiny/{run.run_id} has no log of rank 7\n",
+    )
+    assert "[1] rank 1 of 2" in orchestrator("logs", "tiny", "-f")[1]  # ends by itself: the run has completed
+
+    _, out, _ = orchestrator("checkpoint", "list", "tiny")
+    assert [line.split()[0] for line in out.splitlines()] == ["ITERATION", "5", "10", "15", "20"]
+    assert len(json.loads(orchestrator("checkpoint", "list", "tiny", "--json")[1])) == 4
+
+    code, out, _ = orchestrator("cancel", "tiny")
+    assert (code, out) == (0, f"run tiny/{run.run_id} does not run: completed: finished\n")
+
+
+def test_same_spec_again_attaches_and_new_does_not(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+    assert orchestrator("run", job_file)[0] == 0
+    run = only_run(runs_dir)
+    code, out, _ = orchestrator("run", job_file)
+    assert code == 0
+    assert "has completed already, at iteration 20; nothing was started" in out
+    assert orchestrator("run", job_file, "--new")[0] == 0
+    assert [each.run_id for each in all_runs(runs_dir)] == [run.run_id, f"{run.run_id}-2"]
+
+
+def test_failed_run_says_why_and_running_it_again_continues(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "raise@12")
+    code, _, err = orchestrator("run", job_file)
+    run = only_run(runs_dir)
+    assert code == 1
+    assert err == (
+        f"error: run tiny/{run.run_id} ended at iteration 11 of 20: the training program failed: "
+        f"ValueError: the fake has a bug\n      the whole story: orchestrator logs {run.run_id}\n"
+    )
+    monkeypatch.delenv("FAKE_END")
+    code, out, _ = orchestrator("run", job_file)
+    assert code == 0
+    assert out.startswith(f"continuing run tiny/{run.run_id} in {run.path} (failed: ")
+    assert "resumed from the checkpoint of iteration 10" in out
+
+
+def test_run_as_json_prints_one_object(
+    orchestrator: Orchestrator, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "nan@12")
+    code, out, err = orchestrator("run", job_file, "--json")
+    end = json.loads(out)
+    assert (code, err, end["exit_code"], end["state"], end["cause"]) == (1, "", 1, "failed", "nan")
+    assert end["message"] == "the loss was NaN in 10 consecutive steps"
+
+
+def test_stopped_run_says_where_and_how_to_go_on(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch_fake = running.launch
+
+    def stop_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
+        return launch_fake(run, job, on_launched=lambda _: run.stop_file.write_text("{}"), **options)
+
+    monkeypatch.setattr(running, "launch", stop_at_once)
+    code, out, err = orchestrator("run", job_file)
+    run = only_run(runs_dir)
+    assert code == 1
+    assert f"run tiny/{run.run_id} stopped at iteration 0 of 20, saved" in err
+    assert f"continue with: orchestrator resume {run.run_id}" in err
+    assert "stopping at iteration 0 (stop file)" in out
+
+
+def test_held_run_is_refused(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+    assert orchestrator("run", job_file)[0] == 0
+    run = only_run(runs_dir)
+    lease = Lease.acquire(run, launch_id="x")
+    code, _, err = orchestrator("resume", "tiny", "--set", "schedule.train_iters=25", "--allow-changes")
+    assert code == 2
+    assert f"error: run {run.run_id} is held by pid {os.getpid()} on {os.uname().nodename} since" in err
+    assert len(run.resolved_generations()) == 1
+    lease.release()
+
+
+def test_resume_continues(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    code, out, _ = orchestrator("resume", "tiny")
+    assert code == 0
+    assert out.startswith(f"resuming run tiny/{run.run_id} in {run.path} (failed: the training program failed")
+    assert "resumed from the checkpoint of iteration 10" in out
+    assert status_of(run).state == "completed"
+    assert "has completed already" in orchestrator("resume", "tiny")[1]
+
+
+def test_resume_with_changes_shows_them_by_class(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+
+    code, out, err = orchestrator("resume", "tiny", "--set", "model.num_layers=4")
+    assert code == 2
+    assert "forbidden: the checkpoint would not fit\n  model.num_layers: 2 -> 4" in out
+    assert "this run cannot be continued with that spec" in err
+
+    code, out, err = orchestrator("resume", "tiny", "--set", "optimizer.lr=2e-3", "--set", "checkpoint.keep_last=9")
+    assert code == 2
+    assert "changes the trajectory" in out
+    assert "  optimizer.lr: 0.001 -> 0.002" in out
+    assert out.index("optimizer.lr") < out.index("safe\n  checkpoint.keep_last: 3 -> 9")
+    assert "add --allow-changes" in err
+    assert len(run.resolved_generations()) == 1
+
+    code, _, _ = orchestrator("resume", "tiny", "--set", "optimizer.lr=2e-3", "--allow-changes")
+    assert code == 0
+    assert json.loads((run.path / "resolved.2.json").read_text())["optimizer"]["lr"] == 2e-3
+    assert json.loads((run.path / "resolved.json").read_text())["optimizer"]["lr"] == 1e-3
+    assert "optimizer.lr=2e-3" in (run.path / "job.2.yaml").read_text()
+
+
+def test_resume_with_a_changed_file(
+    orchestrator: Orchestrator,
+    job_file: Path,
+    runs_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_job: MakeJob,
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    changed = job_file.with_name("changed.yaml")
+    changed.write_text(make_job(checkpoint__keep_last=7).model_dump_json(exclude_unset=True))
+    assert orchestrator("resume", run.run_id, changed)[0] == 0
+    assert (run.path / "job.2.yaml").read_text() == changed.read_text()
+
+
+def test_resume_that_would_lose_everything_fails(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "raise@3")
+    orchestrator("run", job_file)
+    monkeypatch.delenv("FAKE_END")
+    code, _, err = orchestrator("resume", "tiny")
+    assert code == 1
+    assert "a checkpoint is missing or damaged: no checkpoint can be read" in err
+    assert orchestrator("resume", "tiny", "--from-scratch")[0] == 0
+
+
+def test_render_prints_the_script_that_run_starts(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+    code, script, _ = orchestrator("render", job_file)
+    assert code == 0
+    assert not runs_dir.exists()
+    orchestrator("run", job_file)
+    run = only_run(runs_dir)
+    assert script == run.launch_script.read_text().replace("-m fake_runtime", "-m orchestrator.runtime")
+    assert orchestrator("render", job_file)[1] == script
+    rendered = json.loads(orchestrator("render", job_file, "--new", "--json")[1])
+    assert rendered["run_dir"] == f"{run.path}-2"
+    assert rendered["script"] == script.replace(str(run.path), f"{run.path}-2")
+
+
+def test_verify_names_what_is_damaged(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+    orchestrator("run", job_file)
+    run = only_run(runs_dir)
+    assert orchestrator("checkpoint", "verify", run.path)[0] == 0
+    (run.checkpoint(15) / "loss").write_text("x")
+    code, out, err = orchestrator("checkpoint", "verify", run.path)
+    assert code == 1
+    assert f"{run.checkpoint(15)}/loss is damaged: it has 1 bytes instead of" in err
+    assert f"{run.checkpoint(20)}: whole, 1 files" in out
+    findings = json.loads(orchestrator("checkpoint", "verify", run.checkpoint(15), "--json")[1])
+    assert findings[0]["ok"] is False
+    assert orchestrator("checkpoint", "verify", "nowhere") == (2, "", "error: nowhere is not a folder\n")
+
+
+def test_unknown_run(orchestrator: Orchestrator) -> None:
+    for command in (["status", "x"], ["logs", "x"], ["cancel", "x"], ["resume", "x"], ["checkpoint", "list", "x"]):
+        code, out, err = orchestrator(*command)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: there is no run x: ")
+
+
+def test_missing_dependency_is_one_line(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    code, _, err = orchestrator("run", job_file)
+    assert code == 2
+    assert err == (
+        "error: training needs torch and megatron-core, which this Python lacks: "
+        "pip install 'megatron-orchestrator[train]'\n"
+    )
+    assert not runs_dir.exists()
+
+
+def test_missing_data_is_told_before_a_run_is_made(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+    wanted = ("data.random_tokens=false", "data.blend=[nowhere]", "model.vocab_size=null")
+    code, _, err = orchestrator("run", job_file, *(word for each in wanted for word in ("--set", each)))
+    assert code == 2
+    assert "not on this machine: nowhere.bin and .idx" in err
+    assert not runs_dir.exists()
+
+
+def test_background_run_can_be_followed_and_cancelled(
+    orchestrator: Orchestrator,
+    make_job: MakeJob,
+    make_run: Callable[[JobSpec], RunDir],
+    fake_runtime: str,
+    until: Callable[..., None],
+    step_of: Callable[[RunDir], int],
+) -> None:
+    run = make_run(job := make_job(schedule__train_iters=2000, launch__env={"FAKE_STEP_SECONDS": "0.05"}))
+    launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
+    until(lambda: step_of(run) >= 2)
+    assert json.loads(orchestrator("status", "tiny", "--json")[1])["state"] == "running"
+    code, out, _ = orchestrator("cancel", "tiny")
+    assert code == 0
+    assert "stopped: stopped as asked, after saving" in out
+    until(lambda: processes_of(launch_id) == {})
+
+    launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
+    until(lambda: any(event["event"] == "resumed" for event in run.events()))
+    code, out, _ = orchestrator("cancel", "tiny", "--now")
+    assert code == 0
+    assert "failed: a process was killed (ended at once, without saving, by orchestrator cancel --now)" in out
+    assert processes_of(launch_id) == {}
+
+
+def test_generate_runs_one_replica_and_passes_everything_literally(
+    orchestrator: Orchestrator,
+    job_file: Path,
+    runs_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = functools.partial(generate.run_inference, module="fake_inference")
+    monkeypatch.setattr(generate, "run_inference", fake)
+    orchestrator("run", job_file)
+    run = find_run("tiny", runs_dir)
+    code, out, err = orchestrator("generate", "tiny", "--prompt", "--it's $HOME", "--top-k", "5", "--iteration", "10")
+    assert (code, err) == (0, "")
+    assert out == (
+        f"{run.path} --prompt=--it's $HOME --max-new-tokens=100 --temperature=1.0 --top-k=5 --seed=1234 "
+        "--iteration=10 2\n"
+    )
+    assert orchestrator("generate", "tiny", "--prompt", "x", "--iteration", "7") == (
+        2,
+        "",
+        f"error: run tiny/{run.run_id} has no checkpoint of iteration 7; it has 5, 10, 15, 20\n",
+    )
+    code, _, err = orchestrator("generate", "tiny", "--prompt", "fail")
+    assert (code, err) == (1, "error: generation failed: RuntimeError: no such tokenizer\n")
+
+
+def test_drill_refuses_a_kill_after_the_end(orchestrator: Orchestrator, job_file: Path) -> None:
+    code, _, err = orchestrator("drill", job_file, "--iters", "5", "--kill-at", "5")
+    assert (code, err) == (2, "error: --kill-at 5 must be before the end, --iters 5\n")

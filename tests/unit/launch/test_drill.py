@@ -1,0 +1,76 @@
+"""The drill: kill, resume and compare, with real processes of the fake training program."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import JobError
+from orchestrator.launch.drill import Step, drill, shortened
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.spec.job import JobSpec
+
+MakeJob = Callable[..., JobSpec]
+
+
+def test_shortened_job_has_the_same_first_steps(make_job: MakeJob, tmp_path: Path) -> None:
+    for schedule in (
+        {"train_iters": 1000, "lr_warmup_iters": 100},
+        {"train_samples": 2000, "lr_warmup_samples": 100},
+        {"train_tokens": 16000, "lr_warmup_fraction": 0.1},
+        {"train_iters": 1000, "lr_decay_iters": 500},
+    ):
+        job = make_job(schedule=schedule)
+        short = shortened(job, 8, 5, tmp_path)
+        full_batches, batches = BatchSchedule.of(job), BatchSchedule.of(short)
+        assert batches.train_iters == 8
+        rates = [LearningRateSchedule.of(job, full_batches), LearningRateSchedule.of(short, batches)]
+        for iteration in range(8):
+            first, second = (rate.at(batches.samples_at(iteration)) for rate in rates)
+            assert first == second
+        assert short.checkpoint.save_interval == 3
+        assert not short.tracking.mlflow
+
+
+def test_drill_passes_for_a_program_that_resumes(make_job: MakeJob, runs_dir: Path, fake_runtime: str) -> None:
+    job = shortened(make_job(launch__env={"FAKE_STEP_SECONDS": "0.1"}), 10, 5, runs_dir)
+    said: list[str] = []
+    result = drill(job, kill_at=5, folder=runs_dir, tell=said.append, module=fake_runtime)
+    assert result.equal
+    assert [step.iteration for step in result.steps] == list(range(1, 11))
+    assert result.resumed_from == 3
+    assert said[-1] == "resuming from the checkpoint of step 3"
+    assert not result.folder.exists()
+    assert json.dumps(result.to_json())
+
+
+def test_drill_fails_for_a_program_that_forgets_and_keeps_the_runs(
+    make_job: MakeJob, runs_dir: Path, fake_runtime: str
+) -> None:
+    env = {"FAKE_STEP_SECONDS": "0.1", "FAKE_FORGETS": "1"}
+    job = shortened(make_job(launch__env=env), 10, 5, runs_dir)
+    result = drill(job, kill_at=5, folder=runs_dir, tell=lambda line: None, module=fake_runtime)
+    assert not result.equal
+    assert [step.iteration for step in result.steps if not step.equal] == list(range(4, 11))
+    assert result.folder.is_dir()
+    shutil.rmtree(result.folder)
+
+
+def test_drill_of_a_job_that_fails_by_itself(
+    make_job: MakeJob, runs_dir: Path, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "nan@2")
+    job = shortened(make_job(), 10, 5, runs_dir)
+    with pytest.raises(JobError, match="the undisturbed training ended otherwise: the loss or gradient stayed NaN"):
+        drill(job, kill_at=5, folder=runs_dir, tell=lambda line: None, module=fake_runtime)
+
+
+@pytest.mark.parametrize(
+    ("reference", "resumed", "equal"),
+    [(1.0, 1.0, True), (1.0, 1.0000000000000002, False), (float("nan"), float("nan"), True), (None, None, False)],
+)
+def test_losses_are_compared_bit_by_bit(reference: float | None, resumed: float | None, equal: bool) -> None:
+    assert Step(1, reference, resumed).equal is equal

@@ -1,0 +1,160 @@
+"""Why a launch ended, from what it left behind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.causes import CAUSES
+from orchestrator.launch.exits import LogMarks, classify, last_exception
+from orchestrator.rundir import RunDir
+
+TORCHRUN_REPORT = """\
+E1120 13:07:32.568000 22724 site-packages/torch/distributed/elastic/multiprocessing/api.py:1002] failed
+Traceback (most recent call last):
+  File "run.py", line 1032, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+orchestrator.runtime FAILED
+Failures:
+  <NO_OTHER_FAILURES>
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-20_13:07:32
+  host      : localhost
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : {code} (pid: 22728)
+  error_file: <N/A>
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "tiny" / "abcd1234")
+    run.logs.mkdir(parents=True)
+    return run
+
+
+@pytest.fixture
+def record(run: RunDir) -> Callable[..., None]:
+    """record(rank, cause, message, iteration): an exit record of launch "a"."""
+
+    def write(rank: int, cause: str, message: str = "", iteration: int | None = 9) -> None:
+        path = run.exit_record("a", rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"cause": cause, "message": message, "iteration": iteration}))
+
+    return write
+
+
+def classified(run: RunDir, code: int | None) -> tuple[str, str]:
+    end = classify(run, "a", code, LogMarks({}))
+    return end.cause, end.message
+
+
+@pytest.mark.parametrize(
+    "cause", [cause for cause in CAUSES if cause not in ("completed", "stopped", "killed", "lost")]
+)
+def test_a_ranks_own_word_goes_before_what_its_peers_suffered(
+    run: RunDir, record: Callable[..., None], cause: str
+) -> None:
+    record(0, "error", "Connection closed by peer")
+    record(1, cause, "because")
+    assert classified(run, 1) == (cause, "because" if cause != "error" else "Connection closed by peer")
+
+
+def test_killed_rank_explains_the_errors_of_its_peers(run: RunDir, record: Callable[..., None]) -> None:
+    record(0, "error", "Connection closed by peer")
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-9))
+    cause, message = classified(run, 1)
+    assert cause == "killed"
+    assert message.startswith("rank 1 was ended by SIGKILL; if nobody did that, the system did")
+
+
+def test_crash_points_to_the_log(run: RunDir) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=3, code=-11))
+    assert classified(run, 1) == (
+        "killed",
+        "rank 3 was ended by SIGSEGV; see its log (logs/rank-00003.log and logs/launcher.log)",
+    )
+
+
+def test_stopped_ranks_count_although_torchrun_was_terminated(run: RunDir, record: Callable[..., None]) -> None:
+    record(0, "stopped")
+    record(1, "stopped")
+    assert classified(run, 1) == ("stopped", "")
+    assert classified(run, 0) == ("stopped", "")
+    assert classified(run, None) == ("stopped", "")
+
+
+def test_completed_is_not_believed_when_a_rank_failed_after(run: RunDir, record: Callable[..., None]) -> None:
+    record(0, "completed")
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-9))
+    assert classified(run, 1)[0] == "killed"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory",
+        "MemoryError",
+    ],
+)
+def test_out_of_memory_from_the_failing_ranks_log(run: RunDir, line: str) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=1))
+    run.rank_log(1).write_text(f"step 1\nTraceback (most recent call last):\n  File\n{line}\n")
+    assert classified(run, 1) == ("out_of_memory", line)
+
+
+def test_error_without_a_record_is_the_last_exception_of_the_failing_rank(run: RunDir) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=1))
+    run.rank_log(0).write_text("Traceback (most recent call last):\n  File\nRuntimeError: Connection closed\n")
+    run.rank_log(1).write_text("[rank1]: Traceback (most recent call last):\n[rank1]:   File\n[rank1]: KeyError: 'x'\n")
+    assert classified(run, 1) == ("error", "KeyError: 'x'")
+
+
+def test_launcher_that_could_not_start(run: RunDir) -> None:
+    run.launcher_log.write_text("=== launch a\n/usr/bin/python3: No module named torch\n")
+    assert classified(run, 1) == ("error", "/usr/bin/python3: No module named torch")
+
+
+def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-9))
+    run.rank_log(0).write_text("MemoryError\n")
+    marks = LogMarks.of(run)
+    with open(run.launcher_log, "a") as file:
+        file.write("=== launch a\n")
+    end = classify(run, "a", 1, marks)
+    assert (end.cause, end.message) == ("error", "=== launch a")
+
+
+def test_nothing_left_behind_is_lost(run: RunDir) -> None:
+    assert classified(run, None) == ("lost", "")
+
+
+def test_damaged_record_is_passed_over(run: RunDir, record: Callable[..., None]) -> None:
+    record(0, "nan", "the loss was NaN")
+    run.exit_record("a", 1).write_text('{"cause"')
+    run.exit_record("a", 2).write_text("[]")
+    assert classified(run, 1) == ("nan", "the loss was NaN")
+
+
+def test_cause_of_another_version_is_an_error(run: RunDir, record: Callable[..., None]) -> None:
+    record(0, "solar_flare", "a bit flipped")
+    assert classified(run, 1) == ("error", "a bit flipped")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("all is well\n", None),
+        ("Traceback (most recent call last):\n  x\nValueError: a\nnoise\n", "ValueError: a"),
+        ("Traceback (most recent call last):\n  x\nTimeoutError\n", "TimeoutError"),
+        ("Traceback (most recent call last):\n  x\nmy.module.CustomError: b\n", "my.module.CustomError: b"),
+    ],
+)
+def test_last_exception(text: str, expected: str | None) -> None:
+    assert last_exception(text) == expected

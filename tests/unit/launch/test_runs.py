@@ -1,0 +1,180 @@
+"""Creating runs and finding them again."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RunNotFound, UserError
+from orchestrator.launch.code import code_state
+from orchestrator.launch.runs import (
+    add_generation,
+    all_runs,
+    create_run,
+    default_runs_dir,
+    find_run,
+    find_same,
+    next_run_dir,
+    runs_dir_of,
+)
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+MakeJob = Callable[..., JobSpec]
+fork = multiprocessing.get_context("fork")
+
+
+def test_new_run_is_whole(make_job: MakeJob, runs_dir: Path) -> None:
+    job = make_job()
+    run = create_run(job, "name: tiny  # mine\n", runs_dir)
+    assert run.path == runs_dir / "tiny" / job.config_hash[:8]
+    assert run.job_yaml.read_text() == "name: tiny  # mine\n"
+    assert load_resolved(run.resolved()) == job
+    assert json.loads((run.path / "code.json").read_text())["repositories"]
+    assert [(event["event"], event["run_id"]) for event in run.events()] == [("created", run.run_id)]
+    assert (run.path.stat().st_mode & 0o777) == (0o777 & ~current_umask())
+    assert os.listdir(run.path.parent) == [run.run_id]
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_more_runs_of_one_spec_are_numbered(make_job: MakeJob, runs_dir: Path) -> None:
+    job = make_job()
+    base = job.config_hash[:8]
+    assert [create_run(job, "", runs_dir).run_id for _ in range(3)] == [base, f"{base}-2", f"{base}-3"]
+    assert next_run_dir(job, runs_dir).run_id == f"{base}-4"
+
+
+def test_same_spec_finds_its_latest_run(make_job: MakeJob, runs_dir: Path) -> None:
+    job = make_job()
+    assert find_same(job, runs_dir) is None
+    create_run(job, "", runs_dir)
+    latest = create_run(job, "", runs_dir)
+    create_run(make_job(optimizer__lr=1e-4), "", runs_dir)
+    assert find_same(job, runs_dir) == latest
+
+
+def test_changed_run_is_found_by_its_current_spec(make_job: MakeJob, runs_dir: Path) -> None:
+    job, changed = make_job(), make_job(schedule__train_iters=40)
+    run = create_run(job, "first", runs_dir)
+    add_generation(run, changed, "second")
+    assert find_same(changed, runs_dir) == run
+    assert find_same(job, runs_dir) is None
+    assert run.job_yaml.read_text() == "first"
+    assert (run.path / "job.2.yaml").read_text() == "second"
+    assert load_resolved(run.path / "resolved.json") == job
+    assert load_resolved(run.resolved()) == changed
+
+
+def test_run_is_found_by_id_prefix_name_and_path(
+    make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = create_run(make_job(), "", runs_dir)
+    second = create_run(make_job(), "", runs_dir)
+    other = create_run(make_job(name="other"), "", runs_dir)
+    assert find_run(first.run_id, runs_dir) == first
+    assert find_run(second.run_id, runs_dir) == second
+    assert find_run(f"tiny/{first.run_id}", runs_dir) == first
+    assert find_run(other.run_id[:3], runs_dir) == other
+    assert find_run("tiny", runs_dir) == second
+    assert find_run(str(first.path), Path("elsewhere")) == first
+    monkeypatch.chdir(runs_dir / "tiny")
+    assert find_run(first.run_id, Path("elsewhere")) == first
+
+
+def test_ambiguous_prefix_lists_the_runs(make_job: MakeJob, runs_dir: Path) -> None:
+    first = create_run(make_job(), "", runs_dir)
+    create_run(make_job(), "", runs_dir)
+    with pytest.raises(UserError) as caught:
+        find_run(first.run_id[:5], runs_dir)
+    assert f"is not one run but 2:\n      tiny/{first.run_id}\n      tiny/{first.run_id}-2" in str(caught.value)
+
+
+def test_unknown_run_names_the_nearest(make_job: MakeJob, runs_dir: Path) -> None:
+    with pytest.raises(RunNotFound, match=r"holds no runs.\n .*--runs-dir or \$ORCHESTRATOR_RUNS_DIR"):
+        find_run("tiny", runs_dir)
+    run = create_run(make_job(), "", runs_dir)
+    with pytest.raises(RunNotFound, match=r"did you mean tiny\?"):
+        find_run("tinny", runs_dir)
+    with pytest.raises(RunNotFound, match=f"the latest are tiny/{run.run_id}"):
+        find_run("zzz", runs_dir)
+    with pytest.raises(RunNotFound):
+        find_run("", runs_dir)
+
+
+def test_half_written_folders_are_no_runs(make_job: MakeJob, runs_dir: Path) -> None:
+    run = create_run(make_job(), "", runs_dir)
+    (runs_dir / "tiny" / ".new-abc").mkdir()
+    (runs_dir / "tiny" / "0123abcd").mkdir()
+    (runs_dir / ".cache" / "index").mkdir(parents=True)
+    assert all_runs(runs_dir) == [run]
+
+
+def test_runs_dir_option_before_spec_before_environment(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs_dir_of(make_job(), None) == Path("runs")
+    monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", "/from/environment")
+    assert runs_dir_of(make_job(), None) == default_runs_dir() == Path("/from/environment")
+    assert runs_dir_of(make_job(launch__runs_dir="mine"), None) == Path("mine")
+    assert runs_dir_of(make_job(launch__runs_dir="mine"), Path("asked")) == Path("asked")
+
+
+def test_folder_that_cannot_be_written(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"no run can be created in .*/file/tiny: Not a directory"):
+        create_run(make_job(), "", tmp_path / "file")
+
+
+def _create_many(job: JobSpec, runs_dir: Path, count: int) -> None:
+    for _ in range(count):
+        create_run(job, "", runs_dir)
+
+
+def test_racing_creations_get_runs_of_their_own(make_job: MakeJob, runs_dir: Path) -> None:
+    job = make_job()
+    children = [fork.Process(target=_create_many, args=(job, runs_dir, 5)) for _ in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * 4
+    runs = all_runs(runs_dir)
+    assert len(runs) == 20
+    for run in runs:
+        assert [event["run_id"] for event in run.events()] == [run.run_id]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "repository"
+    path.mkdir()
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "someone")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "someone@example.org")
+    (path / "train.py").write_text("print(1)\n")
+    for command in (["init", "-q"], ["add", "train.py"], ["commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(path), *command], check=True)
+    return path
+
+
+def test_code_state_has_commit_and_changes(repository: Path) -> None:
+    (repository / "train.py").write_text("print(2)\n")
+    (repository / "new.py").touch()
+    head = subprocess.run(["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True)
+    state = code_state(repository)
+    mine = state.record["repositories"][0]
+    assert (mine["used_by"], mine["commit"], mine["dirty"]) == ("working directory", head.stdout.strip(), True)
+    assert mine["untracked"] == ["new.py"]
+    assert b"+print(2)" in state.diff
+
+
+def test_code_state_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert code_state(tmp_path).record["repositories"] == []

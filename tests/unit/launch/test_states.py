@@ -1,0 +1,153 @@
+"""The state of a run, derived from what its directory holds."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.launch.goodput import goodput_of
+from orchestrator.launch.states import last_metrics, status_of
+from orchestrator.lease import Lease
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir, append_line
+from orchestrator.spec.job import JobSpec
+
+HERE = Process.current().to_record()
+DEAD = {**HERE, "pid": 2**22 + 1}
+ELSEWHERE = {**HERE, "host": "elsewhere", "boot": "other"}
+
+
+@pytest.fixture
+def run(make_job: Callable[..., JobSpec], make_run: Callable[[JobSpec], RunDir]) -> RunDir:
+    return make_run(make_job())
+
+
+def launched(run: RunDir, process: dict[str, Any], launch_id: str = "a") -> None:
+    run.append_event("launched", launch_id=launch_id, **process)
+
+
+def exited(run: RunDir, cause: str, launch_id: str = "a") -> None:
+    run.append_event("exited", launch_id=launch_id, code=1, cause=cause, message="", iteration=3)
+
+
+def test_created(run: RunDir) -> None:
+    status = status_of(run)
+    assert (status.state, status.cause, status.iteration, status.launches) == ("created", None, None, 0)
+
+
+def test_running_while_the_launcher_lives(run: RunDir) -> None:
+    launched(run, HERE)
+    assert status_of(run).state == "running"
+    run.stop_file.write_text("{}")
+    assert status_of(run).state == "stopping"
+
+
+def test_running_while_a_rank_holds_the_lease_although_the_launcher_is_dead(run: RunDir) -> None:
+    launched(run, DEAD)
+    lease = Lease.acquire(run, launch_id="a")
+    assert status_of(run).state == "running"
+    lease.release()
+    assert status_of(run).state == "lost"
+
+
+def test_started_by_hand_without_a_launcher(run: RunDir) -> None:
+    lease = Lease.acquire(run, launch_id="by-hand")
+    assert status_of(run).state == "running"
+    lease.release()
+    assert status_of(run).state == "created"
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"),
+    [("completed", "completed"), ("stopped", "stopped"), ("nan", "failed"), ("killed", "failed"), ("odd", "failed")],
+)
+def test_exited(run: RunDir, cause: str, state: str) -> None:
+    launched(run, DEAD)
+    exited(run, cause)
+    status = status_of(run)
+    assert (status.state, status.cause) == (state, cause)
+    assert status.ended is not None
+
+
+def test_next_launch_counts(run: RunDir) -> None:
+    launched(run, DEAD)
+    exited(run, "nan")
+    launched(run, HERE, "b")
+    assert (status_of(run).state, status_of(run).launches) == ("running", 2)
+
+
+def test_refused_launch_does_not_count(run: RunDir) -> None:
+    launched(run, DEAD)
+    exited(run, "completed")
+    launched(run, DEAD, "b")
+    exited(run, "held", "b")
+    assert status_of(run).state == "completed"
+
+
+def test_launcher_on_another_host_is_believed_until_its_lease_says_otherwise(run: RunDir) -> None:
+    launched(run, ELSEWHERE)
+    assert status_of(run).state == "running"
+    lease = Lease.acquire(run, launch_id="a")
+    assert status_of(run).state == "running"
+    lease.release()
+    assert status_of(run).state == "lost"
+
+
+def test_launcher_on_another_host_that_never_took_the_lease(run: RunDir) -> None:
+    append_line(run.events_file, {"time": time.time() - 3600, "event": "launched", "launch_id": "a", **ELSEWHERE})
+    assert status_of(run).state == "lost"
+
+
+def test_status_is_json_even_with_nan(run: RunDir) -> None:
+    append_line(
+        run.metrics_file, {"time": 1, "iteration": 4, "samples": 8, "tokens": 64, "values": {"train/loss": "nan"}}
+    )
+    text = json.dumps(status_of(run).to_json(), allow_nan=False)
+    assert json.loads(text)["values"] == {"train/loss": "nan"}
+
+
+def test_last_metrics_of_a_long_and_torn_file(run: RunDir) -> None:
+    for iteration in range(1, 2000):
+        append_line(run.metrics_file, measured(iteration, iteration))
+    append_line(run.metrics_file, {**measured(1999, 1999), "values": {"validation/loss": 2.5}})
+    with open(run.metrics_file, "ab") as file:
+        file.write(b'{"time": 1, "itera')
+    assert last_metrics(run) == (
+        1999,
+        {"train/loss": 1.0, "throughput/step_seconds": 0.5, "validation/loss": 2.5},
+    )
+
+
+def measured(iteration: int, now: float) -> dict[str, Any]:
+    values = {"train/loss": 1.0, "throughput/step_seconds": 0.5}
+    return {"time": now, "iteration": iteration, "samples": iteration, "tokens": iteration, "values": values}
+
+
+def test_goodput_counts_each_step_once(run: RunDir) -> None:
+    """Ten steps, a resume from step 6, ten more: 16 steps kept and 4 lost, 0.5 s each, in 30 s."""
+    run.events_file.unlink()
+    append_line(run.events_file, {"time": 100.0, "event": "launched", "launch_id": "a"})
+    for iteration in [*range(1, 11), *range(7, 17)]:
+        append_line(run.metrics_file, measured(iteration, 120.0))
+    evaluation = {**measured(16, 121.0), "values": {"validation/loss": 2.5}}
+    append_line(run.metrics_file, evaluation)
+    append_line(run.events_file, {"time": 130.0, "event": "exited", "launch_id": "a", "cause": "completed"})
+    goodput = goodput_of(run, is_live=False)
+    assert goodput.steps_repeated == 4
+    assert goodput.productive_seconds == 8.0
+    assert goodput.wall_seconds == 30.0
+    assert goodput.fraction == pytest.approx(8 / 30)
+
+
+def test_goodput_with_a_record_every_five_steps(run: RunDir) -> None:
+    append_line(run.events_file, {"time": 100.0, "event": "launched", "launch_id": "a"})
+    for iteration in (5, 10, 15, 10, 15, 20):
+        append_line(run.metrics_file, measured(iteration, 120.0))
+    goodput = goodput_of(run, is_live=False)
+    assert (goodput.steps_repeated, goodput.productive_seconds) == (10, 10.0)
+
+
+def test_goodput_of_a_run_that_never_started(run: RunDir) -> None:
+    assert goodput_of(run, is_live=False).fraction is None

@@ -1,0 +1,148 @@
+"""What a person sees while a run goes on."""
+
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.launch.logs import LineTail, LogFollower
+from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, watcher_for
+from orchestrator.rundir import RunDir, append_line
+from orchestrator.spec.job import JobSpec
+
+
+@pytest.fixture
+def run(make_job: Callable[..., JobSpec], make_run: Callable[[JobSpec], RunDir]) -> RunDir:
+    run = make_run(make_job())
+    run.logs.mkdir()
+    return run
+
+
+def measure(run: RunDir, iteration: int, **values: Any) -> None:
+    record = {"time": time.time(), "iteration": iteration, "samples": 0, "tokens": 0}
+    append_line(
+        run.metrics_file, {**record, "values": {key.replace("__", "/"): value for key, value in values.items()}}
+    )
+
+
+def test_plain_lines(run: RunDir) -> None:
+    measure(run, 1, train__loss=9.0)  # before this launch: not shown
+    out = io.StringIO()
+    watcher = LineWatcher(run, 100, out, seconds_between_lines=0)
+    run.append_event("started", world_size=2, iteration=0)
+    watcher.poll()
+    measure(
+        run,
+        10,
+        train__loss=3.14159,
+        train__grad_norm=1.5,
+        throughput__step_seconds=2.0,
+        throughput__tokens_per_second=12345.0,
+        throughput__tflops_per_gpu=1.25,
+    )
+    measure(run, 10, validation__loss=3.25, validation__perplexity=25.79)
+    run.append_event("checkpoint_saved", iteration=10, seconds=1.23, bytes=34_000_000)
+    watcher.poll()
+    assert out.getvalue().splitlines() == [
+        "started 2 processes at iteration 0",
+        "saved a checkpoint at iteration 10 (34MB in 1.2 s)",
+        "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s  1.25 TFLOP/s  0:03:00 left",
+        "iteration 10/100  validation loss 3.2500  perplexity 25.79",
+    ]
+
+
+def test_lines_are_rate_limited_but_the_last_is_shown(run: RunDir) -> None:
+    out = io.StringIO()
+    watcher = LineWatcher(run, 50, out, seconds_between_lines=3600)
+    for iteration in range(1, 51):
+        measure(run, iteration, train__loss=1.0)
+        watcher.poll()
+    assert [line.split()[1] for line in out.getvalue().splitlines()] == ["1/50", "50/50"]
+
+
+def test_warnings_of_a_run_are_told(run: RunDir) -> None:
+    out = io.StringIO()
+    watcher = LineWatcher(run, 50, out)
+    run.append_event("step_skipped", iteration=7, reason="the loss was nan")
+    run.append_event("checkpoint_failed", iteration=8, message="No space left on device")
+    run.append_event("unheard_of", iteration=9)
+    watcher.poll()
+    measure(run, 9, train__loss="nan")
+    watcher.poll()
+    assert out.getvalue().splitlines() == [
+        "warning: skipped step 7: the loss was nan",
+        "warning: the checkpoint of iteration 8 could not be saved: No space left on device",
+        "iteration 9/50  loss nan  skipped 1",
+    ]
+
+
+def test_torn_lines_wait_or_are_passed_over(run: RunDir) -> None:
+    out = io.StringIO()
+    watcher = LineWatcher(run, 50, out)
+    whole = b'{"time":1,"event":"resumed","iteration":5,"checkpoint":"x"}\n'
+    with open(run.events_file, "ab") as file:
+        file.write(b'{"time":1,"event":"che\n[]\n' + whole[:20])
+        file.flush()
+        watcher.poll()
+        assert out.getvalue() == ""
+        file.write(whole[20:])
+        file.flush()
+        watcher.poll()
+    assert out.getvalue() == "resumed from the checkpoint of iteration 5\n"
+
+
+def test_terminal_shows_progress_and_what_happened(run: RunDir) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=160, _environ={"TERM": "xterm"})
+    watcher = TerminalWatcher(run, 20, console)
+    measure(run, 10, train__loss=3.14159, throughput__step_seconds=6.0)
+    run.append_event("step_skipped", iteration=9, reason="[bold]nan[/bold]")
+    watcher.poll()
+    watcher.close()
+    text = out.getvalue()
+    assert "warning: skipped step 9: [bold]nan[/bold]" in text
+    assert "10/20" in text
+    assert "loss 3.1416" in text
+    assert "0:01:00 left" in text
+
+
+def test_output_that_is_no_terminal_gets_lines(run: RunDir) -> None:
+    assert isinstance(watcher_for(run, 20, io.StringIO()), LineWatcher)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00:00"), (65.4, "0:01:05"), (86399, "23:59:59"), (183600, "2d 3:00:00")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_log_lines_come_whole_and_once(run: RunDir) -> None:
+    path = run.rank_log(0)
+    tail = LineTail(path)
+    assert tail.poll() == []
+    path.write_bytes(b"one\ntw")
+    assert tail.poll() == ["one"]
+    with open(path, "ab") as file:
+        file.write(b"o\nth\xffree\n\n")
+    assert tail.poll() == ["two", "th�ree", ""]
+    assert tail.poll() == []
+
+
+def test_logs_of_all_ranks_with_labels_and_those_that_appear_later(run: RunDir) -> None:
+    run.launcher_log.write_text("=== launch a\n")
+    run.rank_log(0).write_text("1\n2\n3\n")
+    follower = LogFollower(run, None, lines=2)
+    assert follower.poll() == [("launcher", "=== launch a"), ("0", "2"), ("0", "3")]
+    run.rank_log(1).write_text("late\nbut whole\nand all\n")
+    assert follower.poll() == [("1", "late"), ("1", "but whole"), ("1", "and all")]
+
+
+def test_log_of_one_rank(run: RunDir) -> None:
+    run.rank_log(0).write_text("zero\n")
+    run.rank_log(1).write_text("one\n")
+    assert LogFollower(run, 1, lines=None).poll() == [("1", "one")]
+    assert LogFollower(run, 1, lines=0).poll() == []
