@@ -15,7 +15,7 @@ from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import shape_at
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.words import dotted, shorten, show
-from orchestrator.spec.written import BROKEN, Written, parse_yaml, read_text
+from orchestrator.spec.written import BROKEN, MAX_DEPTH, Written, parse_yaml, read_text
 
 MAX_EXTENDS = 16
 
@@ -127,8 +127,7 @@ def _extend(composition: Composition, extends: Written, path: Path, chain: list[
     if not isinstance(value, str) or not value or "\0" in value:
         composition.refuse(Problem("expects the path of one file", ("extends",), location=extends.location))
         return
-    target = Path(os.path.normpath(path.parent / value))
-    _add_file(composition, target, [*chain, path], extends.location)
+    _add_file(composition, path.parent / value, [*chain, path], extends.location)
 
 
 def _same_file(one: Path, other: Path) -> bool:
@@ -140,7 +139,7 @@ def apply_override(composition: Composition, override: str) -> None:
     place = Location(shorten(f"--set {override}", 1000))
     key, separator, text = override.partition("=")
     path = tuple(part.strip() for part in key.split("."))
-    if not separator or not all(path):
+    if not separator or not all(path) or len(path) > MAX_DEPTH:
         hint = "write --set batch.micro_batch_size=4"
         composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place))
         return

@@ -107,8 +107,6 @@ def parse_yaml(text: str, source: str) -> Parsed:
         return Parsed(None, [*reader.problems, stop.problem])
     except yaml.YAMLError as error:
         return Parsed(None, [*reader.problems, _syntax_problem(error, reader)])
-    finally:
-        reader.close()
 
 
 def resolve_scalar(text: str) -> Scalar:
@@ -140,13 +138,9 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self._lines = _LINE_BREAK.split(self.text)
-        self._loader = _Loader(self.text)
-        self._next: Callable[[], Any] = self._loader.get_event
+        self._next: Callable[[], Any]
         self._anchors: dict[str, Written | None] = {}
         self._values = 0
-
-    def close(self) -> None:
-        self._loader.dispose()
 
     def location(self, line: int, column: int) -> Location:
         """Of a position that counts from 0."""
@@ -154,6 +148,15 @@ class _Reader:
         return Location(self.source, line + 1, column + 1, excerpt)
 
     def document(self) -> Written:
+        """The value of the only document. Raises yaml.YAMLError for a text that is not YAML."""
+        loader = _Loader(self.text)
+        self._next = loader.get_event
+        try:
+            return self._document()
+        finally:
+            loader.dispose()
+
+    def _document(self) -> Written:
         self._next()  # the start of the stream
         event = self._next()
         if isinstance(event, yaml.StreamEndEvent):
