@@ -30,7 +30,8 @@ _Item = TypeVar("_Item")
 
 LOCK_FILE = "mlflow.lock"
 
-_RECORDS_PER_READ = 100
+# With the values of an ordinary step, about one batch.
+_RECORDS_PER_READ = 90
 _CHANGED_PREFIX = "orchestrator.changed."
 _STATUS: dict[State, str] = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 

@@ -127,6 +127,7 @@ def _create_store(database: Path, artifact_root: str) -> None:
     one, and of several that make it at once the first wins.
     """
     temporary = database.with_name(f".{database.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
     try:
         SqlAlchemyStore(f"sqlite:///{temporary}", artifact_root)  # type: ignore[no-untyped-call]
         try:
