@@ -17,9 +17,7 @@ from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
 from orchestrator.spec.rules import check
-from orchestrator.spec.shape import Shape, fields_of
-
-_JOB = Shape("section", JobSpec)
+from orchestrator.spec.shape import JOB, Shape, fields_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
         apply_override(composition, override)
     apply_preset(composition)
     places = Places(composition.root, [source for source, _ in composition.texts])
-    plain = to_plain(composition.root, _JOB)
+    plain = to_plain(composition.root, JOB)
     job = None
     if not composition.problems and not plain.problems:
         job = _build(plain.data)
@@ -104,10 +102,10 @@ def load_resolved(path: Path) -> JobSpec:
     if not isinstance(data, dict):
         raise UserError(f"{path} is damaged: it holds no spec")
     try:
-        return JobSpec.model_validate(_known(data, _JOB), context={STORED: True})
+        return JobSpec.model_validate(_known(data, JOB), context={STORED: True})
     except ValidationError as error:
         examination = Examination(set(), [])
-        examination.examine(JobSpec, _known(data, _JOB))
+        examination.examine(JobSpec, _known(data, JOB))
         place = Location(str(path))
         problems = [Problem(found.message, found.paths, found.hint, place) for found in examination.problems]
         raise SpecError(problems or [Problem(str(error), location=place)]) from error

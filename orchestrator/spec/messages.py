@@ -7,6 +7,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
+from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.values import MAX_COUNT, MAX_SIZE
 from orchestrator.spec.words import any_of, dotted, show
@@ -35,18 +36,18 @@ def problems_of(errors: list[ErrorDetails], prefix: Place = ()) -> list[Problem]
     """One problem for each place that pydantic refused; the alternatives of a union become one."""
     grouped: dict[Place, list[ErrorDetails]] = {}
     for error in errors:
-        grouped.setdefault(prefix + _place(error), []).append(error)
+        grouped.setdefault(_place((*prefix, *error["loc"])), []).append(error)
     return [_problem(place, group) for place, group in grouped.items()]
 
 
-def _place(error: ErrorDetails) -> Place:
-    """The location without the names of a union's alternatives."""
-    place: list[str | int] = []
-    for part in error["loc"]:
-        if isinstance(part, str) and (part in ("bool", "int", "[key]") or ("[" in part and "(" in part)):
-            continue
-        place.append(part)
-    return tuple(place)
+def _place(location: Place) -> Place:
+    """The part of pydantic's location that a person wrote: behind a scalar it names the alternatives of a union."""
+    shape: Shape | None = JOB
+    for length, part in enumerate(location):
+        if shape is None or shape.kind in ("scalar", "text"):
+            return location[:length]
+        shape = fields_of(shape.section).get(str(part)) if shape.section else shape.items
+    return location
 
 
 def _problem(place: Place, errors: list[ErrorDetails]) -> Problem:

@@ -24,6 +24,9 @@ class Shape:
     """Of the values of a mapping or the items of a list."""
 
 
+JOB = Shape("section", JobSpec)
+
+
 @cache
 def fields_of(section: type[Section]) -> dict[str, Shape]:
     """The legal keys of a section and the shape of each."""
@@ -32,7 +35,7 @@ def fields_of(section: type[Section]) -> dict[str, Shape]:
 
 def shape_at(path: tuple[str, ...]) -> Shape | None:
     """The shape of a place; None where nothing is legal."""
-    shape: Shape | None = Shape("section", JobSpec)
+    shape: Shape | None = JOB
     for key in path:
         if shape is None:
             return None
