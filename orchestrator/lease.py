@@ -25,7 +25,7 @@ from typing import Any
 
 from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ def _create_exclusively(path: Path, content: bytes) -> bool:
                 raise
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return True
 
 
@@ -231,7 +231,7 @@ def _create_by_name(path: Path, content: bytes) -> bool:
         _write_new(path, content)
     except FileExistsError:
         return False
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return True
 
 
@@ -240,11 +240,3 @@ def _write_new(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

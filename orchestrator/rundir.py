@@ -21,9 +21,11 @@ Files are appended to or renamed into place, never rewritten in place.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,14 +140,18 @@ class RunDir:
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Append a record as one JSON line with one write call, after mending a torn line left by a crash."""
+    """Append a record as one JSON line with one write call, after mending a torn line left by a crash.
+
+    Raises OSError when the disk refuses, wholly or in part.
+    """
     line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
-        os.write(descriptor, line)
+        if os.write(descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 
@@ -159,7 +165,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield record
@@ -168,13 +174,23 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part; durable when this returns."""
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names that were created or renamed in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

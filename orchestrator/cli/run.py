@@ -18,7 +18,7 @@ from orchestrator.cli.running import (
     start,
 )
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import create_run, find_same, runs_dir_of
+from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
 from orchestrator.launch.states import status_of
 from orchestrator.planning.plan import Plan
 from orchestrator.spec.loading import load_job
@@ -47,9 +47,8 @@ def command(
     check_installed(job)
     check_data(plan)
     folder = runs_dir_of(job, runs_dir)
-    run = None if new else find_same(job, folder)
-    if run is None:
-        run = create_run(job, loaded.text, folder)
+    run, is_new = (create_run(job, loaded.text, folder), True) if new else attach_or_create(job, loaded.text, folder)
+    if is_new:
         said = f"new run {label(run)} in {run.path}"
     else:
         status = status_of(run)

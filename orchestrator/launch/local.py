@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -110,6 +111,8 @@ def launch(
             log.flush()
             child = _start(run, launch_id, log)
         on_launched(launch_id)
+        if job.launch.nodes > 1:
+            watcher.say(_for_the_others(run, launch_id))
         try:
             by_force = _wait(child, run, launch_id, signals, watcher)
         finally:
@@ -147,10 +150,10 @@ def check_startable(run: RunDir, job: JobSpec) -> None:
             )
     if job.launch.python is not None and shutil.which(job.launch.python) is None:
         raise UserError(f"launch.python: {job.launch.python} is not a program on this machine")
-    if job.launch.nodes > 1 and not {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys():
+    if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
         raise UserError(
-            f"this job runs on {job.launch.nodes} machines: set MASTER_ADDR to the address of the first one and "
-            "NODE_RANK to the number of this one"
+            f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
+            "machine's address and NODE_RANK to 0; it then says what to start on the others"
         )
 
 
@@ -184,6 +187,14 @@ def _stop_at_once(run: RunDir) -> str | None:
     except (OSError, ValueError):
         return None
     return str(request.get("by")) if isinstance(request, dict) and request.get("at_once") is True else None
+
+
+def _for_the_others(run: RunDir, launch_id: str) -> str:
+    return (
+        "waiting for the other machines; start on each, with its own number:\n"
+        f"      MASTER_ADDR={shlex.quote(os.environ['MASTER_ADDR'])} NODE_RANK=1 {LAUNCH_VARIABLE}={launch_id} "
+        f"bash {shlex.quote(str(run.launch_script))}"
+    )
 
 
 def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -87,8 +87,24 @@ def next_run_dir(job: JobSpec, runs_dir: Path) -> RunDir:
     return RunDir(path)
 
 
+def attach_or_create(job: JobSpec, written: str, runs_dir: Path) -> tuple[RunDir, bool]:
+    """The latest run of this very spec, or a new one; and whether it is new. Two callers at once get the same run."""
+    while (run := find_same(job, runs_dir)) is None:
+        created = _create(job, written, runs_dir, only=next_run_dir(job, runs_dir))
+        if created is not None:
+            return created, True
+    return run, False
+
+
 def create_run(job: JobSpec, written: str, runs_dir: Path) -> RunDir:
     """A new run directory, whole from the moment it exists. `written` is the spec as its author wrote it."""
+    while (created := _create(job, written, runs_dir, only=next_run_dir(job, runs_dir))) is None:
+        pass
+    return created
+
+
+def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir) -> RunDir | None:
+    """Create that run directory; None when someone else was faster."""
     folder = runs_dir.absolute() / job.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,11 +113,18 @@ def create_run(job: JobSpec, written: str, runs_dir: Path) -> RunDir:
         raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
     try:
         draft.chmod(0o777 & ~_umask())
-        _fill(RunDir(draft), job, written)
-        return _claim(draft, job, runs_dir)
+        _fill(RunDir(draft), only.run_id, job, written)
+        try:
+            os.rename(draft, only.path)
+        except OSError:
+            if not only.path.exists():
+                raise
+            shutil.rmtree(draft)
+            return None
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+    return only
 
 
 def add_generation(run: RunDir, job: JobSpec, written: str) -> None:
@@ -111,27 +134,14 @@ def add_generation(run: RunDir, job: JobSpec, written: str) -> None:
     write_atomically(path, dump_resolved(job))
 
 
-def _claim(draft: Path, job: JobSpec, runs_dir: Path) -> RunDir:
-    while True:
-        run = next_run_dir(job, runs_dir)
-        RunDir(draft).append_event("created", run_id=run.run_id, config_hash=job.config_hash)
-        try:
-            os.rename(draft, run.path)
-        except OSError:
-            if not run.path.exists():
-                raise
-            RunDir(draft).events_file.unlink()  # someone else was faster: the next number, then
-            continue
-        return run
-
-
-def _fill(run: RunDir, job: JobSpec, written: str) -> None:
+def _fill(run: RunDir, run_id: str, job: JobSpec, written: str) -> None:
     write_atomically(run.job_yaml, written)
     write_atomically(run.path / "resolved.json", dump_resolved(job))
     code = code_state(Path.cwd())
     write_atomically(run.path / "code.json", json.dumps(code.record, indent=1))
     write_atomically(run.path / "code.diff", code.diff)
     run.logs.mkdir()
+    run.append_event("created", run_id=run_id, config_hash=job.config_hash)
 
 
 def _created(paths: Iterator[Path]) -> Iterator[tuple[float, RunDir]]:

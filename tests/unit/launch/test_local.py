@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.local import launch, request_stop
+from orchestrator.launch.local import Watcher, launch, request_stop
 from orchestrator.launch.processes import processes_of, ranks_of
 from orchestrator.launch.states import status_of
 from orchestrator.lease import Lease
@@ -275,5 +276,29 @@ def test_python_that_is_not_there(make_job: MakeJob, make_run: Run) -> None:
 
 def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) -> None:
     job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
-    with pytest.raises(UserError, match="set MASTER_ADDR"):
+    with pytest.raises(UserError, match="start it on the first one, with MASTER_ADDR set"):
         launch(make_run(job), job)
+
+
+def test_several_machines(make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two "machines" are two launch scripts here; the second is started as the first says."""
+    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
+    run = make_run(job)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    others: list[subprocess.Popen[bytes]] = []
+
+    class StartTheOther(Watcher):
+        def say(self, message: str) -> None:
+            command = message.splitlines()[-1].strip()
+            log = open(run.logs / "other.log", "wb")  # noqa: SIM115
+            others.append(subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log))
+            log.close()
+
+    end = launch(run, job, module=fake_runtime, watcher=StartTheOther())
+    assert [other.wait(30) for other in others] == [0]
+    assert end.cause == "completed"
+    assert "rank 1 of 2" in run.rank_log(1).read_text()

@@ -14,6 +14,7 @@ from orchestrator.launch.code import code_state
 from orchestrator.launch.runs import (
     add_generation,
     all_runs,
+    attach_or_create,
     create_run,
     default_runs_dir,
     find_run,
@@ -51,6 +52,13 @@ def test_more_runs_of_one_spec_are_numbered(make_job: MakeJob, runs_dir: Path) -
     base = job.config_hash[:8]
     assert [create_run(job, "", runs_dir).run_id for _ in range(3)] == [base, f"{base}-2", f"{base}-3"]
     assert next_run_dir(job, runs_dir).run_id == f"{base}-4"
+
+
+def test_same_spec_attaches(make_job: MakeJob, runs_dir: Path) -> None:
+    job = make_job()
+    run, is_new = attach_or_create(job, "", runs_dir)
+    assert is_new
+    assert attach_or_create(job, "", runs_dir) == (run, False)
 
 
 def test_same_spec_finds_its_latest_run(make_job: MakeJob, runs_dir: Path) -> None:
@@ -149,6 +157,22 @@ def test_racing_creations_get_runs_of_their_own(make_job: MakeJob, runs_dir: Pat
     assert len(runs) == 20
     for run in runs:
         assert [event["run_id"] for event in run.events()] == [run.run_id]
+
+
+def _attach(job: JobSpec, runs_dir: Path) -> None:
+    attach_or_create(job, "", runs_dir)
+
+
+def test_racing_attachments_get_one_run(make_job: MakeJob, runs_dir: Path) -> None:
+    job = make_job()
+    children = [fork.Process(target=_attach, args=(job, runs_dir)) for _ in range(6)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * 6
+    assert len(all_runs(runs_dir)) == 1
+    assert len(os.listdir(runs_dir / "tiny")) == 1
 
 
 @pytest.fixture
