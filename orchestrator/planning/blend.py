@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.data.checks import split_weights
 from orchestrator.data.index import IndexHeader, read_index
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
@@ -39,11 +40,9 @@ def plan_blend(data: DataSpec, train_tokens: int) -> tuple[SourcePlan, ...]:
 
 
 def split_shares(data: DataSpec) -> tuple[float, float, float]:
-    """Parts of each source of `blend` that are for training, validation and test."""
-    if data.validation is not None or data.test is not None:
-        return (1.0, 0.0, 0.0)
-    weights = [float(part) for part in data.split.split(",")]
-    train, validation, test = (weight / sum(weights) for weight in weights)
+    """Parts of each source of `blend` that are for training, validation and test: 0 for what has its own sources."""
+    weights = split_weights(data)
+    train, validation, test = (weight / (sum(weights) or 1.0) for weight in weights)
     return (train, validation, test)
 
 
