@@ -13,8 +13,8 @@ import typer
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson
 from orchestrator.cli.running import RunName, RunsDir, check_installed, label
-from orchestrator.errors import JobError, UserError
-from orchestrator.launch.exits import last_exception
+from orchestrator.errors import JobError, OrchestratorError, UserError
+from orchestrator.launch.exits import before_the_report, failed_ranks, last_exception
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import render_program
 from orchestrator.launch.runs import default_runs_dir, find_run
@@ -65,7 +65,7 @@ def command(
         *(f"{name}={value}" for name, value in options.items()),
         *(["--json"] if as_json else []),
     ]
-    raise typer.Exit(run_inference(job, arguments))
+    run_inference(job, arguments)
 
 
 def check_checkpoint(run: RunDir, iteration: int | None) -> None:
@@ -78,8 +78,11 @@ def check_checkpoint(run: RunDir, iteration: int | None) -> None:
         raise UserError(f"run {label(run)} has no checkpoint of iteration {iteration}; it has {known}")
 
 
-def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MODULE) -> int:
-    """Run the inference program on one replica's processes; its standard output is ours. Raises JobError."""
+def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MODULE) -> None:
+    """Run the inference program on one replica's processes; its standard output is ours.
+
+    Raises UserError or JobError with what it says when it fails.
+    """
     degrees = job.parallelism
     processes = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
     script = render_program(
@@ -105,7 +108,15 @@ def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MO
         process.wait()
         raise
     if process.returncode:
-        own = errors.split("torch/distributed/elastic", maxsplit=1)[0]
-        lines = [line for line in own.splitlines() if line.strip()]
-        raise JobError(f"generation failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")
-    return 0
+        raise _failure(errors)
+
+
+def _failure(errors: str) -> OrchestratorError:
+    """What went wrong, from the standard error of torchrun and its ranks."""
+    own = before_the_report(errors)
+    lines = [line for line in own.splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
+    if said is not None:
+        is_ours = UserError.exit_code in failed_ranks(errors).values()
+        return UserError(said) if is_ours else JobError(said)
+    return JobError(f"generation failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")

@@ -86,7 +86,7 @@ def classify(run: RunDir, launch_id: str, return_code: int | None, marks: LogMar
     rank = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=None)
     said = records[rank]["cause"] if rank is not None else None
     launcher_tail = marks.tail(run.launcher_log)
-    failed = {int(rank): int(code) for rank, code in _FAILED_RANK.findall(launcher_tail)}
+    failed = failed_ranks(launcher_tail)
     if rank is not None and said in CAUSES and _explains(said, return_code, failed):
         message = str(records[rank].get("message") or "")
         return Exit(said, message, iteration, cause_of(said).exit_code)
@@ -104,10 +104,20 @@ def classify(run: RunDir, launch_id: str, return_code: int | None, marks: LogMar
         return Exit("lost", "", iteration, cause_of("lost").exit_code)
     message = str(records[rank].get("message") or "") if rank is not None else ""
     if not message:
-        own = _TORCHRUN_REPORT.split(launcher_tail, maxsplit=1)[0]
+        own = before_the_report(launcher_tail)
         texts = (*tails.values(), own)
         message = next((found for text in texts if (found := last_exception(text))), _last_line(own))
     return Exit("error", message or f"torchrun returned {return_code}", iteration, cause_of("error").exit_code)
+
+
+def failed_ranks(output: str) -> dict[int, int]:
+    """rank → exit code (negative: a signal) of the failed ranks, from what torchrun printed."""
+    return {int(rank): int(code) for rank, code in _FAILED_RANK.findall(output)}
+
+
+def before_the_report(output: str) -> str:
+    """What the programs printed themselves, without torchrun's account of their failure."""
+    return _TORCHRUN_REPORT.split(output, maxsplit=1)[0]
 
 
 def last_exception(text: str) -> str | None:

@@ -3,6 +3,9 @@
 import os
 import sys
 
+if "--prompt=too long" in sys.argv:
+    print("error: ask for at most 7 new tokens", file=sys.stderr)
+    sys.exit(2)
 if os.environ["RANK"] == "0":
     if "--prompt=fail" in sys.argv:
         raise RuntimeError("no such tokenizer")

@@ -332,6 +332,7 @@ def test_generate_runs_one_replica_and_passes_everything_literally(
         "",
         f"error: run tiny/{run.run_id} has no checkpoint of iteration 7; it has 5, 10, 15, 20\n",
     )
+    assert orchestrator("generate", "tiny", "--prompt", "too long") == (2, "", "error: ask for at most 7 new tokens\n")
     code, _, err = orchestrator("generate", "tiny", "--prompt", "fail")
     assert (code, err) == (1, "error: generation failed: RuntimeError: no such tokenizer\n")
 
