@@ -23,9 +23,10 @@ class GroupStepAdam(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         adam_w_mode: bool = True,
+        capturable: bool = False,
     ) -> None:
-        if not adam_w_mode:
-            raise ValueError("only decoupled weight decay is implemented")
+        if not adam_w_mode or capturable:
+            raise ValueError("only decoupled weight decay outside CUDA graphs is implemented")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()

@@ -1,0 +1,80 @@
+"""The same spec gives the same losses at every layout: fp32, 20 steps, relative difference below 1e-5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import events, largest_difference, layout, losses, make_run, must_train, tiny_job, values
+
+from orchestrator.rundir import RunDir
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("torchrun with real ranks takes 5 to 10 s to start")]
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one-plain-optimizer": layout(use_distributed_optimizer=False),
+    "tp2": layout(tp=2),
+    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "pp2": layout(pp=2),
+    "pp2-interleaved": layout(pp=2, vp=2),
+    "dp2": layout(dp=2),
+    "dp2-plain-optimizer": layout(dp=2, use_distributed_optimizer=False),
+    "dp2-no-overlap": layout(dp=2, overlap_grad_reduce=False, overlap_param_gather=False),
+    "tp2-pp2": layout(tp=2, pp=2),
+    "tp2-pp2-interleaved-sp": layout(tp=2, pp=2, vp=2, sequence_parallel=True),
+}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = tiny_job("one")
+    return must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
+
+
+def test_reference_learns(reference: RunDir) -> None:
+    curve = losses(reference)
+    assert list(curve) == list(range(1, 21))
+    assert 5.4 < curve[1] < 5.7, "random tokens start at ln(250) = 5.52"
+    assert values(reference, "train/grad_norm")[20] < values(reference, "train/grad_norm")[3]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout(name: str, reference: RunDir, tmp_path: Path) -> None:
+    job = tiny_job(name, parallelism=LAYOUTS[name])
+    run = must_train(make_run(tmp_path, job), job)
+    assert largest_difference(losses(reference), losses(run)) < 1e-5
+    assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "learned-positions": {"position_embedding_type": "learned_absolute"},
+    "llama": {
+        "normalization": "RMSNorm",
+        "activation": "swiglu",
+        "add_bias_linear": False,
+        "num_query_groups": 2,
+        "untie_embeddings_and_output_weights": True,
+    },
+    "multi-query-at-tp1": {"num_query_groups": 1, "qk_layernorm": True},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_architecture(name: str, tmp_path: Path) -> None:
+    """Each variant at one rank and at two (PP for multi-query, whose one group cannot be split; TP for the others)."""
+    split = layout(pp=2) if name.startswith("multi-query") else layout(tp=2, sequence_parallel=True)
+    curves = []
+    for place, parallelism in (("one", {}), ("two", split)):
+        job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, schedule={"train_iters": 10})
+        curves.append(losses(must_train(make_run(tmp_path, job), job)))
+    assert largest_difference(*curves) < 1e-5
+
+
+def test_bf16_and_counts_per_rank(tmp_path: Path) -> None:
+    """bf16 trains on the CPU; the event log says what this rank holds."""
+    job = tiny_job("bf16", precision={"dtype": "bf16"}, parallelism=layout(tp=2, dp=2, sequence_parallel=True))
+    run = must_train(make_run(tmp_path, job), job)
+    assert losses(run)[20] < 5.7
+    [started] = events(run, "started")
+    assert started["world_size"] == 4

@@ -1,0 +1,161 @@
+"""On real GPUs: layouts agree and runs resume in bf16, the layer backends agree, and the 1.7B job reaches its MFU."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import megatron.core
+import pytest
+import torch
+from support.training import (
+    events,
+    kill_session,
+    largest_difference,
+    layout,
+    losses,
+    make_run,
+    must_train,
+    start,
+    tiny_job,
+    values,
+)
+
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import load_job
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
+
+SMALL = {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 1000}
+BF16 = {"dtype": "bf16"}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain-optimizer": layout(use_distributed_optimizer=False),
+    "tp2": layout(tp=2),
+    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "pp2": layout(pp=2),
+    "pp2-interleaved": layout(pp=2, vp=2),
+    "dp2": layout(dp=2),
+    "tp2-pp2-sp": layout(tp=2, pp=2, sequence_parallel=True),
+    "tp2-dp2": layout(tp=2, dp=2),
+}
+
+
+def gpus(count: int) -> None:
+    if torch.cuda.device_count() < count:
+        pytest.skip(f"needs {count} GPUs, this machine has {torch.cuda.device_count()}")
+
+
+def small_job(name: str, **sections: Any) -> Any:
+    return tiny_job(name, **{"model": SMALL, "precision": BF16, **sections})
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = small_job("one")
+    return must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_agree_in_bf16(name: str, reference: RunDir, tmp_path: Path) -> None:
+    job = small_job(name, parallelism=LAYOUTS[name])
+    gpus(job.world_size)
+    run = must_train(make_run(tmp_path, job), job)
+    difference = largest_difference(losses(reference), losses(run))
+    print(f"\nRESULT {name} largest relative difference {difference:.2e}")
+    assert difference < 2e-3
+
+
+def test_fp32_layouts_agree_closely(tmp_path: Path) -> None:
+    gpus(2)
+    curves = []
+    for name, parallelism in (("one", {}), ("tp2", layout(tp=2, sequence_parallel=True))):
+        job = tiny_job(name, model=SMALL, parallelism=parallelism)
+        curves.append(losses(must_train(make_run(tmp_path, job), job)))
+    assert largest_difference(*curves) < 1e-4
+
+
+@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
+def test_resume_is_bitwise_with_dropout(layers: str, tmp_path: Path) -> None:
+    if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
+        pytest.skip("Transformer Engine is not installed")
+    sections: dict[str, Any] = {
+        "model": {**SMALL, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+        "precision": BF16,
+        "runtime": {"deterministic": True, "layers": layers},
+        "schedule": {"train_iters": 120},
+        "checkpoint": {"save_interval": 20},
+    }
+    whole = tiny_job("whole", **sections)
+    expected = losses(must_train(make_run(tmp_path, whole), whole))
+    job = tiny_job("cut", **sections)
+    run = make_run(tmp_path, job)
+    process = start(run, job)
+    deadline = time.monotonic() + 120
+    while not events(run, "checkpoint_saved"):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    kill_session(process)
+    must_train(run, job)
+    [resumed] = events(run, "resumed")
+    print(f"\nRESULT resume {layers} from {resumed['iteration']}: {losses(run) == expected}")
+    assert losses(run) == expected
+
+
+def test_resume_at_another_layout(tmp_path: Path) -> None:
+    gpus(2)
+    first = small_job("job", checkpoint={"save_interval": 10})
+    whole = losses(must_train(make_run(tmp_path / "whole", first), first))
+    run = make_run(tmp_path / "moved", first)
+    process = start(run, first)
+    while not events(run, "checkpoint_saved"):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.wait(120)
+    second = small_job("job", checkpoint={"save_interval": 10}, parallelism=layout(tp=2, sequence_parallel=True))
+    must_train(make_run(tmp_path / "moved", second), second)
+    assert largest_difference(whole, losses(run)) < 2e-3
+
+
+def test_layer_backends_agree(reference: RunDir, tmp_path: Path) -> None:
+    if importlib.util.find_spec("transformer_engine") is None:
+        pytest.skip("Transformer Engine is not installed")
+    job = small_job("other", runtime={"layers": "torch"})
+    run = must_train(make_run(tmp_path, job), job)
+    [chosen] = events(reference, "started")
+    assert chosen["layers"] == "transformer_engine"
+    difference = largest_difference(losses(reference), losses(run))
+    print(f"\nRESULT torch against Transformer Engine {difference:.2e}")
+    assert difference < 2e-3
+
+
+def test_fp16_scales_its_loss(reference: RunDir, tmp_path: Path) -> None:
+    job = small_job("fp16", precision={"dtype": "fp16", "initial_loss_scale": 2.0**20}, schedule={"train_iters": 40})
+    run = must_train(make_run(tmp_path, job), job)
+    scales = values(run, "train/loss_scale")
+    assert scales[40] <= 2.0**20
+    curve = losses(run)
+    assert max(abs(curve[i] - losses(reference)[i]) for i in range(1, 4)) < 0.02
+
+
+def test_1_7b_reaches_48_percent(tmp_path: Path) -> None:
+    changes = ["schedule.train_iters=5", "tracking.mlflow=false"]
+    loaded = load_job([Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"], changes)
+    run = must_train(make_run(tmp_path, loaded.job), loaded.job, timeout=560)
+    mfu = sorted(list(values(run, "throughput/mfu").values())[2:])
+    [started] = events(run, "started")
+    seconds = statistics.median(list(values(run, "throughput/step_seconds").values())[2:])
+    memory = max(values(run, "memory/peak_bytes").values()) / 2**30
+    [saved] = events(run, "checkpoint_saved")
+    print(
+        f"\nRESULT gpt-1.7b megatron-core {megatron.core.__version__} {started['layers']} "
+        f"micro {loaded.job.batch.micro_batch_size} global {loaded.job.global_batch_size}: "
+        f"MFU median {statistics.median(mfu):.4f} range {mfu[0]:.4f}..{mfu[-1]:.4f}, "
+        f"{seconds * 1000:.0f} ms per step, {memory:.1f} GiB, checkpoint {saved['bytes'] / 1e9:.1f} GB in {saved['seconds']} s"
+    )
+    assert statistics.median(mfu) >= 0.48
