@@ -9,7 +9,9 @@ step() { printf '\n\033[1m%s\033[0m\n' "== $*"; }
 workspace=.quickstart
 mkdir -p "$workspace"
 stdlib=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')
-text=("$stdlib" --glob '*.py' --exclude site-packages --exclude dist-packages --exclude test --exclude idlelib)
+# Its own modules: no installed packages, no tests, no character tables.
+text=("$stdlib" --glob '*.py')
+for folder in site-packages dist-packages test tests encodings pydoc_data idlelib; do text+=(--exclude "$folder"); done
 
 step "1. Learn a vocabulary from Python's standard library: $stdlib"
 [ -f "$workspace/tokenizer.json" ] ||
@@ -27,7 +29,8 @@ step "4. Train: orchestrator run jobs/quickstart.yaml"
 orchestrator run jobs/quickstart.yaml
 
 step "5. Let it write"
-orchestrator generate quickstart --runs-dir "$workspace/runs" --prompt "def " --max-new-tokens 100
+orchestrator generate quickstart --runs-dir "$workspace/runs" --prompt "import os" --max-new-tokens 100 \
+    --temperature 0.7 --top-k 40
 
 cat <<END
 
