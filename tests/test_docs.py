@@ -1,0 +1,81 @@
+"""What the pages say can be followed: links lead somewhere, jobs are valid, commands and options exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from orchestrator.cli.main import COMMANDS, build_app
+from orchestrator.spec.loading import load_job
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+COMMAND = re.compile(r"(?:^|`|\$ )(?:\.venv/bin/)?orchestrator ([a-z][^`\n]*)", re.MULTILINE)
+MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_to_files(page: Path) -> None:
+    broken = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_whole_jobs_are_valid(page: Path, tmp_path: Path) -> None:
+    for language, text in FENCED.findall(page.read_text()):
+        if language == "yaml" and text.startswith("name:") and "\nmodel:" in text:
+            job = tmp_path / "job.yaml"
+            job.write_text(text)
+            load_job([job], [])
+
+
+def test_the_readme_shows_a_whole_job() -> None:
+    jobs = [text for language, text in FENCED.findall((ROOT / "README.md").read_text()) if language == "yaml"]
+    assert len(jobs) == 1
+    assert jobs[0].startswith("name:")
+    assert "\nmodel:" in jobs[0]
+
+
+def commands_on(page: Path) -> Iterator[list[str]]:
+    """The words of each `orchestrator …` on a page, up to a comment, a pipe or an ellipsis."""
+    for text in COMMAND.findall(page.read_text().replace("\\\n", " ")):
+        yield re.split(r"\s[#|>]|…|,\s", text)[0].split()
+
+
+@cache
+def command(name: str) -> Any:
+    """One command of the command line, with its options."""
+    return typer.main.get_command(build_app(name)).commands[name]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_and_options_exist(page: Path) -> None:
+    names = {entry.name for entry in COMMANDS}
+    for words in commands_on(page):
+        assert words[0] in names, f"orchestrator {words[0]}"
+        found = command(words[0])
+        if hasattr(found, "commands") and len(words) > 1:
+            assert words[1] in found.commands, f"orchestrator {words[0]} {words[1]}"
+            found = found.commands[words[1]]
+        known = {option for parameter in found.params for option in parameter.opts} | {"--help", "-h"}
+        used = {word.partition("=")[0] for word in words[1:] if re.fullmatch(r"--?[a-z][a-z-]*(=.*)?", word)}
+        assert used <= known, f"orchestrator {' '.join(words)}"
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+)(?: [a-z-]+)*:", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets |= {"test-slurm", "test-browser", "test-gpu"}
+    for page in PAGES:
+        assert set(MAKE.findall(page.read_text())) <= targets, page_id(page)
