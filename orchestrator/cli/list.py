@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, ago, aligned
+from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs, default_runs_dir
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.planning.batch import BatchSchedule
@@ -39,18 +40,25 @@ def command(
 
 
 def _row(status: RunStatus) -> list[str]:
-    total = BatchSchedule.of(load_resolved(status.run.resolved())).train_iters
     state = status.state if status.cause in (None, status.state) else f"{status.state} ({status.cause})"
     return [
         status.run.name,
         status.run.run_id,
         state,
-        f"{status.iteration or 0}/{total}",
+        f"{status.iteration or 0}/{_total(status)}",
         _number(status, "train/loss"),
         _number(status, "validation/loss"),
         str(status.checkpoints[-1].iteration) if status.checkpoints else "-",
         ago(time.time() - status.created) if status.created else "-",
     ]
+
+
+def _total(status: RunStatus) -> str:
+    """Steps in all; one damaged run must not hide the others."""
+    try:
+        return str(BatchSchedule.of(load_resolved(status.run.resolved())).train_iters)
+    except UserError:
+        return "?"
 
 
 def _number(status: RunStatus, key: str) -> str:

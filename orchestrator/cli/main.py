@@ -70,6 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        # The machine refused: permissions, a full disk, a file where a folder should be.
+        place = f": {error.filename}" if error.filename is not None else ""
+        _report(OrchestratorError(f"{error.strerror or error}{place}"), as_json)
+        return 1
     return code
 
 

@@ -6,7 +6,6 @@ the stop file. If the launcher is killed outright, the kernel sends torchrun SIG
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shlex
@@ -33,7 +32,6 @@ from orchestrator.spec.job import JobSpec
 _POLL_SECONDS = 0.1
 _ORPHAN_GRACE_SECONDS = 30.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -198,26 +196,14 @@ def _for_the_others(run: RunDir, launch_id: str) -> str:
 
 
 def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
-
-    def die_with_the_launcher() -> None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before this could be asked for
-            os.kill(os.getpid(), signal.SIGTERM)
-
     return subprocess.Popen(
-        ["bash", str(run.launch_script)],
+        [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid()), "bash", str(run.launch_script)],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         env={**os.environ, LAUNCH_VARIABLE: launch_id},
         start_new_session=True,
-        preexec_fn=die_with_the_launcher if sys.platform == "linux" else None,
     )
-
-
-# Loaded here, because nothing may be loaded between fork and exec.
-_prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else lambda *_: 0
 
 
 def _wait(

@@ -148,12 +148,16 @@ class Follower(Watcher):
                 self.snapshot.skipped += 1
             elif event["event"] == "started" and isinstance(event.get("iteration"), int):
                 self.snapshot.iteration = event["iteration"]
+                self.start()
             line = event_line(event)
             if line is not None:
                 self.say(line)
         for metric in self._metrics.poll():
             self.snapshot.take(metric)
             self.show(metric)
+
+    def start(self) -> None:
+        """The training begins, at `snapshot.iteration`."""
 
     def show(self, metric: Metric) -> None:
         """A step was measured."""
@@ -216,11 +220,13 @@ class TerminalWatcher(Follower):
         style = "yellow" if message.startswith("warning") else "red" if message.startswith("error") else None
         self._progress.console.print(Text(message, style=style or ""))
 
+    def start(self) -> None:
+        self._progress.update(self._task, description="training", completed=self.snapshot.iteration)
+
     def show(self, metric: Metric) -> None:
         snapshot = self.snapshot
         self._progress.update(
             self._task,
-            description="training",
             completed=snapshot.iteration,
             shown="  ".join(snapshot.parts(with_validation=True)),
             eta=snapshot.eta,

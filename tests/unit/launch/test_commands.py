@@ -265,6 +265,26 @@ def test_unknown_run(orchestrator: Orchestrator) -> None:
         assert err.startswith("error: there is no run x: ")
 
 
+def test_machine_that_refuses_is_one_line(
+    orchestrator: Orchestrator, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir]
+) -> None:
+    run = make_run(make_job())
+    run.events_file.unlink()
+    run.events_file.mkdir()
+    assert orchestrator("status", run.path) == (1, "", f"error: Is a directory: {run.events_file}\n")
+
+
+def test_one_damaged_run_does_not_hide_the_others(
+    orchestrator: Orchestrator, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir]
+) -> None:
+    run, other = make_run(make_job()), make_run(make_job(name="other"))
+    run.resolved().write_text("{")
+    code, out, _ = orchestrator("list")
+    assert code == 0
+    assert f"tiny   {run.run_id}  created  0/?" in out
+    assert f"other  {other.run_id}  created  0/20" in out
+
+
 def test_missing_dependency_is_one_line(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,7 @@ def test_second_interrupt_ends_at_once(
     launcher.send_signal(signal.SIGINT)
     until(run.stop_file.exists)
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(10) == 1
+    assert launcher.wait(60) == 1
     assert processes_of(launch_id(run)) == {}
     assert events(run, "exited")[0]["cause"] == "killed"
     assert "second SIGINT" in events(run, "exited")[0]["message"]
@@ -245,7 +245,7 @@ def test_stop_at_once_through_the_stop_file(
     launcher = start_launcher(run)
     until(lambda: step_of(run) >= 1)
     request_stop(run, "cancel --now", at_once=True)
-    assert launcher.wait(10) == 1
+    assert launcher.wait(60) == 1
     assert "cancel --now" in events(run, "exited")[0]["message"]
 
 
