@@ -110,7 +110,7 @@ def _serve(connection: Connection, build: Callable[[], Callable[[Item], Result]]
     while True:
         try:
             item: Item = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         try:
             answer: Result | OrchestratorError = function(item)
@@ -118,5 +118,5 @@ def _serve(connection: Connection, build: Callable[[], Callable[[Item], Result]]
             answer = error
         try:
             connection.send(answer)
-        except BrokenPipeError:
+        except ConnectionError:
             return

@@ -194,7 +194,8 @@ def page(result: dict[str, Any]) -> str:
 {platform.python_version()}, {packages}. Load average before each run: {loads[0]:.1f} to {loads[1]:.1f}; above
 {WORKERS}, others were using the cores as well, and both ways are slower than alone.
 
-Not measured here: tokenizers that cut words in another way. They go through the library in batches, without the table.
+The table serves tokenizers that cut words as GPT-2, Llama 3, Qwen 2 or BERT do. Others go through their library in
+batches; they were not measured.
 
 Measure again with `make bench`.
 """

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +62,40 @@ def test_json(tmp_path: Path, capfd: pytest.CaptureFixture[str], tokenize: Any, 
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", command, "--help"]) == 0
     assert f"Example: orchestrator data {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_progress_on_a_terminal_and_elsewhere(tmp_path: Path, corpus: Path) -> None:
+    environment = {**os.environ, "TERM": "xterm"}
+
+    def tokenize(name: str, stderr: int) -> None:
+        command = [sys.executable, "-m", "orchestrator.data", "tokenize", str(corpus), "--output-prefix", name]
+        subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=stderr, check=True, env=environment)
+
+    terminal, theirs = pty.openpty()
+    tokenize("one", theirs)
+    shown = os.read(terminal, 100_000)
+    assert b"\x1b[" in shown
+    assert b"MB/s" in shown
+    assert b"tokens/s" in shown
+    reader, writer = os.pipe()
+    tokenize("two", writer)
+    line = os.read(reader, 100_000).decode()
+    assert re.fullmatch(r"tokenized \d+ tokens in [\d.]+ s, [\d.]+ MB/s, \d+k tokens/s\n", line)
+    for descriptor in (terminal, theirs, reader, writer):
+        os.close(descriptor)
+
+
+def test_file_name_that_is_not_utf8(tmp_path: Path, program: Any) -> None:
+    path = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    Path(os.fsdecode(path)).write_text("text")
+    result = program("tokenize", tmp_path, "--output-prefix", "out", "--json")
+    assert result.returncode == 0
+    sources = json.loads((tmp_path / "out.manifest.json").read_text())["sources"]
+    assert [source["path"] for source in sources] == [f"{tmp_path}/caf\\udce9.txt"]
+    Path(os.fsdecode(path)).write_bytes(b"\xff")
+    result = program("tokenize", tmp_path, "--output-prefix", "out", "--overwrite")
+    assert result.returncode == 2
+    assert "not UTF-8: byte 0xff at 0" in result.stderr
 
 
 def test_wrong_usage_is_exit_code_2(program: Any) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.vocabulary import content_hash, vocabulary_size
-from orchestrator.data.words import WordTable
+from orchestrator.data.words import SPLIT_CUTS, WordTable
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.spec.data import TokenizerSpec
 
@@ -66,6 +67,8 @@ def spec_of(kind: str, tmp_path: Path, bpe: Path, gpt2: TokenizerSpec) -> Tokeni
 def test_every_kind(kind: str, tmp_path: Path, bpe: Path, gpt2: TokenizerSpec) -> None:
     spec = spec_of(kind, tmp_path, bpe, gpt2)
     tokenizer = load_tokenizer(spec)
+    if kind != "wordpiece":
+        assert tokenizer.decode(tokenizer.encode("the cats ran")) == "the cats ran"
     ids = tokenizer.encode("the cats runs")
     assert ids
     assert max(ids) < tokenizer.vocab_size == vocabulary_size(spec)
@@ -86,39 +89,69 @@ def test_byte_level_round_trip(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(bpe: Path) -> Tokenizer:
-    tokenizer = load_tokenizer(TokenizerSpec(type="huggingface", path=str(bpe)))
-    assert tokenizer._words is not None  # type: ignore[attr-defined]
-    return tokenizer
+def tokenizers(tmp_path_factory: pytest.TempPathFactory, bpe: Path) -> dict[str, Tokenizer]:
+    """One tokenizer for each way of cutting words that is known."""
+    folder = tmp_path_factory.mktemp("cuts")
+    description = json.loads(bpe.read_text())
+    found = {"gpt2": TokenizerSpec(type="huggingface", path=str(bpe))}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    for number, pattern in enumerate(SPLIT_CUTS):
+        for normalizer in (None, {"type": "NFC"}):
+            split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+            description["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+            description["normalizer"] = normalizer
+            path = folder / f"{number}{normalizer is None}.json"
+            path.write_text(json.dumps(description))
+            found[path.stem] = TokenizerSpec(type="huggingface", path=str(path))
+    letters = [chr(code) for code in range(33, 127)]
+    (folder / "vocab.txt").write_text("\n".join([*WORDPIECES, *(set(letters) - set(WORDPIECES)), "##a", "##9", "é"]))
+    found["bert"] = TokenizerSpec(type="wordpiece", path=str(folder / "vocab.txt"))
+    loaded = {name: load_tokenizer(spec) for name, spec in found.items()}
+    assert all(tokenizer._words is not None for tokenizer in loaded.values())  # type: ignore[attr-defined]
+    return loaded
 
 
 class TestWords:
     """The way through the table of words gives what the library gives."""
 
     @staticmethod
-    def check(tokenizer: Tokenizer, text: str) -> None:
-        stored = tokenizer.encode_to_bytes([text])[0]
-        assert np.frombuffer(stored, tokenizer.dtype).tolist() == tokenizer.encode(text)
-        assert tokenizer.decode(tokenizer.encode(text)) == text
+    def check(tokenizers: dict[str, Tokenizer], text: str) -> None:
+        for name, tokenizer in tokenizers.items():
+            stored = tokenizer.encode_to_bytes([text])[0]
+            assert np.frombuffer(stored, tokenizer.dtype).tolist() == tokenizer.encode(text), name
 
     @given(text=UNICODE)
-    def test_any_text(self, tokenizer: Tokenizer, text: str) -> None:
-        self.check(tokenizer, text)
+    def test_any_text(self, tokenizers: dict[str, Tokenizer], text: str) -> None:
+        self.check(tokenizers, text)
 
+    @settings(max_examples=300)
     @given(text=MIXED)
-    def test_mixed_text(self, tokenizer: Tokenizer, text: str) -> None:
-        self.check(tokenizer, text)
+    def test_mixed_text(self, tokenizers: dict[str, Tokenizer], text: str) -> None:
+        self.check(tokenizers, text)
 
-    @given(text=st.text(st.sampled_from("ab 1\n\t'sé\u00a0,"), max_size=12))
-    def test_short_alphabet(self, tokenizer: Tokenizer, text: str) -> None:
-        self.check(tokenizer, text)
+    @settings(max_examples=300)
+    @given(text=st.text(st.sampled_from("abS 1\n\r\t'sé\u00a0\u0301,(—"), max_size=12))
+    def test_short_alphabet(self, tokenizers: dict[str, Tokenizer], text: str) -> None:
+        self.check(tokenizers, text)
 
-    def test_own_source(self, tokenizer: Tokenizer) -> None:
+    @pytest.mark.parametrize(
+        "text", ["(a—", "é\n\n  x", "é.\n\n x", "\té", "a'\u017f", "12٣4", " (a b", "((a—", "\x0bé\r\n \n\ny"]
+    )
+    def test_where_cutting_is_hard(self, tokenizers: dict[str, Tokenizer], text: str) -> None:
+        self.check(tokenizers, text)
+
+    def test_own_source(self, tokenizers: dict[str, Tokenizer]) -> None:
         for path in sorted(Path(__file__).parent.glob("*.py")):
-            self.check(tokenizer, path.read_text())
+            self.check(tokenizers, path.read_text())
 
-    def test_special_token_in_text(self, tokenizer: Tokenizer) -> None:
-        assert tokenizer.encode_to_bytes(["<|endoftext|>"])[0] == np.array([tokenizer.eod], "<u2").tobytes()
+    def test_special_token_in_text(self, tokenizers: dict[str, Tokenizer]) -> None:
+        self.check(tokenizers, "a<|endoftext|>b[SEP]")
+        gpt2 = tokenizers["gpt2"]
+        assert gpt2.encode_to_bytes(["<|endoftext|>"])[0] == np.array([gpt2.eod], "<u2").tobytes()
+
+    def test_survives_pickling(self, tokenizers: dict[str, Tokenizer]) -> None:
+        copies = {name: pickle.loads(pickle.dumps(tokenizer)) for name, tokenizer in tokenizers.items()}
+        self.check(copies, "def naïve(): return 1")
 
     def test_other_cuts_are_left_to_the_library(self, tmp_path: Path, bpe: Path) -> None:
         description = json.loads(bpe.read_text())
