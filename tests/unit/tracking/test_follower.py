@@ -92,7 +92,7 @@ def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept
     monkeypatch.setenv("TRACKER", mlflow_server.address.replace("//", f"//someone:{SECRET}@"))
     monkeypatch.setenv("HUB_TOKEN", SECRET)
     run = make_run(tmp_path / "runs", tracking={"uri": "${env:TRACKER}"})
-    follower = start_follower(run)  # before the server is up
+    follower = start_follower(run, drain_seconds=60)  # before the server is up
     mlflow_server.start()
     log_steps(run, range(1, 51))
     wait_for(lambda: mlflow_server.database.exists() and bool(sent(mlflow_server)))
