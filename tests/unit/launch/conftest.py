@@ -95,7 +95,7 @@ def start_launcher(fake_runtime: str) -> Iterator[Callable[..., subprocess.Popen
                 end_processes(event["launch_id"])
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
     """Poll until it holds; fails the test when it never does."""
     deadline = time.monotonic() + seconds
     while not condition():

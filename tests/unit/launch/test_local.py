@@ -78,7 +78,7 @@ def test_signal_to_the_launcher_saves_and_stops(
     until(lambda: step_of(run) >= 7)
     assert status_of(run).state == "running"
     launcher.send_signal(number)
-    assert launcher.wait(60) == 1
+    assert launcher.wait(120) == 1
     status = status_of(run)
     assert (status.state, status.cause) == ("stopped", "stopped")
     assert committed(run)[-1].iteration == status.iteration
@@ -97,7 +97,7 @@ def test_second_interrupt_ends_at_once(
     launcher.send_signal(signal.SIGINT)
     until(run.stop_file.exists)
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(60) == 1
+    assert launcher.wait(120) == 1
     assert processes_of(launch_id(run)) == {}
     assert events(run, "exited")[0]["cause"] == "killed"
     assert "second SIGINT" in events(run, "exited")[0]["message"]
@@ -147,7 +147,7 @@ def test_killed_torchrun_leaves_nobody_behind(
     torchrun = [pid for pid, environment in processes_of(launch_id(run)).items() if "RANK" not in environment]
     assert len(torchrun) == 1
     os.kill(torchrun[0], signal.SIGKILL)
-    assert launcher.wait(60) == 1
+    assert launcher.wait(120) == 1
     assert processes_of(launch_id(run)) == {}
     assert events(run, "exited")[0]["message"] == "torchrun was ended by SIGKILL"
 
@@ -232,7 +232,7 @@ def test_stop_file_stops_and_an_old_one_does_not(
     launcher = start_launcher(run)
     until(lambda: step_of(run) >= 3)
     request_stop(run, "cancel")
-    assert launcher.wait(60) == 1
+    assert launcher.wait(120) == 1
     assert status_of(run).state == "stopped"
     assert run.stop_file.exists()
     assert launch(run, job, module=fake_runtime).cause == "completed"
@@ -245,7 +245,7 @@ def test_stop_at_once_through_the_stop_file(
     launcher = start_launcher(run)
     until(lambda: step_of(run) >= 1)
     request_stop(run, "cancel --now", at_once=True)
-    assert launcher.wait(60) == 1
+    assert launcher.wait(120) == 1
     assert "cancel --now" in events(run, "exited")[0]["message"]
 
 

@@ -82,15 +82,16 @@ def run_with_fake_python(
     return subprocess.run(["bash", "-c", text], capture_output=True, env=environment or dict(os.environ))
 
 
-values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30).filter(
-    lambda text: "${" not in text
-)  # the spec refuses that
+values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 
 
-@given(values | st.sampled_from(["$(touch pwned)", "`id`", "'", "\\", "a\nb", "-n", "*", "!!", "$HOME", "{{ x }}"]))
+@given(values | st.sampled_from(["$(touch pwned)", "`id`", "'", "\\", "a\nb", "-n", "*", "!!", "${HOME}", "{{ x }}"]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_hostile_values_arrive_literally(make_job: MakeJob, tmp_path: Path, value: str) -> None:
-    done = run_with_fake_python(make_job(launch__env={"VALUE": value}), tmp_path)
+    job = make_job()
+    # Not through validation, which refuses some of them: rendering must be safe by itself.
+    job = job.model_copy(update={"launch": job.launch.model_copy(update={"env": {"VALUE": value}})})
+    done = run_with_fake_python(job, tmp_path)
     assert done.stderr == b""
     arguments, _, environment = done.stdout.partition(b"==\0")
     assert f"VALUE={value}".encode() in environment.split(b"\0")
