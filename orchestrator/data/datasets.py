@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,8 +18,9 @@ from torch.utils.data import Dataset
 
 from orchestrator.data.checks import PARTS, check_data, source_names, split_fractions, split_weights
 from orchestrator.data.index import bin_path, idx_path
+from orchestrator.data.locking import locked
 from orchestrator.data.tokenizers import Tokenizer
-from orchestrator.errors import DataError, UserError
+from orchestrator.errors import UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
 
 Samples = Dataset[dict[str, torch.Tensor]]
@@ -150,19 +149,11 @@ def _alone(cache: Path) -> Iterator[None]:
     if torch.distributed.get_rank() != 0:
         yield
         return
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise DataError(f"the index cache {cache} cannot be written: {error.strerror} (set data.cache_dir)") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(cache, wait=True):
         for path in cache.glob("*.npy"):
             if _is_torn(path):
                 path.unlink()
         yield
-    finally:
-        os.close(lock)
 
 
 def _is_torn(path: Path) -> bool:

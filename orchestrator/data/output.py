@@ -8,7 +8,6 @@ such line and goes on from there. At the end the files are renamed into place, P
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import numpy as np
 
 from orchestrator.data.encoding import EncodedChunk
 from orchestrator.data.index import DTYPES, HEADER, MAGIC, bin_path, idx_path
+from orchestrator.data.locking import locked
 from orchestrator.data.manifest import manifest_path
 from orchestrator.data.sources import Position
 from orchestrator.errors import JobError, UserError
@@ -195,30 +195,21 @@ def open_output(
     Raises UserError when there is a data set already, when another process writes it, or when an unfinished one was
     made from other input or with other options; with `overwrite` the old one stays until the new one is whole.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise UserError(f"cannot write to {folder.parent}: {error.strerror}") from error
-    try:
-        _acquire(lock, folder)
-        with _only_if_used(folder):
-            progress = _earlier_progress(folder, job, overwrite)
-            if not overwrite and not (progress and progress.finished):
-                _refuse_existing(prefixes)
-            if progress is None:
-                for leftover in folder.iterdir():
-                    if leftover.name != "lock":
-                        leftover.unlink()
-                write_atomically(folder / "job.json", json.dumps(job))
-                progress = Progress([KeyProgress() for _ in prefixes])
-            output = PartialOutput(folder, prefixes, dtype, progress)
-            try:
-                yield output
-            finally:
-                output.close()
-    finally:
-        os.close(lock)
+    with locked(folder, wait=False), _only_if_used(folder):
+        progress = _earlier_progress(folder, job, overwrite)
+        if not overwrite and not (progress and progress.finished):
+            _refuse_existing(prefixes)
+        if progress is None:
+            for leftover in folder.iterdir():
+                if leftover.name != "lock":
+                    leftover.unlink()
+            write_atomically(folder / "job.json", json.dumps(job))
+            progress = Progress([KeyProgress() for _ in prefixes])
+        output = PartialOutput(folder, prefixes, dtype, progress)
+        try:
+            yield output
+        finally:
+            output.close()
 
 
 @contextmanager
@@ -229,13 +220,6 @@ def _only_if_used(folder: Path) -> Iterator[None]:
     finally:
         if folder.exists() and not (folder / "commits.jsonl").exists():
             shutil.rmtree(folder)
-
-
-def _acquire(lock: int, folder: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UserError(f"another process is writing {folder} now; wait for it or choose another prefix") from error
 
 
 def _earlier_progress(folder: Path, job: dict[str, Any], overwrite: bool) -> Progress | None:

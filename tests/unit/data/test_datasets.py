@@ -184,6 +184,11 @@ class TestRefusals:
         with pytest.raises(DataError, match=r"holds token id 399, but the vocabulary has 257 tokens"):
             build(DataSpec(blend=[{"path": str(prefix)}]), tmp_path / "cache")
 
+    def test_cache_that_cannot_be_written(self, prefix: Path, tmp_path: Path) -> None:
+        (tmp_path / "cache").write_text("a file")
+        with pytest.raises(UserError, match=r"cannot write to .*/cache/.*: Not a directory"):
+            build(DataSpec(blend=[{"path": str(prefix)}]), tmp_path / "cache")
+
     def test_no_blend(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"data\.blend is not set"):
             build(DataSpec(), tmp_path / "cache")

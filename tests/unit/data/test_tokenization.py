@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -320,6 +321,14 @@ class TestWrongInput:
         else:
             assert failure.exit_code == 2
             assert on_error == "fail" or "holds no text" in str(failure)
+
+
+def test_file_system_without_locks(tokenize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    assert texts_of(tokenize(write_lines(tmp_path / "a.jsonl", ["x"]))) == ["x"]
 
 
 class TestExistingOutput:
