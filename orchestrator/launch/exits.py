@@ -79,35 +79,45 @@ def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
     return records
 
 
-def classify(run: RunDir, launch_id: str, return_code: int | None, marks: LogMarks) -> Exit:
-    """Why a launch ended. `return_code` of torchrun is None when nobody waited for it."""
-    records = exit_records(run, launch_id)
-    iteration = _iteration(records)
-    rank = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=None)
-    said = records[rank]["cause"] if rank is not None else None
+def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> Exit:
+    """Why a launch ended whose torchrun returned `return_code` (negative: a signal)."""
+    word = by_word_of_the_ranks(run, launch_id)
     launcher_tail = marks.tail(run.launcher_log)
     failed = failed_ranks(launcher_tail)
-    if rank is not None and said in CAUSES and _explains(said, return_code, failed):
-        message = str(records[rank].get("message") or "")
-        return Exit(said, message, iteration, cause_of(said).exit_code)
+    if word is not None and _settles(word.cause, return_code, failed):
+        return word
+    iteration = word.iteration if word is not None else None
     tails = {rank: marks.tail(run.rank_log(rank)) for rank in failed or {0: 0}}
     for text in (*tails.values(), launcher_tail):
         if _OUT_OF_MEMORY.search(text):
-            return Exit("out_of_memory", last_exception(text) or "", iteration, cause_of("out_of_memory").exit_code)
-    killed = {rank: code for rank, code in failed.items() if code < 0}
+            return _exit("out_of_memory", last_exception(text) or "", iteration)
+    killed = {rank: -code for rank, code in failed.items() if code < 0}
     if killed:
         first = min(killed)
-        return Exit("killed", _killed_message(first, -killed[first]), iteration, cause_of("killed").exit_code)
-    if return_code is not None and return_code < 0:
-        return Exit("killed", f"torchrun was ended by {signal_name(-return_code)}", iteration, 1)
-    if return_code is None and not records:
-        return Exit("lost", "", iteration, cause_of("lost").exit_code)
-    message = str(records[rank].get("message") or "") if rank is not None else ""
-    if not message:
-        own = before_the_report(launcher_tail)
-        texts = (*tails.values(), own)
-        message = next((found for text in texts if (found := last_exception(text))), _last_line(own))
-    return Exit("error", message or f"torchrun returned {return_code}", iteration, cause_of("error").exit_code)
+        return _exit("killed", _killed_message(first, killed[first]), iteration)
+    if return_code < 0:
+        return _exit("killed", f"torchrun was ended by {signal_name(-return_code)}", iteration)
+    if word is not None and word.message:
+        return _exit("error", word.message, iteration)
+    own = before_the_report(launcher_tail)
+    found = (last_exception(text) for text in (*tails.values(), own))
+    message = next(filter(None, found), None) or _last_line(own) or f"torchrun returned {return_code}"
+    return _exit("error", message, iteration)
+
+
+def by_word_of_the_ranks(run: RunDir, launch_id: str) -> Exit | None:
+    """Why a launch ended, by what the rank with the most telling cause said; None when no rank could say anything."""
+    records = exit_records(run, launch_id)
+    rank = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=None)
+    if rank is None:
+        return None
+    cause = records[rank]["cause"]
+    message = str(records[rank].get("message") or "")
+    return _exit(cause if cause in CAUSES else "error", message, _iteration(records))
+
+
+def _exit(cause: str, message: str, iteration: int | None) -> Exit:
+    return Exit(cause, message, iteration, cause_of(cause).exit_code)
 
 
 def failed_ranks(output: str) -> dict[int, int]:
@@ -139,11 +149,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _explains(cause: str, return_code: int | None, failed: dict[int, int]) -> bool:
+def _settles(cause: str, return_code: int, failed: dict[int, int]) -> bool:
     """Whether a rank's own word settles the matter. `completed` and `stopped` do only if nothing went wrong after."""
     if cause in ("completed", "stopped"):
         # torchrun returns 1 when it was sent SIGTERM itself, although every rank has stopped cleanly.
-        return return_code in (0, None) or (return_code == 1 and not failed)
+        return return_code == 0 or (return_code == 1 and not failed)
     return cause not in ("error", "killed", "lost")
 
 

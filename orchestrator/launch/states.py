@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.checkpoints import Commit, committed
 from orchestrator.launch.causes import cause_of
-from orchestrator.launch.exits import Exit, LogMarks, classify
+from orchestrator.launch.exits import Exit, by_word_of_the_ranks
 from orchestrator.launch.local import last_launch
 from orchestrator.lease import Holder, read_holder
 from orchestrator.process import Process
@@ -115,7 +115,7 @@ def _state(run: RunDir, launched: dict[str, Any] | None, holder: Holder | None) 
         return _state_of(end.cause), end
     if lives or (exited is None and not _launcher_is_gone(launched, holder)):
         return ("stopping" if run.stop_file.exists() else "running"), None
-    end = classify(run, str(launched["launch_id"]), None, LogMarks({}))
+    end = by_word_of_the_ranks(run, str(launched["launch_id"])) or Exit("lost", "", None, cause_of("lost").exit_code)
     return _state_of(end.cause), end
 
 

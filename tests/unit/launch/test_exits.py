@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launch.causes import CAUSES
-from orchestrator.launch.exits import LogMarks, classify, last_exception
+from orchestrator.launch.exits import LogMarks, by_word_of_the_ranks, classify, last_exception
 from orchestrator.rundir import RunDir
 
 TORCHRUN_REPORT = """\
@@ -48,7 +48,7 @@ def record(run: RunDir) -> Callable[..., None]:
     return write
 
 
-def classified(run: RunDir, code: int | None) -> tuple[str, str]:
+def classified(run: RunDir, code: int) -> tuple[str, str]:
     end = classify(run, "a", code, LogMarks({}))
     return end.cause, end.message
 
@@ -85,7 +85,6 @@ def test_stopped_ranks_count_although_torchrun_was_terminated(run: RunDir, recor
     record(1, "stopped")
     assert classified(run, 1) == ("stopped", "")
     assert classified(run, 0) == ("stopped", "")
-    assert classified(run, None) == ("stopped", "")
 
 
 def test_completed_is_not_believed_when_a_rank_failed_after(run: RunDir, record: Callable[..., None]) -> None:
@@ -130,8 +129,9 @@ def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
     assert (end.cause, end.message) == ("error", "=== launch a")
 
 
-def test_nothing_left_behind_is_lost(run: RunDir) -> None:
-    assert classified(run, None) == ("lost", "")
+def test_ranks_that_said_nothing(run: RunDir) -> None:
+    assert by_word_of_the_ranks(run, "a") is None
+    assert classified(run, 5) == ("error", "torchrun returned 5")
 
 
 def test_damaged_record_is_passed_over(run: RunDir, record: Callable[..., None]) -> None:

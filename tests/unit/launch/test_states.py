@@ -52,6 +52,19 @@ def test_running_while_a_rank_holds_the_lease_although_the_launcher_is_dead(run:
     assert status_of(run).state == "lost"
 
 
+def test_launcher_and_ranks_are_gone_and_old_logs_do_not_say_why(run: RunDir) -> None:
+    """What a log says may be of an earlier launch: without exit records nothing is known."""
+    run.logs.mkdir()
+    run.rank_log(0).write_text("MemoryError\n")
+    launched(run, DEAD)
+    assert (status_of(run).state, status_of(run).cause) == ("lost", "lost")
+    record = run.exit_record("a", 1)
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"cause": "nan", "message": "the loss was NaN", "iteration": 7}))
+    status = status_of(run)
+    assert (status.state, status.cause, status.message, status.iteration) == ("failed", "nan", "the loss was NaN", 7)
+
+
 def test_started_by_hand_without_a_launcher(run: RunDir) -> None:
     lease = Lease.acquire(run, launch_id="by-hand")
     assert status_of(run).state == "running"
