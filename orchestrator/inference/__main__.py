@@ -66,7 +66,7 @@ def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
     seed_everything(job.runtime.seed, ranks)
     words = vocabulary(job)
     config = transformer_config(job, device, "torch")
-    [module] = build_chunks(job, config, "torch", words, ranks)
+    [module] = build_chunks(job, config, device, "torch", words, ranks)
     _load(module, commit)
     generator = Generator(module.eval(), ranks, groups, device, words.size)
     tokens = generator.generate(

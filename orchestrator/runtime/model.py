@@ -103,7 +103,7 @@ def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
 
 
 def build_chunks(
-    job: JobSpec, config: TransformerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks
+    job: JobSpec, config: TransformerConfig, device: Device, layers: Layers, vocabulary: Vocabulary, ranks: Ranks
 ) -> list[GPT]:
     """The model chunks of this rank (one, or one per virtual stage), weights filled."""
     block_spec = block_spec_function(layers)
@@ -129,9 +129,7 @@ def build_chunks(
             )
         )
     for chunk in chunks:
-        chunk.to(config.params_dtype)
-        if torch.cuda.is_available():
-            chunk.cuda(torch.cuda.current_device())
+        chunk.to(device.torch_device, config.params_dtype)
     initialize_weights(
         chunks,
         seed=job.runtime.seed,

@@ -49,7 +49,7 @@ def open_session(run: RunDir, job: JobSpec, device: Device, launch_id: str, from
     layers = choose_layers(job.runtime.layers, device)
     words = vocabulary(job)
     config = transformer_config(job, device, layers)
-    modules = build_chunks(job, config, layers, words, ranks)
+    modules = build_chunks(job, config, device, layers, words, ranks)
     chunks = wrap_data_parallel(job, config, modules)
     optimizer = build_optimizer(job, chunks)
     config.grad_scale_func = optimizer.scale_loss

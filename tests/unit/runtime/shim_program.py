@@ -1,0 +1,145 @@
+"""Takes each patch of the CPU shim away in turn, runs tiny jobs, and prints what broke as JSON: {patch: error or null}.
+
+A program of its own: the shim changes torch for the whole process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel import random as megatron_random
+from support.training import layout, make_run, tiny_job
+
+from orchestrator.inference.generation import Generator
+from orchestrator.runtime import cpu_shim, megatron_compat
+from orchestrator.runtime.callbacks.evaluation import Evaluation
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.loop import train_step
+from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.startup import open_session
+
+CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
+MODEL = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "seq_length": 8,
+    "vocab_size": 50,
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+}
+COMMON: dict[str, Any] = {
+    "schedule": {"train_iters": 4, "lr_warmup_iters": 1},
+    "evaluation": {"eval_interval": 2, "eval_iters": 1},
+    "batch": {"micro_batch_size": 2, "global_batch_size": 8},
+}
+JOBS = [
+    tiny_job("fp32", model={**MODEL, "position_embedding_type": "learned_absolute"}, **COMMON),
+    tiny_job(
+        "bf16",
+        model={**MODEL, "normalization": "RMSNorm", "activation": "swiglu", "num_query_groups": 1},
+        parallelism=layout(use_distributed_optimizer=False),
+        precision={"dtype": "bf16"},
+        runtime={"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+        **COMMON,
+    ),
+    tiny_job("bf16-sharded", model=MODEL, precision={"dtype": "bf16"}, **COMMON),
+]
+OWNERS: dict[str, Any] = {
+    "torch": torch,
+    "torch.cuda": torch.cuda,
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.Module": torch.nn.Module,
+    "megatron.random": megatron_random,
+}
+
+
+def exercise() -> list[float]:
+    """Train with dropout, evaluate, save, resume and generate. Returns the losses."""
+    losses = []
+    for job in JOBS:
+        with tempfile.TemporaryDirectory() as folder:
+            run = make_run(Path(folder), job)
+            for _ in range(2):
+                session = open_session(run, job, CPU, "probe", from_scratch=False)
+                try:
+                    session.begin_batches()
+                    for _ in range(2):
+                        _, loss = train_step(session)
+                        assert loss is not None
+                        losses.append(float(loss[0]))
+                    Evaluation().on_step(session)
+                    session.checkpointer.begin(session.state)
+                    assert session.checkpointer.finish(), run.events()[-1]
+                    generator = Generator(
+                        session.modules[0].eval(), session.ranks, session.groups, CPU, job.model.vocab_size or 0
+                    )
+                    options: dict[str, Any] = {"temperature": 1.0, "top_k": 5, "seed": 1, "end": -1}
+                    assert len(list(generator.generate([1, 2], max_new_tokens=3, **options))) == 3
+                finally:
+                    session.watchdog.stop()
+                    session.lease.release()
+                    stop_process_groups()
+    return losses
+
+
+def broken_by(owner: Any, name: str, original: Any, expected: list[float]) -> str | None:
+    """What fails, or comes out otherwise, when a patch is taken back; None when nothing does."""
+    patch = vars(owner)[name]
+    put_back(owner, name, original)
+    try:
+        if exercise() != expected:
+            return "other losses"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        setattr(owner, name, patch)
+        # What failed half way may have left its groups behind.
+        if torch.distributed.is_initialized():
+            stop_process_groups()
+    return None
+
+
+MISSING = object()
+
+
+def put_back(owner: Any, name: str, original: Any) -> None:
+    """The attribute as it was, or inherited again."""
+    if original is MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, original)
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    before = {place: dict(vars(owner)) for place, owner in OWNERS.items()}
+    cpu_shim.install()
+    megatron_compat.apply(CPU)
+    # Opening a session applies it again, and would put back what was taken away.
+    megatron_compat.apply = lambda device: None
+    with redirect_stdout(sys.stderr):
+        print(json.dumps(patches_needed(before)), file=sys.__stdout__)
+
+
+def patches_needed(before: dict[str, dict[str, Any]]) -> dict[str, str | None]:
+    """By patch, found by comparing with what the owners held before: what its absence breaks."""
+    expected = exercise()
+    found = {}
+    for place, owner in OWNERS.items():
+        for name, value in dict(vars(owner)).items():
+            original = before[place].get(name, MISSING)
+            if value is not original and not name.startswith("__") and callable(value):
+                found[f"{place}.{name}"] = broken_by(owner, name, original, expected)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Each patch of the CPU shim is still needed: a job without it fails, or comes out otherwise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.runtime import cpu_shim
+
+PATCHES = {
+    *(f"torch.{name}" for name in cpu_shim.FACTORIES),
+    "torch.cuda.current_device",
+    "torch.cuda.get_rng_state",
+    "torch.cuda.manual_seed",
+    "torch.Tensor.cuda",
+    "torch.Tensor.type",
+    "megatron.random._get_cuda_rng_state",
+    "megatron.random._set_cuda_rng_state",
+}
+
+
+@pytest.mark.slow("tiny jobs are trained once without each patch, in one process")
+def test_each_patch_is_needed() -> None:
+    here = Path(__file__)
+    finished = subprocess.run(
+        [sys.executable, str(here.with_name("shim_program.py"))],
+        env={"PATH": "", "PYTHONPATH": str(here.parents[2]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert finished.returncode == 0, finished.stderr
+    broken: dict[str, str | None] = json.loads(finished.stdout)
+    assert set(broken) == PATCHES
+    assert [patch for patch, error in broken.items() if error is None] == [], "no longer needed: remove them"
