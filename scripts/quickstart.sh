@@ -4,7 +4,7 @@
 set -euo pipefail
 python=$1
 orchestrator() { "$python" -m orchestrator "$@"; }
-step() { printf '\n\033[1m%s\033[0m\n' "== $*"; }
+step() { if [ -t 1 ]; then printf '\n\033[1m== %s\033[0m\n' "$*"; else printf '\n== %s\n' "$*"; fi; }
 
 workspace=.quickstart
 mkdir -p "$workspace"
