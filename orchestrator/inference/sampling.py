@@ -12,8 +12,6 @@ def sample(logits: torch.Tensor, temperature: float, top_k: int, generator: torc
     """
     if temperature == 0.0:
         return int(logits.argmax())
-    scaled = logits.float() / temperature
-    if 0 < top_k < scaled.numel():
-        smallest_kept = scaled.topk(top_k).values[-1]
-        scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
-    return int(torch.multinomial(scaled.softmax(dim=-1), 1, generator=generator))
+    candidates = logits.float().topk(min(top_k, logits.numel()) or logits.numel())
+    chosen = torch.multinomial((candidates.values / temperature).softmax(dim=-1), 1, generator=generator)
+    return int(candidates.indices[chosen])

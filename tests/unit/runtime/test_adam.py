@@ -1,0 +1,82 @@
+"""Our Adam against torch's AdamW."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.runtime.adam import GroupStepAdam
+
+SHAPES = [(1,), (7,), (33, 5), (3, 1, 11), (129,)]
+OPTIONS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "eps": 1e-6}
+
+
+def parameters(seed: int = 1) -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+def groups(params: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
+    return [{"params": params[:2], "weight_decay": 0.0}, {"params": params[2:], "weight_decay": 0.3, "lr": 1e-3}]
+
+
+def set_gradients(params: list[torch.nn.Parameter], step: int) -> None:
+    generator = torch.Generator().manual_seed(1000 + step)
+    for parameter in params:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def train(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], steps: range) -> None:
+    for step in steps:
+        set_gradients(params, step)
+        optimizer.step()
+
+
+def test_twenty_steps_are_bitwise_those_of_adamw() -> None:
+    ours, theirs = parameters(), parameters()
+    train(GroupStepAdam(groups(ours), **OPTIONS), ours, range(20))
+    train(torch.optim.AdamW(groups(theirs), fused=True, **OPTIONS), theirs, range(20))
+    for mine, reference, start in zip(ours, theirs, parameters(), strict=True):
+        assert torch.equal(mine, reference)
+        assert not torch.equal(mine, start)
+
+
+def test_the_step_is_in_the_group_and_state_is_per_parameter() -> None:
+    params = parameters()
+    optimizer = GroupStepAdam(groups(params), **OPTIONS)
+    train(optimizer, params, range(3))
+    assert [group["step"] for group in optimizer.param_groups] == [3, 3]
+    assert {tuple(optimizer.state[parameter]) for parameter in params} == {("exp_avg", "exp_avg_sq")}
+
+
+def test_a_group_without_gradients_does_not_step() -> None:
+    params = parameters()
+    optimizer = GroupStepAdam(groups(params), **OPTIONS)
+    params[0].grad = torch.ones_like(params[0])
+    before = params[1].detach().clone()
+    optimizer.step()
+    assert [group.get("step", 0) for group in optimizer.param_groups] == [1, 0]
+    assert torch.equal(params[1], before)
+    assert list(optimizer.state) == [params[0]]
+
+
+def test_a_restored_state_goes_on_bitwise() -> None:
+    whole = parameters()
+    train(GroupStepAdam(groups(whole), **OPTIONS), whole, range(8))
+    first = parameters()
+    optimizer = GroupStepAdam(groups(first), **OPTIONS)
+    train(optimizer, first, range(5))
+    saved = copy.deepcopy(optimizer.state_dict())
+    second = [torch.nn.Parameter(parameter.detach().clone()) for parameter in first]
+    restored = GroupStepAdam(groups(second), lr=9.0)
+    restored.load_state_dict(saved)
+    train(restored, second, range(5, 8))
+    assert all(torch.equal(a, b) for a, b in zip(second, whole, strict=True))
+
+
+def test_coupled_weight_decay_is_refused() -> None:
+    with pytest.raises(ValueError, match="decoupled"):
+        GroupStepAdam(parameters(), adam_w_mode=False)

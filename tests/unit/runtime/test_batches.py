@@ -1,0 +1,114 @@
+"""Which samples are read when: for any schedule, layout and starting point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.training import tiny_job
+from torch.utils.data import Dataset
+
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.runtime.batches import BatchStream, MicroBatchSampler, RandomTokens
+from orchestrator.runtime.device import Device
+
+CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> BatchSchedule:
+    """Schedules of a few steps, with and without ramp-up."""
+    micro, replicas, passes = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    batch: dict[str, Any] = {"micro_batch_size": micro, "global_batch_size": micro * replicas * passes}
+    if passes > 1 and draw(st.booleans()):
+        batch["rampup_batch_size"] = {
+            "start_global_batch_size": micro * replicas,
+            "increment": micro * replicas,
+            "samples": draw(st.integers(1, 60)),
+        }
+    job = tiny_job(
+        "job",
+        batch=batch,
+        parallelism={"data_parallel_size": replicas},
+        schedule={"train_iters": draw(st.integers(3, 12))},
+    )
+    return BatchSchedule.of(job)
+
+
+def steps(schedule: BatchSchedule, consumed: int) -> list[list[int]]:
+    """The samples of each step as the replicas read them, from `consumed` on, in the order of the global batch."""
+    replicas = [
+        iter(MicroBatchSampler(schedule, consumed, schedule.train_samples, replica))
+        for replica in range(schedule.data_parallel_size)
+    ]
+    found = []
+    while consumed < schedule.train_samples:
+        samples: list[int] = []
+        for _ in range(schedule.num_micro_batches(consumed)):
+            for replica in replicas:
+                samples += next(replica)
+        found.append(samples)
+        consumed += schedule.global_batch_size(consumed)
+    for replica in replicas:
+        assert next(replica, None) is None, "a replica reads more than the schedule"
+    return found
+
+
+@given(schedules())
+def test_each_step_reads_exactly_its_samples_in_order(schedule: BatchSchedule) -> None:
+    consumed = 0
+    for samples in steps(schedule, 0):
+        assert samples == list(range(consumed, consumed + schedule.global_batch_size(consumed)))
+        consumed += len(samples)
+    assert consumed == schedule.train_samples
+
+
+@given(schedules(), st.data())
+def test_a_resumed_training_reads_the_rest(schedule: BatchSchedule, data: st.DataObject) -> None:
+    iteration = data.draw(st.integers(0, schedule.train_iters))
+    assert steps(schedule, schedule.samples_at(iteration)) == steps(schedule, 0)[iteration:]
+
+
+class Counted(Dataset[dict[str, torch.Tensor]]):
+    """Item i holds i everywhere; counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        self.reads += 1
+        full = torch.full((3,), index)
+        return {"tokens": full, "labels": full + 1, "loss_mask": torch.ones(3), "position_ids": torch.arange(3)}
+
+
+def test_chunks_share_fetches() -> None:
+    data = Counted()
+    stream = BatchStream(data, [[0, 1], [2, 3], [4, 5]], CPU, workers=0, num_chunks=2)
+    first, second = stream.iterators()
+    ahead = [next(first), next(first)]
+    behind = [next(second), next(second), next(second)]
+    last = next(first)
+    assert [batch.tokens[:, 0].tolist() for batch in behind] == [[0, 1], [2, 3], [4, 5]]
+    assert [a is b for a, b in zip([*ahead, last], behind, strict=True)] == [True] * 3
+    assert data.reads == 6
+    assert ahead[1].labels.tolist() == [[3, 3, 3], [4, 4, 4]]
+
+
+def test_reading_does_not_touch_the_default_generator() -> None:
+    before = torch.get_rng_state()
+    next(iter(BatchStream(Counted(), [[0]], CPU, workers=0, num_chunks=1).iterators()[0]))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_random_tokens_are_a_function_of_seed_and_index() -> None:
+    data = RandomTokens(vocab_size=11, seq_length=50, seed=3, length=4)
+    again = RandomTokens(vocab_size=11, seq_length=50, seed=3, length=4)
+    other = RandomTokens(vocab_size=11, seq_length=50, seed=4, length=4)
+    assert len(data) == 4
+    assert torch.equal(data[2]["tokens"], again[2]["tokens"])
+    assert not torch.equal(data[2]["tokens"], data[1]["tokens"])
+    assert not torch.equal(data[2]["tokens"], other[2]["tokens"])
+    assert torch.equal(data[2]["tokens"][1:], data[2]["labels"][:-1])
+    assert set(data[0]["tokens"].tolist()) <= set(range(11))

@@ -1,0 +1,60 @@
+"""What an exception means, and the record a rank leaves."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.errors import (
+    CheckpointError,
+    DataError,
+    LeaseLost,
+    MissingDependency,
+    Problem,
+    RunIsHeld,
+    SpecError,
+    UserError,
+)
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.exits import DivergenceError, Outcome, outcome_of, write_exit_record
+
+CAUSES = [
+    (DivergenceError("3 bad steps"), "nan", "3 bad steps"),
+    (LeaseLost("taken over"), "lease_lost", "taken over"),
+    (RunIsHeld("pid 3"), "held", "pid 3"),
+    (CheckpointError("none"), "checkpoint", "none"),
+    (UserError("wrong"), "user_error", "wrong"),
+    (DataError("torn"), "error", "torn"),
+    (SpecError(problems=[Problem("bad spec", ("model",))]), "user_error", "model: bad spec"),
+    (MissingDependency("no engine"), "user_error", "no engine"),
+    (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", "CUDA out of memory"),
+    (MemoryError("host"), "out_of_memory", "host"),
+    (OSError(errno.ENOSPC, "No space left on device", "/x"), "disk_full", "no space left on device: /x"),
+    (OSError(errno.EACCES, "Permission denied"), "error", "PermissionError: [Errno 13] Permission denied"),
+    (KeyError("a"), "error", "KeyError: 'a'"),
+    (KeyboardInterrupt(), "error", "KeyboardInterrupt: "),
+]
+
+
+@pytest.mark.parametrize(("error", "cause", "message"), CAUSES, ids=[type(case[0]).__name__ for case in CAUSES])
+def test_cause(error: BaseException, cause: str, message: str) -> None:
+    assert outcome_of(error) == Outcome(cause, message)
+
+
+def test_only_what_was_asked_for_is_a_success() -> None:
+    codes = {cause: Outcome(cause).exit_code for cause in ("completed", "stopped", "nan", "user_error", "error")}
+    assert codes == {"completed": 0, "stopped": 0, "nan": 1, "user_error": 1, "error": 1}
+
+
+def test_the_record_is_where_the_launcher_looks(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    write_exit_record(run, "launch", 3, Outcome("nan", "why"), 12)
+    assert json.loads((tmp_path / "exits" / "launch" / "rank-00003.json").read_text()) == {
+        "cause": "nan",
+        "message": "why",
+        "iteration": 12,
+    }

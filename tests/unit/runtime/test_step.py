@@ -1,0 +1,39 @@
+"""The loss of a micro-batch, with and without a mask."""
+
+from __future__ import annotations
+
+import torch
+
+from orchestrator.runtime.step import loss_function
+
+LOSSES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def test_mean_over_the_tokens_that_count() -> None:
+    mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    loss, report = loss_function(mask, False, LOSSES)
+    assert loss.item() == torch.tensor(10 / 3).item()
+    assert report["loss"].tolist() == [10.0, 3.0]
+
+
+def test_per_token_gives_the_sum_and_the_count() -> None:
+    mask = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    total, count, report = loss_function(mask, True, LOSSES)
+    assert total.item() == 9.0
+    assert count.item() == 3
+    assert count.dtype == torch.int
+    assert report["loss"].tolist() == [9.0, 3.0]
+
+
+def test_nothing_counts() -> None:
+    loss, report = loss_function(torch.zeros(2, 3), False, LOSSES)
+    assert loss.item() == 0.0
+    assert report["loss"].tolist() == [0.0, 0.0]
+
+
+def test_the_report_keeps_no_graph_and_sums_in_fp32() -> None:
+    output = LOSSES.to(torch.bfloat16).requires_grad_()
+    loss, report = loss_function(torch.ones(2, 3), False, output)
+    assert loss.dtype == torch.float32
+    assert loss.requires_grad
+    assert not report["loss"].requires_grad
