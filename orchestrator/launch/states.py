@@ -48,9 +48,11 @@ class RunStatus:
 
     def describe(self) -> str:
         """The state in one sentence."""
-        if self.cause is None:
+        if self.cause is None or self.state == "completed":
             return self.state
         sentence = cause_of(self.cause).sentence
+        if self.state == "stopped":
+            return sentence
         return f"{self.state}: {sentence}" + (f" ({self.message})" if self.message else "")
 
     def to_json(self) -> dict[str, Any]:

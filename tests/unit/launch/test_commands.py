@@ -82,7 +82,7 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
     assert (code, status["state"], status["iteration"], status["train_iters"]) == (0, "completed", 20, 20)
     assert status["checkpoints"] == [5, 10, 15, 20]
     assert (status["goodput"]["launches"], status["goodput"]["steps_repeated"]) == (1, 0)
-    assert "state        completed: finished" in orchestrator("status", run.run_id[:4])[1]
+    assert "state        completed\n" in orchestrator("status", run.run_id[:4])[1]
 
     _, out, _ = orchestrator("logs", "tiny")
     assert "[1] rank 1 of 2 in launch" in out
@@ -99,7 +99,7 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
     assert len(json.loads(orchestrator("checkpoint", "list", "tiny", "--json")[1])) == 4
 
     code, out, _ = orchestrator("cancel", "tiny")
-    assert (code, out) == (0, f"run tiny/{run.run_id} does not run: completed: finished\n")
+    assert (code, out) == (0, f"run tiny/{run.run_id} does not run: completed\n")
 
 
 def test_same_spec_again_attaches_and_new_does_not(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
@@ -320,7 +320,7 @@ def test_background_run_can_be_followed_and_cancelled(
     assert json.loads(orchestrator("status", "tiny", "--json")[1])["state"] == "running"
     code, out, _ = orchestrator("cancel", "tiny")
     assert code == 0
-    assert "stopped: stopped as asked, after saving" in out
+    assert ": stopped as asked, after saving" in out
     until(lambda: processes_of(launch_id) == {})
 
     launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
