@@ -1,0 +1,58 @@
+"""One rank: build the network of each job as the runtime does and write {name: parameters} to OUT/rank-N.json.
+
+`count_program.py OUT LARGEST JOB...`: networks of more than LARGEST parameters per rank are built without memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.runtime import megatron_compat, model
+from orchestrator.runtime.device import Device, select_device
+from orchestrator.runtime.process_groups import seed_everything, start_process_groups
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+META = Device("cpu", torch.device("meta"), "gloo", "cpu")
+
+
+def count(job: JobSpec, device: Device) -> int:
+    """Parameters that the runtime builds on this rank."""
+    ranks, _ = start_process_groups(job, device, timeout_seconds=60)
+    seed_everything(job.runtime.seed, ranks)
+    words = vocabulary(job)
+    config = model.transformer_config(job, device, "torch")
+    chunks = model.build_chunks(job, config, device, "torch", words, ranks)
+    # The processes join once: a second time they would meet the first one's addresses in the store.
+    dist.init_process_group = lambda *args, **kwargs: None
+    parallel_state.destroy_model_parallel()
+    return model.parameter_count(chunks)
+
+
+def main() -> None:
+    out, largest, *paths = sys.argv[1:]
+    device = select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    initialize, current_device = model.initialize_weights, torch.cuda.current_device
+    counts = {}
+    for path in paths:
+        job = load_resolved(Path(path))
+        fits = parameters(job, vocabulary(job).padded_size).largest_rank <= int(largest)
+        model.initialize_weights = initialize if fits else lambda *args, **kwargs: None
+        torch.cuda.current_device = current_device if fits else lambda: META.torch_device
+        counts[Path(path).stem] = count(job, device if fits else META)
+    (Path(out) / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(counts))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

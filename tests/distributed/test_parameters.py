@@ -1,0 +1,66 @@
+"""The runtime builds as many parameters on each rank as `plan` says, for every shipped job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_job
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("one start of torchrun for each size of a replica")]
+
+JOBS = Path(__file__).parents[2] / "jobs"
+LARGEST = 50_000_000
+"""Parameters of a rank up to which weights are made for real; larger networks are built without memory."""
+
+
+def one_replica(path: Path) -> JobSpec:
+    """The job at its TP and PP, without data parallelism, on one machine."""
+    degrees = load_job([path], []).job.parallelism
+    processes = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
+    changes = [f"launch.gpus_per_node={processes}", "launch.nodes=1", "parallelism.data_parallel_size=1"]
+    return load_job([path], changes).job
+
+
+REPLICAS = {path.stem: one_replica(path) for path in sorted(JOBS.glob("*.yaml"))}
+
+
+@pytest.mark.parametrize("processes", sorted({job.world_size for job in REPLICAS.values()}))
+def test_plan_counts_what_the_runtime_builds(processes: int, tmp_path: Path) -> None:
+    jobs = {name: job for name, job in REPLICAS.items() if job.world_size == processes}
+    for name, job in jobs.items():
+        (tmp_path / f"{name}.json").write_text(dump_resolved(job))
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)),
+            *(str(Path(__file__).with_name("count_program.py")), str(tmp_path), str(LARGEST)),
+            *(str(tmp_path / f"{name}.json") for name in jobs),
+        ],
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    built = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(processes)]
+    for name, job in jobs.items():
+        planned = parameters(job, vocabulary(job).padded_size).per_rank
+        tp_size = job.parallelism.tensor_model_parallel_size
+        assert {(rank.tp, rank.pp): rank.parameters for rank in planned} == {
+            (rank % tp_size, rank // tp_size): built[rank][name] for rank in range(processes)
+        }, name
+
+
+def test_small_jobs_are_built_for_real() -> None:
+    small = {
+        name for name, job in REPLICAS.items() if parameters(job, vocabulary(job).padded_size).largest_rank <= LARGEST
+    }
+    assert small >= {"quickstart", "gpt-tiny-cpu"}

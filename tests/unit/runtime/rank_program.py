@@ -1,0 +1,80 @@
+"""Runs one function of this file as a rank, under torchrun: `rank_program.py FUNCTION OUT`; writes OUT/rank-N.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from support.training import layout, tiny_job
+
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.device import select_device
+from orchestrator.runtime.model import build_chunks, transformer_config
+from orchestrator.runtime.process_groups import seed_everything, start_process_groups, stop_process_groups
+
+
+def control() -> Any:
+    """What two ranks agree on."""
+    dist.init_process_group("gloo")
+    rank, exchange = dist.get_rank(), Control(dist.group.WORLD)
+    found: dict[str, Any] = {"nothing offered": exchange.take()}
+    loss = torch.tensor([12.0, 4.0]) if rank == 1 else None
+    exchange.offer(7, stop=rank == 1, loss=loss, writer_busy=True)
+    agreed = exchange.take()
+    assert agreed is not None
+    found["agreed"] = [agreed.iteration, agreed.stop, agreed.loss, agreed.writers_busy]
+    found["taken once"] = exchange.take()
+    quiet = exchange.exchange(8)
+    found["quiet"] = [quiet.iteration, quiet.stop, str(quiet.loss), quiet.writers_busy]
+    found["any"] = [exchange.any(rank == 1), exchange.any(False)]
+    found["from first"] = exchange.from_first({"rank": rank})
+    found["gathered"] = exchange.gather_to_first(rank * 10)
+    dist.destroy_process_group()
+    return found
+
+
+def weights(tp: int, pp: int, vp: int | None, seed: int = 7) -> dict[str, Any]:
+    """Digest of every slice this rank holds: {key: [[global offset, first and last value, sum, shape], …]}."""
+    model = {"activation": "swiglu", "num_query_groups": 2, "vocab_size": 250, "qk_layernorm": True}
+    parallelism = layout(tp=tp, pp=pp, vp=vp)
+    job = tiny_job("weights", model=model, parallelism=parallelism, runtime={"seed": seed})
+    device = select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    ranks, _ = start_process_groups(job, device, timeout_seconds=60)
+    seed_everything(job.runtime.seed, ranks)
+    config = transformer_config(job, device, "torch")
+    chunks = build_chunks(job, config, device, "torch", vocabulary(job), ranks)
+    found = []
+    for chunk in chunks:
+        for value in chunk.sharded_state_dict().values():
+            for shard in parts(value):
+                found.append([shard.key, list(shard.global_offset), shard.prepend_axis_num, shard.data.tolist()])
+    stop_process_groups()
+    return {"shards": found, "padded": vocabulary(job).padded_size}
+
+
+def parts(value: Any) -> list[ShardedTensor]:
+    if isinstance(value, ShardedTensorFactory):
+        return [part for built in value.build() for part in parts(built)]
+    return [value] if isinstance(value, ShardedTensor) and value.data is not None else []
+
+
+FUNCTIONS = {
+    "control": control,
+    "one": lambda: weights(1, 1, None),
+    "other-seed": lambda: weights(1, 1, None, seed=8),
+    "tp2": lambda: weights(2, 1, None),
+    "pp2-interleaved": lambda: weights(1, 2, 2),
+}
+
+if __name__ == "__main__":
+    _, name, out = sys.argv
+    Path(out, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(FUNCTIONS[name]()))

@@ -1,0 +1,56 @@
+"""What ranks agree on, between two real processes; and how a stop is asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.control import StopRequest
+
+
+@pytest.mark.slow("torchrun with two ranks")
+def test_two_ranks_agree(run_ranks: Any) -> None:
+    first, second = run_ranks("control", 2)
+    assert first["nothing offered"] is None
+    assert first["agreed"] == second["agreed"] == [7, True, 3.0, 2]
+    assert first["taken once"] is None
+    assert first["quiet"] == second["quiet"] == [8, False, "nan", 0]
+    assert first["any"] == second["any"] == [True, False]
+    assert first["from first"] == second["from first"] == {"rank": 0}
+    assert first["gathered"] == [0, 10]
+    assert second["gathered"] is None
+
+
+@pytest.fixture
+def signals_restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_restored")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_is_noted(tmp_path: Path, number: signal.Signals) -> None:
+    request = StopRequest(RunDir(tmp_path), watches_file=False)
+    request.catch_signals()
+    assert not request.is_set()
+    os.kill(os.getpid(), number)
+    assert request.is_set()
+    assert request.by == number.name
+
+
+def test_the_stop_file_is_seen_by_the_rank_that_watches_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    watching, other = StopRequest(run, watches_file=True), StopRequest(run, watches_file=False)
+    assert not watching.is_set()
+    run.stop_file.write_text("{}")
+    assert watching.is_set()
+    assert watching.by
+    assert not other.is_set()
