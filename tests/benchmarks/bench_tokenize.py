@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -89,23 +90,33 @@ def ours(corpus: Path, tokenizer: Path, prefix: Path) -> None:
 WAYS = {"reference": reference, "ours": ours}
 
 
-def measure(way: str, corpus: Path, tokenizer: Path, prefix: Path) -> float:
-    """Seconds of one way in a fresh process. Importing libraries is left out; starting workers and writing is not."""
+def measure(way: str, corpus: Path, tokenizer: Path, prefix: Path) -> tuple[float, float]:
+    """Seconds, and seconds of CPU over all processes, of one way in a fresh process.
+
+    Importing libraries is left out; starting workers and writing is not.
+    """
     command = [sys.executable, __file__, "--way", way, str(corpus), str(tokenizer), str(prefix)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-    return float(output.strip().splitlines()[-1])
+    seconds, cpu = output.strip().splitlines()[-1].split()
+    return float(seconds), float(cpu)
 
 
 def run_way(way: str, corpus: Path, tokenizer: Path, prefix: Path) -> None:
-    """Carry out one way in this process and print its seconds."""
+    """Carry out one way in this process and print its seconds and seconds of CPU."""
     for library in ("tokenizers", "megatron.core.datasets.indexed_dataset", "orchestrator.data.tokenization"):
         importlib.import_module(library)
     cores = sorted(os.sched_getaffinity(0))[:WORKERS]
     os.sched_setaffinity(0, cores)
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), cpu_seconds()
     WAYS[way](corpus, tokenizer, prefix)
-    print(time.perf_counter() - started)
+    print(time.perf_counter() - started, cpu_seconds() - cpu)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of its workers that have ended."""
+    workers = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + workers.ru_utime + workers.ru_stime
 
 
 def write_corpus(path: Path, copies: int) -> int:
@@ -134,14 +145,17 @@ def compare(folder: Path, repeats: int, vocab_size: int) -> dict[str, Any]:
     text_bytes = write_corpus(corpus, copies=1)
     train(corpus, tokenizer, vocab_size)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    cpu: dict[str, list[float]] = {way: [] for way in WAYS}
     loads = []
     for repeat in range(repeats):
         for way in WAYS:
             for stale in folder.glob(f"{way}.*"):
                 stale.unlink()
             loads.append(os.getloadavg()[0])
-            seconds[way].append(measure(way, corpus, tokenizer, folder / way))
-            print(f"repeat {repeat + 1}: {way} {seconds[way][-1]:.2f} s", flush=True)
+            wall, busy = measure(way, corpus, tokenizer, folder / way)
+            seconds[way].append(wall)
+            cpu[way].append(busy)
+            print(f"repeat {repeat + 1}: {way} {wall:.2f} s, {busy:.2f} s of CPU", flush=True)
         for ending in ("bin", "idx"):
             theirs, mine = ((folder / f"{way}.{ending}").read_bytes() for way in WAYS)
             assert theirs == mine, f"the .{ending} files differ"
@@ -149,6 +163,7 @@ def compare(folder: Path, repeats: int, vocab_size: int) -> dict[str, Any]:
     medians = {way: statistics.median(values) for way, values in seconds.items()}
     return {
         "seconds": seconds,
+        "cpu": {way: statistics.median(values) for way, values in cpu.items()},
         "medians": medians,
         "ratio": medians["reference"] / medians["ours"],
         "tokens": tokens,
@@ -164,7 +179,8 @@ def page(result: dict[str, Any]) -> str:
     tokens, text, loads = result["tokens"], result["text_bytes"], result["loads"]
     rows = "\n".join(
         f"| {name} | {result['medians'][way]:.2f} | {tokens / result['medians'][way] / 1e6:.2f} "
-        f"| {text / result['medians'][way] / 1e6:.1f} | {', '.join(f'{s:.2f}' for s in result['seconds'][way])} |"
+        f"| {text / result['medians'][way] / 1e6:.1f} | {result['cpu'][way]:.2f} "
+        f"| {', '.join(f'{s:.2f}' for s in result['seconds'][way])} |"
         for way, name in (("reference", "one document at a time"), ("ours", "`orchestrator data tokenize`"))
     )
     packages = ", ".join(f"{name} {version(name)}" for name in ("tokenizers", "numpy", "torch", "megatron-core"))
@@ -172,8 +188,8 @@ def page(result: dict[str, Any]) -> str:
 
 **{result["ratio"]:.2f} times the tokens per second** of Megatron-LM's way of working, with the same output to the byte.
 
-| way | seconds, median | million tokens/s | MB/s | seconds of each repeat |
-|---|---|---|---|---|
+| way | seconds, median | million tokens/s | MB/s | CPU seconds, median | seconds of each repeat |
+|---|---|---|---|---|---|
 {rows}
 
 ## What was compared
@@ -192,7 +208,8 @@ def page(result: dict[str, Any]) -> str:
 ## Where
 {platform.system()} {platform.machine()}, {cpu_name()}, {len(os.sched_getaffinity(0))} cores, Python
 {platform.python_version()}, {packages}. Load average before each run: {loads[0]:.1f} to {loads[1]:.1f}; above
-{WORKERS}, others were using the cores as well, and both ways are slower than alone.
+{WORKERS}, others were using the cores as well, and both ways took longer than they would alone; the CPU seconds, over
+all processes of a way, say what each costs.
 
 The table serves tokenizers that cut words as GPT-2, Llama 3, Qwen 2 or BERT do. Others go through their library in
 batches; they were not measured.
