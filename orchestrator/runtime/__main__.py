@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any, TextIO
 
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.callbacks.evaluation import Evaluation
@@ -17,6 +19,8 @@ from orchestrator.runtime.callbacks.tracking import Tracking
 from orchestrator.runtime.device import select_device
 from orchestrator.runtime.exits import Outcome, outcome_of, write_exit_record
 from orchestrator.runtime.loop import train
+from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.records import FULL_DISK
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -46,6 +50,7 @@ def main() -> int:
     if outcome.exit_code:
         # Peers may hang in a collective with this rank; no clean-up of groups can be waited for.
         os._exit(outcome.exit_code)
+    stop_process_groups()
     return 0
 
 
@@ -57,10 +62,31 @@ def run_rank(run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool) -> t
     session = open_session(run, job, device, launch_id, from_scratch)
     try:
         outcome = train(session, [MetricLogging(), Evaluation(), CheckpointSaving(), Tracking()])
+    except Exception:
+        # An incarnation that was overtaken can fail in many ways, all for that one reason.
+        session.lease.check()
+        raise
     finally:
         session.watchdog.stop()
         session.lease.release()
     return outcome, session.state.iteration
+
+
+class _LogFile(io.FileIO):
+    """A log that a full disk cannot turn into a failure of the training: what does not fit is lost."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL_DISK:
+                raise
+            return len(data)
+
+
+def _log_stream(descriptor: int) -> TextIO:
+    file = _LogFile(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(file), errors="backslashreplace", line_buffering=True)
 
 
 def write_log_to_run(run: RunDir, rank: int) -> None:
@@ -70,7 +96,7 @@ def write_log_to_run(run: RunDir, rank: int) -> None:
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     os.close(descriptor)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout, sys.stderr = (_log_stream(standard) for standard in (1, 2))
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s [rank {rank}] %(levelname)s %(name)s: %(message)s")
 
 

@@ -13,7 +13,7 @@ import torch
 
 
 class GroupStepAdam(torch.optim.Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019); the keyword names are those of apex's FusedAdam."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), with the keyword names of FusedAdam of apex."""
 
     def __init__(
         self,
@@ -27,16 +27,22 @@ class GroupStepAdam(torch.optim.Optimizer):
     ) -> None:
         if not adam_w_mode or capturable:
             raise ValueError("only decoupled weight decay outside CUDA graphs is implemented")
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
+
+    def prepare(self) -> None:
+        """Make all state, so that it can be saved before the first update (which fp16 can skip for many steps)."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._state(parameter)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update all parameters that have a gradient; state tensors are made on first use."""
+        """Update all parameters that have a gradient."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            group["step"] = group.get("step", 0) + 1
+            group["step"] += 1
             beta1, beta2 = group["betas"]
             step = torch.full((), float(group["step"]), dtype=torch.float32, device=params[0].device)
             torch._fused_adamw_(

@@ -1,12 +1,15 @@
 """Writing and reading checkpoints: model, optimizer, generators and position, in megatron-core's distributed format.
 
 A save has three parts. `begin` (collective) plans it and copies the tensors to the host; a thread writes and sums up
-the files; when every rank's thread is done, `finalize` (collective) writes the metadata and, last, the commit marker.
-A failure in any part on any rank abandons the checkpoint on all of them, and the ones before stay as they are.
+the files; when every rank's thread is done, `finalize` (collective) writes the metadata and the commit marker. All of
+it is written into a draft folder of this incarnation, which is renamed into place last: a stale incarnation that
+writes on cannot touch what its successor has saved. A failure in any part on any rank abandons the checkpoint on all
+of them, and the ones before stay as they are.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
@@ -21,18 +24,21 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
-from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, read_commit, write_commit
+from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, write_commit
 from orchestrator.errors import CheckpointError, LeaseLost
 from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, sync_folder
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
+from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
 
 _CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
 _PROBE_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
 
 
 def layout(job: JobSpec) -> dict[str, int]:
@@ -70,13 +76,14 @@ class Checkpointer:
         ranks: Ranks,
         control: Control,
         lease: Lease,
+        records: Records,
         chunks: list[Any],
         optimizer: Any,
         data_parallel_group: dist.ProcessGroup,
         code: dict[str, str],
     ) -> None:
         self._run, self._job, self._ranks, self._control, self._lease = run, job, ranks, control, lease
-        self._chunks, self._optimizer = chunks, optimizer
+        self._records, self._chunks, self._optimizer = records, chunks, optimizer
         self._metadata = {**_CONTENT, "dp_cp_group": data_parallel_group}
         self._code = code
         self._saving: _Save | None = None
@@ -99,7 +106,7 @@ class Checkpointer:
         if self._saving is not None:
             self.finish()
         self._lease.check()
-        path = self._run.checkpoint(state.iteration)
+        path = _draft(self._run.checkpoint(state.iteration), self._lease.token)
         started = time.time()
         problem = self._control.from_first(self._prepare_folder(path) if self._ranks.is_first else None)
         if problem is not None:
@@ -183,10 +190,13 @@ class Checkpointer:
         return whole
 
     def _prepare_folder(self, path: Path) -> str | None:
-        """Make an empty folder for a checkpoint, and see that something can be written there; a problem in words."""
+        """Make an empty folder for a checkpoint, and see that something can be written there; a problem in words.
+
+        Drafts of killed incarnations, and of saves that were given up, go first.
+        """
         try:
-            if path.exists():
-                _remove(path)
+            for leftover in path.parent.glob(_draft_name("*", "*")):
+                shutil.rmtree(leftover)
             path.mkdir(parents=True)
             probe = path / ".probe"
             probe.write_bytes(bytes(_PROBE_BYTES))
@@ -228,7 +238,7 @@ class Checkpointer:
         return None
 
     def _commit(self, saving: _Save, reports: list[dict[str, FileRecord]]) -> str | LeaseLost | None:
-        """Rank 0: write what is left and the marker, then thin out older checkpoints."""
+        """Rank 0: write what is left and the marker, put it in place, then thin out older checkpoints."""
         files = {name: record for report in reports for name, record in report.items()}
         try:
             self._lease.check()
@@ -246,11 +256,13 @@ class Checkpointer:
                 time=time.time(),
                 **self._code,
             )
+            self._lease.check()
+            _put_in_place(saving.path, self._run.checkpoint(saving.state.iteration))
         except LeaseLost as error:
             return error
         except OSError as error:
             return _words(error)
-        self._run.append_event(
+        self._records.event(
             "checkpoint_saved",
             iteration=saving.state.iteration,
             seconds=round(time.time() - saving.started, 3),
@@ -265,17 +277,38 @@ class Checkpointer:
         older = committed(self._run)[: -policy.keep_last]
         for commit in older:
             if policy.keep_every is None or commit.iteration % policy.keep_every:
-                _remove(commit.path)
+                try:
+                    _remove(commit.path)
+                except OSError as error:
+                    logger.warning("%s could not be removed: %s", commit.path, _words(error))
 
     def _abandon(self, path: Path, state: TrainState, problem: str) -> None:
         if self._ranks.is_first:
-            self._run.append_event("checkpoint_failed", iteration=state.iteration, message=problem)
-            if read_commit(path) is None:
-                shutil.rmtree(path, ignore_errors=True)
+            self._lease.check()
+            # First, so that a full disk has room for the event.
+            shutil.rmtree(path, ignore_errors=True)
+            self._records.event("checkpoint_failed", iteration=state.iteration, message=problem)
 
 
 def _model_key(index: int, count: int) -> str:
     return "model" if count == 1 else f"model{index}"
+
+
+def _draft(path: Path, token: int) -> Path:
+    """Where the incarnation with this fencing token writes the checkpoint that will be `path`."""
+    return path.with_name(_draft_name(path.name, f"{token:06d}"))
+
+
+def _draft_name(name: str, token: str) -> str:
+    return f".{name}.{token}.draft"
+
+
+def _put_in_place(draft: Path, path: Path) -> None:
+    """Rename a whole checkpoint to its name; what stood there, damaged or of an abandoned course, goes first."""
+    if path.exists():
+        _remove(path)
+    draft.rename(path)
+    sync_folder(path.parent)
 
 
 def _remove(path: Path) -> None:
@@ -285,6 +318,10 @@ def _remove(path: Path) -> None:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}" + (f": {error.filename}" if error.filename else "")
+    """What went wrong. torch answers a disk's refusal with an error of its own, behind which the refusal stands."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError) and behind.strerror:
+            return behind.strerror + (f": {behind.filename}" if behind.filename else "")
+        behind = behind.__cause__ or behind.__context__
     return f"{type(error).__name__}: {error}"

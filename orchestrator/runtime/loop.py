@@ -31,7 +31,7 @@ def train(session: Session, callbacks: list[Callback]) -> Outcome:
         give_up_when_diverged(session, record)
         for callback in callbacks:
             callback.on_step(session)
-        if session.writing_ended and session.checkpointer.in_progress:
+        if session.writing_ended:
             session.writing_ended = False
             session.checkpointer.finalize()
     session.settle()

@@ -106,6 +106,18 @@ def begin_save(state: dict[str, Any], folder: str, content_metadata: dict[str, A
     )
 
 
+def save_padding_of_buckets(buffers: list[Any]) -> None:
+    """Let the optimizer state that is saved hold the padding at the end of each gradient bucket.
+
+    megatron-core (0.16 to 0.19) cuts it out of the state but then looks for the parameters at offsets that count it:
+    what comes after a padded bucket would be saved shifted, the last of it as zeros.
+    """
+    for buffer in buffers:
+        buffer.numel_unpadded = buffer.numel
+        for bucket in buffer.buckets:
+            bucket.numel_unpadded = bucket.grad_data.numel()
+
+
 def deterministic_algorithms(enabled: bool) -> None:
     """Ask torch for deterministic GPU kernels."""
     if enabled:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.model import DTYPES
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.optimizer import OptimizerSpec
@@ -27,7 +29,7 @@ class UpdateResult:
 def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
     """megatron-core's optimizer over our Adam, for chunks wrapped in data parallelism."""
     precision, optimizer, parallelism = job.precision, job.optimizer, job.parallelism
-    return get_megatron_optimizer(
+    built = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
             lr=optimizer.lr,
@@ -50,6 +52,11 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
         ),
         chunks,
     )
+    for part in getattr(built, "chained_optimizers", [built]):
+        if isinstance(part.optimizer, GroupStepAdam):
+            part.optimizer.prepare()
+        megatron_compat.save_padding_of_buckets(getattr(part, "buffers", []))
+    return built
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from orchestrator.runtime.control import Control, StopRequest
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.choice import Layers
 from orchestrator.runtime.process_groups import Groups, Ranks
+from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
@@ -36,6 +37,7 @@ class Session:
     groups: Groups
     control: Control
     lease: Lease
+    records: Records
     stop: StopRequest
     layers: Layers
     vocabulary: Vocabulary
@@ -72,8 +74,7 @@ class Session:
     def event(self, kind: str, **fields: Any) -> None:
         """Add to the event log, on rank 0 and only while the lease is held."""
         if self.ranks.is_first:
-            self.lease.check()
-            self.run.append_event(kind, **fields)
+            self.records.event(kind, **fields)
 
     def stream(self, dataset: Dataset[Any], sampler: Iterable[list[int]]) -> BatchStream:
         """Micro-batches of a data set on this rank's device."""
@@ -97,6 +98,18 @@ class Session:
             loss=loss if self.ranks.reports_loss else None,
             writer_busy=self.checkpointer.busy,
         )
+
+    def begin_save(self) -> None:
+        """Start a checkpoint of the state as it is now; `checkpointer.in_progress` says whether that was possible."""
+        self.settle()
+        self.progress()
+        for chunk in self.chunks:
+            if chunk.ddp_config.overlap_param_gather:
+                # Until the next forward pass a rank's copy of the others' shards is that of the step before.
+                chunk.start_param_sync(force_sync=True)
+        self.checkpointer.begin(self.state)
+        # What was agreed on was about the save before this one.
+        self.writing_ended = False
 
     def settle(self) -> None:
         """Take what all ranks agreed on about the last step offered, and report its loss."""

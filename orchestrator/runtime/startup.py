@@ -8,7 +8,6 @@ from pathlib import Path
 import megatron.core
 import torch
 
-from orchestrator.checkpoints import Commit, latest_valid
 from orchestrator.data.datasets import Datasets, build_datasets
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import CheckpointError, RunIsHeld, UserError
@@ -27,7 +26,9 @@ from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups
+from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
+from orchestrator.runtime.verification import newest_whole
 from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
 
@@ -42,6 +43,7 @@ def open_session(run: RunDir, job: JobSpec, device: Device, launch_id: str, from
     ranks, groups = start_process_groups(job, device, timeout_seconds=2.0 * job.runtime.hang_timeout + 60)
     control = Control(groups.control)
     lease = _take_lease(run, ranks, control, launch_id)
+    records = Records(run, lease)
     stop = StopRequest(run, watches_file=ranks.is_first)
     stop.catch_signals()
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
@@ -55,8 +57,11 @@ def open_session(run: RunDir, job: JobSpec, device: Device, launch_id: str, from
     config.grad_scale_func = optimizer.scale_loss
     schedule = BatchSchedule.of(job)
     datasets = _open_data(job, run, words, schedule)
+    assert datasets.train is not None, "the schedule has at least one step"
     code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
-    checkpointer = Checkpointer(run, job, ranks, control, lease, modules, optimizer, groups.data_parallel, code)
+    checkpointer = Checkpointer(
+        run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code
+    )
     session = Session(
         run=run,
         job=job,
@@ -65,6 +70,7 @@ def open_session(run: RunDir, job: JobSpec, device: Device, launch_id: str, from
         groups=groups,
         control=control,
         lease=lease,
+        records=records,
         stop=stop,
         layers=layers,
         vocabulary=words,
@@ -141,14 +147,13 @@ def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSche
 def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
     """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
     run, first = session.run, session.ranks.is_first
-    commit: Commit | None = None
-    started_before = False
-    if first:
-        commit = latest_valid(
-            run, lambda path, message: session.event("checkpoint_skipped", path=str(path), message=message)
-        )
-        started_before = any(event["event"] == "started" for event in run.events())
-    commit, started_before = session.control.from_first((commit, started_before))
+    commit = newest_whole(
+        run,
+        session.control,
+        session.ranks,
+        lambda path, message: session.event("checkpoint_skipped", path=str(path), message=message),
+    )
+    started_before = session.control.from_first(first and any(event["event"] == "started" for event in run.events()))
     if commit is not None and from_scratch:
         raise UserError(
             f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "

@@ -16,8 +16,9 @@ _GRACE_SECONDS = 3.0
 
 
 class Watchdog:
-    """A thread that ends this process when `beat` is not called for `timeout` seconds, or when its parent is gone.
+    """A thread that ends this process when `beat`, once called, is not called again for `timeout` seconds.
 
+    What comes before the first step (building indices, reading a checkpoint) may take its time.
     It ends the process at once (no clean-up can be expected of a process that hangs), after writing the stacks to
     stacks/rank-NNNNN.txt and calling `on_hang(seconds)`. A parent that is gone (torchrun was killed) is only noted,
     through `on_orphan`, so that the loop can save and stop; if it does not within the timeout, the hang rule applies.
@@ -35,16 +36,19 @@ class Watchdog:
         self._path = run.stacks / f"rank-{rank:05d}.txt"
         self._timeout, self._on_hang, self._on_orphan, self._exit_code = timeout, on_hang, on_orphan, exit_code
         self._parent = os.getppid()
-        self._last_beat = time.monotonic()
+        self._last_beat: float | None = None
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        self._last_beat = time.monotonic()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def beat(self) -> None:
         """Say that progress is made; called once per step, micro-evaluation and checkpoint phase."""
         self._last_beat = time.monotonic()
+
+    def rest(self) -> None:
+        """Say that no progress is due until the next beat."""
+        self._last_beat = None
 
     def stop(self) -> None:
         self._stopped.set()
@@ -55,8 +59,8 @@ class Watchdog:
             if not orphaned and os.getppid() != self._parent:
                 orphaned = True
                 self._on_orphan()
-            silent = time.monotonic() - self._last_beat
-            if silent > self._timeout:
+            last_beat = self._last_beat
+            if last_beat is not None and (silent := time.monotonic() - last_beat) > self._timeout:
                 self._end(silent)
 
     def _end(self, silent: float) -> None:

@@ -14,7 +14,6 @@ from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
-from orchestrator.tracking.metrics import MetricLog
 
 # exp of a larger loss has no finite float.
 _LARGEST_EXPONENT = 700.0
@@ -53,8 +52,7 @@ class Evaluation(Callback):
                 values[f"{prefix}/perplexity"] = math.exp(min(loss, _LARGEST_EXPONENT))
         if session.ranks.is_first and values:
             state = session.state
-            log = MetricLog(session.run, session.lease.check)
-            log.append(
+            session.records.metrics(
                 state.iteration, state.consumed_samples, state.consumed_samples * session.job.model.seq_length, values
             )
             text = "  ".join(f"{key} {value:.4f}" for key, value in values.items())

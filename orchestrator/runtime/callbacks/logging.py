@@ -8,23 +8,17 @@ from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
-from orchestrator.tracking.metrics import MetricLog
 
 
 class MetricLogging(Callback):
     """Loss, learning rate, gradient norm and throughput, every `tracking.log_interval` steps, written by rank 0."""
 
     def __init__(self) -> None:
-        self._log: MetricLog | None = None
         self._seconds = 0.0
         self._samples = 0
 
-    def on_start(self, session: Session) -> None:
-        if session.ranks.is_first:
-            self._log = MetricLog(session.run, session.lease.check)
-
     def on_loss(self, session: Session, record: StepRecord, loss: float) -> None:
-        if self._log is None:
+        if not session.ranks.is_first:
             return
         self._seconds += record.seconds
         self._samples += record.samples
@@ -45,7 +39,7 @@ class MetricLogging(Callback):
             values["memory/peak_bytes"] = torch.cuda.max_memory_allocated()
         self._seconds, self._samples = 0.0, 0
         tokens = record.consumed_samples * session.job.model.seq_length
-        self._log.append(record.iteration, record.consumed_samples, tokens, values)
+        session.records.metrics(record.iteration, record.consumed_samples, tokens, values)
         print(
             f"iteration {record.iteration}/{session.schedule.train_iters}  loss {loss:.6f}  "
             f"lr {record.learning_rate:.3e}  grad norm {record.grad_norm:.3f}  {record.seconds * 1000:.0f} ms  "

@@ -18,10 +18,10 @@ class CheckpointSaving(Callback):
 
     def __init__(self) -> None:
         self._last_saved = time.monotonic()
-        self._saved_iteration = 0
+        self._saved_iteration: int | None = None
 
     def on_start(self, session: Session) -> None:
-        self._saved_iteration = session.state.iteration
+        self._saved_iteration = session.state.iteration or None
         self._last_saved = time.monotonic()
 
     def on_step(self, session: Session) -> None:
@@ -32,11 +32,8 @@ class CheckpointSaving(Callback):
             due = session.control.from_first(elapsed) or due
         if not due or session.finished:
             return
-        session.settle()
-        session.checkpointer.begin(session.state)
-        self._saved_iteration, self._last_saved = iteration, time.monotonic()
-        if not policy.async_save:
-            session.checkpointer.finish()
+        self._save(session, wait=not policy.async_save)
+        self._last_saved = time.monotonic()
 
     def on_end(self, session: Session) -> None:
         self._save_now(session)
@@ -46,13 +43,18 @@ class CheckpointSaving(Callback):
 
     def _save_now(self, session: Session) -> None:
         iteration = session.state.iteration
-        committed = session.checkpointer.finish()
-        if committed and self._saved_iteration == iteration:
+        session.progress()
+        if session.checkpointer.finish() and self._saved_iteration == iteration:
             return
-        session.checkpointer.begin(session.state)
-        # begin gives up early, with nothing in progress, when the folder cannot be written.
-        if not session.checkpointer.in_progress or not session.checkpointer.finish():
+        if not self._save(session, wait=True):
             raise CheckpointError(
                 f"the checkpoint of iteration {iteration} could not be written; the event log says why. "
                 "Earlier checkpoints are as they were"
             )
+
+    def _save(self, session: Session, *, wait: bool) -> bool:
+        """Save the state as it is now. Returns whether that was done, or is going on where it is not waited for."""
+        session.begin_save()
+        saved = session.checkpointer.in_progress and (not wait or session.checkpointer.finish())
+        self._saved_iteration = session.state.iteration if saved else None
+        return saved

@@ -22,11 +22,12 @@ class Tracking(Callback):
             self._follower = start_follower(session.run)
 
     def on_end(self, session: Session) -> None:
-        self._finish("completed")
+        self._finish(session, "completed")
 
     def on_stop(self, session: Session) -> None:
-        self._finish("stopped")
+        self._finish(session, "stopped")
 
-    def _finish(self, cause: str) -> None:
+    def _finish(self, session: Session, cause: str) -> None:
         if self._follower is not None:
+            session.watchdog.rest()
             finish_follower(self._follower, _DRAIN_SECONDS, cause)

@@ -1,0 +1,49 @@
+"""What rank 0 writes line by line: events and metrics. A full disk delays them; it does not end the training."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.metrics import MetricLog
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MOST_WAITING = 10_000
+
+
+class Records:
+    """Events and metrics of one incarnation, in order. Nothing is written once the lease is lost.
+
+    What a full disk refuses waits in memory and goes before the next record.
+    """
+
+    def __init__(self, run: RunDir, lease: Lease) -> None:
+        self._run, self._lease = run, lease
+        self._metrics = MetricLog(run, lease.check)
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Add to the event log. Raises LeaseLost, and OSError for anything but a full disk."""
+        happened = time.time()
+        self._write(lambda: self._run.append_event(kind, **{"time": happened, **fields}))
+
+    def metrics(self, iteration: int, samples: int, tokens: int, values: Mapping[str, float]) -> None:
+        """Add to the metrics. Raises like `event`."""
+        self._write(lambda: self._metrics.append(iteration, samples, tokens, values))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        self._lease.check()
+        self._waiting.append(write)
+        while self._waiting:
+            try:
+                self._waiting[0]()
+            except OSError as error:
+                if error.errno not in FULL_DISK or len(self._waiting) > _MOST_WAITING:
+                    raise
+                return
+            self._waiting.popleft()
