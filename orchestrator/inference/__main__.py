@@ -8,23 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from megatron.core import dist_checkpointing
-
-from orchestrator.checkpoints import Commit, committed, latest_valid
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
-from orchestrator.errors import CheckpointError, OrchestratorError, UserError
-from orchestrator.inference.generation import Generator
-from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.errors import OrchestratorError, UserError
+from orchestrator.inference.loading import load_generator
 from orchestrator.rundir import RunDir
-from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.device import select_device
-from orchestrator.runtime.model import build_chunks, transformer_config
-from orchestrator.runtime.process_groups import seed_everything, start_process_groups, stop_process_groups
-from orchestrator.spec.job import JobSpec
+from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.spec.loading import load_resolved
-
-_TIMEOUT_SECONDS = 600.0
 
 
 def main() -> int:
@@ -48,7 +37,7 @@ def main() -> int:
 
 
 def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
-    job = _for_inference(load_resolved(run.resolved()))
+    job = load_resolved(run.resolved())
     tokenizer = load_tokenizer(job.data.tokenizer)
     prompt = tokenizer.encode(arguments.prompt) or [tokenizer.eod]
     longest = len(prompt) + arguments.max_new_tokens
@@ -57,18 +46,7 @@ def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
             f"{len(prompt)} prompt tokens + {arguments.max_new_tokens} new ones = {longest}, but the model has learned "
             f"{job.model.positions} positions; ask for at most {max(job.model.positions - len(prompt), 0)} new tokens"
         )
-    device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
-    megatron_compat.apply(device)
-    ranks, groups = start_process_groups(job, device, _TIMEOUT_SECONDS)
-    commit = Control(groups.control).from_first(_find(run, arguments.iteration) if ranks.is_first else None)
-    if commit is None:
-        raise CheckpointError(f"run {run.run_id} has no checkpoint to generate from")
-    seed_everything(job.runtime.seed, ranks)
-    words = vocabulary(job)
-    config = transformer_config(job, device, "torch")
-    [module] = build_chunks(job, config, device, "torch", words, ranks)
-    _load(module, commit)
-    generator = Generator(module.eval(), ranks, groups, device, words.size)
+    generator, commit = load_generator(run, job, arguments.iteration)
     tokens = generator.generate(
         prompt,
         max_new_tokens=arguments.max_new_tokens,
@@ -79,31 +57,12 @@ def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
     )
     if arguments.json:
         text = tokenizer.decode(list(tokens))
-        if ranks.is_first:
+        if generator.is_first:
             answer = {"prompt": arguments.prompt, "text": text, "iteration": commit.iteration}
             print(json.dumps(answer), flush=True)
     else:
-        _stream(tokenizer, tokens, arguments.prompt if ranks.is_first else None)
+        _stream(tokenizer, tokens, arguments.prompt if generator.is_first else None)
     stop_process_groups()
-
-
-def _for_inference(job: JobSpec) -> JobSpec:
-    """The same network without what only training uses: replicas, virtual stages, sequence parallelism."""
-    parallelism = job.parallelism.model_copy(
-        update={"sequence_parallel": False, "virtual_pipeline_model_parallel_size": None, "data_parallel_size": 1}
-    )
-    return job.model_copy(update={"parallelism": parallelism})
-
-
-def _find(run: RunDir, iteration: int | None) -> Commit | None:
-    if iteration is None:
-        return latest_valid(run)
-    return next((commit for commit in committed(run) if commit.iteration == iteration), None)
-
-
-def _load(module: Any, commit: Commit) -> None:
-    loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(commit.path))
-    module.load_state_dict(loaded["model"])
 
 
 def _stream(tokenizer: Tokenizer, tokens: Any, prompt: str | None) -> None:

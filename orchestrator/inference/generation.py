@@ -21,6 +21,11 @@ class Generator:
         self._module, self._ranks, self._groups, self._device = module, ranks, groups, device
         self._vocab_size = vocab_size
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one rank that speaks for all."""
+        return self._ranks.is_first
+
     @torch.no_grad()
     def generate(
         self, prompt: list[int], *, max_new_tokens: int, temperature: float, top_k: int, seed: int, end: int
@@ -54,17 +59,12 @@ class Generator:
             inference_context=context,
             runtime_gather_output=True,
         )
-        if not ranks.is_last_stage:
-            dist.send(out.contiguous(), group=self._groups.pipeline, group_dst=ranks.pp + 1)
-            logits = None
-        else:
+        logits: torch.Tensor
+        if ranks.is_last_stage:
             logits = out[0, -1].float()
+        else:
+            dist.send(out.contiguous(), group=self._groups.pipeline, group_dst=ranks.pp + 1)
+            logits = torch.empty(self._module.vocab_size, device=device)
         if ranks.pp_size > 1:
-            if logits is None:
-                logits = torch.empty(self._padded_vocab_size(), device=device)
             dist.broadcast(logits, group=self._groups.pipeline, group_src=ranks.pp_size - 1)
-        assert logits is not None
         return logits.cpu()
-
-    def _padded_vocab_size(self) -> int:
-        return int(self._module.vocab_size)

@@ -60,8 +60,6 @@ class Groups:
     """All ranks, gloo: small facts on the host, never through the GPU."""
     data_parallel: dist.ProcessGroup
     pipeline: dist.ProcessGroup
-    last_stage_rank: int
-    """Global rank of the last stage in this rank's pipeline."""
 
 
 def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -> tuple[Ranks, Groups]:
@@ -73,7 +71,7 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
     timeout = timedelta(seconds=timeout_seconds)
     extra: dict[str, Any] = {"device_id": device.torch_device} if device.is_cuda else {}
     if "MASTER_ADDR" not in os.environ:
-        extra["store"] = dist.HashStore()
+        extra["store"] = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(device.backend, rank=rank, world_size=world_size, timeout=timeout, **extra)
     parallelism = job.parallelism
     parallel_state.initialize_model_parallel(
@@ -99,7 +97,6 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
         control=dist.new_group(backend="gloo", timeout=timeout),
         data_parallel=parallel_state.get_data_parallel_group(with_context_parallel=True),
         pipeline=parallel_state.get_pipeline_model_parallel_group(),
-        last_stage_rank=parallel_state.get_pipeline_model_parallel_last_rank(),
     )
     return ranks, groups
 

@@ -13,12 +13,15 @@ import torch.distributed as dist
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from support.training import layout, tiny_job
 
+from orchestrator import checkpoints
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.device import select_device
 from orchestrator.runtime.model import build_chunks, transformer_config
-from orchestrator.runtime.process_groups import seed_everything, start_process_groups, stop_process_groups
+from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups, stop_process_groups
+from orchestrator.runtime.verification import newest_whole
 
 
 def control() -> Any:
@@ -67,7 +70,39 @@ def parts(value: Any) -> list[ShardedTensor]:
     return [value] if isinstance(value, ShardedTensor) and value.data is not None else []
 
 
+def verification(out: Path) -> Any:
+    """Finding the newest whole of three checkpoints: one whole, one with a changed byte, one torn."""
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    exchange, run = Control(dist.group.WORLD), RunDir(out / "run")
+    if rank == 0:
+        for iteration in (10, 20, 30):
+            folder = run.checkpoint(iteration)
+            folder.mkdir(parents=True)
+            for number in range(6):
+                (folder / f"file{number}").write_bytes(bytes([iteration]) * 1000 * (number + 1))
+            if iteration != 30:
+                files = {path.name: checkpoints.file_record(path) for path in folder.iterdir()}
+                checkpoints.write_commit(folder, iteration=iteration, consumed_samples=0, files=files)
+        (run.checkpoint(20) / "file4").write_bytes(b"x" * 5000)
+    exchange.barrier()
+    read: list[str] = []
+    original = checkpoints.file_record
+
+    def counted(path: Path) -> checkpoints.FileRecord:
+        read.append(f"{path.parent.name}/{path.name}")
+        return original(path)
+
+    checkpoints.file_record = counted  # type: ignore[assignment]
+    skipped: list[list[str]] = []
+    ranks = Ranks(rank, size, 0, 1, 0, 1, rank, size, 1)
+    commit = newest_whole(run, exchange, ranks, lambda path, message: skipped.append([path.name, message]))
+    dist.destroy_process_group()
+    return {"found": commit and commit.iteration, "skipped": skipped, "read": read}
+
+
 FUNCTIONS = {
+    "verification": lambda: verification(Path(sys.argv[2])),
     "control": control,
     "one": lambda: weights(1, 1, None),
     "other-seed": lambda: weights(1, 1, None, seed=8),

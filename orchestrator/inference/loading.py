@@ -1,0 +1,54 @@
+"""The network of a run, restored from a checkpoint for generation."""
+
+from __future__ import annotations
+
+from megatron.core import dist_checkpointing
+
+from orchestrator.checkpoints import Commit, committed
+from orchestrator.errors import CheckpointError
+from orchestrator.inference.generation import Generator
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.device import select_device
+from orchestrator.runtime.model import build_chunks, transformer_config
+from orchestrator.runtime.process_groups import seed_everything, start_process_groups
+from orchestrator.runtime.verification import newest_whole
+from orchestrator.spec.job import JobSpec
+
+_TIMEOUT_SECONDS = 600.0
+
+
+def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Generator, Commit]:
+    """Join the processes of one replica at the job's TP and PP and load a checkpoint: the newest whole one by default.
+
+    Raises CheckpointError, on all ranks alike, when there is none.
+    """
+    job = _without_training(job)
+    device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
+    megatron_compat.apply(device)
+    ranks, groups = start_process_groups(job, device, _TIMEOUT_SECONDS)
+    control = Control(groups.control)
+    if iteration is None:
+        commit = newest_whole(run, control, ranks)
+    else:
+        commit = control.from_first(next((one for one in committed(run) if one.iteration == iteration), None))
+    if commit is None:
+        which = "" if iteration is None else f" of iteration {iteration}"
+        raise CheckpointError(f"run {run.run_id} has no whole checkpoint{which} to generate from")
+    seed_everything(job.runtime.seed, ranks)
+    words = vocabulary(job)
+    config = transformer_config(job, device, "torch")
+    [module] = build_chunks(job, config, device, "torch", words, ranks)
+    loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(commit.path))
+    module.load_state_dict(loaded["model"])
+    return Generator(module.eval(), ranks, groups, device, words.size), commit
+
+
+def _without_training(job: JobSpec) -> JobSpec:
+    """The same network without what only training uses: replicas, virtual stages, sequence parallelism."""
+    parallelism = job.parallelism.model_copy(
+        update={"sequence_parallel": False, "virtual_pipeline_model_parallel_size": None, "data_parallel_size": 1}
+    )
+    return job.model_copy(update={"parallelism": parallelism})

@@ -1,0 +1,38 @@
+"""Finding the newest whole checkpoint, with the reading of its bytes shared by all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.checkpoints import Commit, latest_valid, verify
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.process_groups import Ranks
+
+
+def newest_whole(
+    run: RunDir, control: Control, ranks: Ranks, skipped: Callable[[Path, str], None] | None = None
+) -> Commit | None:
+    """The newest checkpoint that is whole, on every rank; collective. `skipped(path, message)` is called on rank 0."""
+    commit = None
+    if ranks.is_first:
+        commit = latest_valid(run, skipped, lambda path: verify_together(path, control, ranks))
+        control.from_first(None)
+    else:
+        while (path := control.from_first(None)) is not None:
+            _check_part(path, control, ranks)
+    found: Commit | None = control.from_first(commit)
+    return found
+
+
+def verify_together(path: Path, control: Control, ranks: Ranks) -> list[str]:
+    """What is wrong with a checkpoint. On rank 0, while the others wait in `newest_whole` for a path to check."""
+    control.from_first(path)
+    return _check_part(path, control, ranks)
+
+
+def _check_part(path: Path, control: Control, ranks: Ranks) -> list[str]:
+    """All ranks' findings on rank 0."""
+    reports = control.gather_to_first(verify(path, part=(ranks.rank, ranks.world_size)))
+    return sorted({finding for report in reports or [] for finding in report})

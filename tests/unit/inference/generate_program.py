@@ -1,0 +1,52 @@
+"""One rank: generate from a checkpoint with the cache, and again by recomputing everything for each token.
+
+`generate_program.py RUN_DIR JOB OUT`: writes {"cached": …, "recomputed": …} to OUT/rank-N.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from orchestrator.inference.generation import Generator
+from orchestrator.inference.loading import load_generator
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.spec.loading import load_resolved
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+TOKENS = 12
+
+
+def generate(generator: Generator, prompt: list[int], count: int, **options: Any) -> list[int]:
+    return list(generator.generate(prompt, max_new_tokens=count, end=-1, **options))
+
+
+def recomputed(generator: Generator) -> list[int]:
+    """Greedy tokens, each from a forward pass over everything before it."""
+    tokens = list(PROMPT)
+    for _ in range(TOKENS):
+        tokens += generate(generator, tokens, 1, temperature=0.0, top_k=0, seed=1)
+    return tokens[len(PROMPT) :]
+
+
+def main() -> None:
+    run_dir, job, out = map(Path, sys.argv[1:])
+    generator, _ = load_generator(RunDir(run_dir), load_resolved(job), None)
+    found = {
+        "cached": generate(generator, PROMPT, TOKENS, temperature=0.0, top_k=0, seed=1),
+        "recomputed": recomputed(generator),
+        "drawn": generate(generator, PROMPT, TOKENS, temperature=1.0, top_k=20, seed=5),
+        "other seed": generate(generator, PROMPT, TOKENS, temperature=1.0, top_k=20, seed=6),
+    }
+    end = found["cached"][4]
+    found["ended"] = list(generator.generate(PROMPT, max_new_tokens=TOKENS, temperature=0.0, top_k=0, seed=1, end=end))
+    stop_process_groups()
+    (out / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Generation with a key/value cache under tensor and pipeline parallelism, and the command around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import layout, make_run, must_train, tiny_job
+
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import dump_resolved
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and torchrun once for each layout")]
+
+HERE = Path(__file__).parent
+MODEL = {"num_query_groups": 2, "vocab_size": 300, "position_embedding_type": "learned_absolute", "seq_length": 32}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp1": layout(),
+    "tp2": layout(tp=2, sequence_parallel=True),
+    "pp2": layout(pp=2, vp=2),
+}
+
+
+def job(parallelism: dict[str, Any]) -> Any:
+    data = {"random_tokens": True, "tokenizer": {"type": "byte_level"}}
+    return tiny_job("writer", model=MODEL, data=data, parallelism=parallelism, schedule={"train_iters": 10})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    trained = job(layout())
+    return must_train(make_run(tmp_path_factory.mktemp("runs"), trained), trained)
+
+
+def generate(run: RunDir, name: str, out: Path) -> list[dict[str, list[int]]]:
+    """What each rank generated at a layout."""
+    written = job(LAYOUTS[name])
+    (out / "job.json").write_text(dump_resolved(written))
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(written.world_size), str(HERE / "generate_program.py")),
+            *(str(run.path), str(out / "job.json"), str(out)),
+        ],
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(written.world_size)]
+
+
+@pytest.fixture(scope="module")
+def alone(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    [found] = generate(run, "tp1", tmp_path_factory.mktemp("tp1"))
+    return found
+
+
+def test_the_cache_changes_nothing(alone: dict[str, list[int]]) -> None:
+    assert len(alone["cached"]) == 12
+    assert alone["cached"] == alone["recomputed"]
+
+
+def test_seed_and_end(alone: dict[str, list[int]]) -> None:
+    assert alone["drawn"] != alone["other seed"]
+    end = alone["cached"][4]
+    assert alone["ended"] == alone["cached"][: alone["cached"].index(end)]
+
+
+@pytest.mark.parametrize("name", ["tp2", "pp2"])
+def test_other_layouts_generate_the_same(run: RunDir, alone: dict[str, list[int]], name: str, tmp_path: Path) -> None:
+    for rank in generate(run, name, tmp_path):
+        assert rank == alone
+
+
+def orchestrator(run: RunDir, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "orchestrator", "generate", str(run.path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=run.path.parent)
+
+
+def test_the_command_prints_one_json_document(run: RunDir) -> None:
+    finished = orchestrator(run, "--prompt", "héllo", "--max-new-tokens", "8", "--temperature", "0", "--json")
+    assert finished.returncode == 0, finished.stderr
+    answer = json.loads(finished.stdout)
+    assert answer["prompt"] == "héllo"
+    assert answer["iteration"] == 10
+    assert isinstance(answer["text"], str)
+
+
+def test_more_than_the_learned_positions_is_refused(run: RunDir) -> None:
+    finished = orchestrator(run, "--prompt", "12345", "--max-new-tokens", "28", "--json")
+    assert finished.returncode == 2
+    assert "at most 27 new tokens" in json.loads(finished.stdout)["message"]
+    assert "Traceback" not in finished.stderr
