@@ -47,6 +47,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> Transfor
     model, parallelism, runtime = job.model, job.parallelism, job.runtime
     dtype = DTYPES[job.precision.dtype]
     pipelined = parallelism.pipeline_model_parallel_size > 1
+    interleaved = parallelism.virtual_pipeline_model_parallel_size is not None
     return TransformerConfig(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
@@ -76,7 +77,10 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> Transfor
         fp16=job.precision.dtype == "fp16",
         calculate_per_token_loss=job.data.eod_mask_loss,
         deallocate_pipeline_outputs=pipelined,
-        batch_p2p_comm=device.is_cuda,
+        # With two stages, an interleaved schedule sends both ways between the same two ranks in one NCCL batch, which
+        # matches them up wrongly; separate, overlapped sends do not.
+        batch_p2p_comm=device.is_cuda and not interleaved,
+        overlap_p2p_comm=device.is_cuda and interleaved,
         gradient_accumulation_fusion=False,
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,

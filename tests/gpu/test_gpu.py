@@ -156,6 +156,7 @@ def test_1_7b_reaches_48_percent(tmp_path: Path) -> None:
         f"\nRESULT gpt-1.7b megatron-core {megatron.core.__version__} {started['layers']} "
         f"micro {loaded.job.batch.micro_batch_size} global {loaded.job.global_batch_size}: "
         f"MFU median {statistics.median(mfu):.4f} range {mfu[0]:.4f}..{mfu[-1]:.4f}, "
-        f"{seconds * 1000:.0f} ms per step, {memory:.1f} GiB, checkpoint {saved['bytes'] / 1e9:.1f} GB in {saved['seconds']} s"
+        f"{seconds * 1000:.0f} ms per step, {memory:.1f} GiB, "
+        f"checkpoint {saved['bytes'] / 1e9:.1f} GB in {saved['seconds']} s"
     )
     assert statistics.median(mfu) >= 0.48
