@@ -1,0 +1,112 @@
+"""Validation: when it happens, on what, the same at every layout, and without a trace in the training."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import Ranks, wait_until
+from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job, values
+
+from orchestrator.checkpoints import committed
+from orchestrator.rundir import RunDir
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(300),
+    pytest.mark.slow("starts real ranks"),
+]
+
+EVALUATION = {"eval_interval": 4, "eval_iters": 2, "eval_at_start": True}
+
+
+def text_sections(real_text: list[str], **sections: Any) -> dict[str, Any]:
+    first, second = real_text
+    return {
+        "model": {"vocab_size": None, "hidden_dropout": 0.1},
+        "data": {
+            "random_tokens": False,
+            "blend": [{"path": first}],
+            "validation": [{"path": first, "weight": 3}, {"path": second}],
+            "split": "1,0,0",
+        },
+        "schedule": {"train_iters": 10},
+        **sections,
+    }
+
+
+@pytest.fixture(scope="module")
+def evaluated(ranks: Ranks, real_text: list[str], tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = tiny_job("evaluated", **text_sections(real_text, evaluation=EVALUATION))
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("evaluated"), job), job)
+
+
+def test_at_the_start_at_intervals_and_at_the_end(evaluated: RunDir) -> None:
+    keys = ["validation/loss", "validation/json/loss", "validation/email/loss"]
+    keys = ["validation/blend/loss", *keys[1:]]
+    for key in keys:
+        curve = values(evaluated, key)
+        assert list(curve) == [0, 4, 8, 10]
+        assert 5.2 < curve[0] < 5.7, "before the first step it is near ln(257) = 5.55"
+        assert curve[10] < curve[0] - 0.2
+    perplexity = values(evaluated, keys[0].replace("loss", "perplexity"))
+    assert perplexity == {i: math.exp(loss) for i, loss in values(evaluated, keys[0]).items()}
+
+
+def test_training_is_not_touched(evaluated: RunDir, ranks: Ranks, real_text: list[str], tmp_path: Path) -> None:
+    """Dropout draws the same masks with and without evaluation."""
+    job = tiny_job("alone", **text_sections(real_text))
+    assert ranks.losses_of(job, tmp_path) == losses(evaluated)
+
+
+def test_same_numbers_at_other_layouts(ranks: Ranks, real_text: list[str], tmp_path: Path) -> None:
+    curves = []
+    for name, parallelism in (
+        ("one", layout()),
+        ("tp2", layout(tp=2, sequence_parallel=True)),
+        ("dp2-pp2", layout(dp=2, pp=2)),
+    ):
+        sections = text_sections(real_text, evaluation=EVALUATION, parallelism=parallelism)
+        sections["model"] = {"vocab_size": None}
+        job = tiny_job(name, **sections)
+        run = ranks.must_train(make_run(tmp_path, job), job)
+        curves.append(
+            {
+                (key, i): loss
+                for key in ("blend", "json", "email")
+                for i, loss in values(run, f"validation/{key}/loss").items()
+            }
+        )
+    assert len(curves[0]) == 12
+    for curve in curves[1:]:
+        assert largest_difference(curves[0], curve) < 1e-5
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) -> None:
+    """It is honoured within one batch, the step before is saved, and the resumed run goes on from there."""
+    endless = {"eval_interval": 5, "eval_iters": 100_000, "eval_at_start": at_start}
+    job = tiny_job("stopped", evaluation=endless, parallelism=layout(tp=2))
+    run = make_run(tmp_path, job)
+    started = ranks.start(run, job)
+    if at_start:
+        wait_until(lambda: events(run, "started"), f"the start:\n{logs(run)}")
+    else:
+        wait_until(lambda: 5 in losses(run), f"step 5:\n{logs(run)}")
+    time.sleep(0.5)
+    os.kill(started.ranks[1], signal.SIGTERM)
+    assert started.wait() == 0, logs(run)
+    iteration = 0 if at_start else 5
+    assert [event["iteration"] for event in events(run, "stop_requested")] == [iteration]
+    assert committed(run)[-1].iteration == iteration
+    assert values(run, "validation/loss") == {}
+
+    short = tiny_job("stopped", evaluation={**endless, "eval_iters": 1}, parallelism=layout(tp=2))
+    ranks.must_train(make_run(tmp_path, short), short, launch_id="second")
+    assert list(losses(run)) == list(range(1, 21))
+    assert list(values(run, "validation/loss")) == [*([0] if at_start else []), 5, 10, 15, 20][-5 if at_start else -3 :]

@@ -1,0 +1,126 @@
+"""Starting, watching and disturbing whole runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.checkpoints import committed
+from orchestrator.launch.runs import all_runs
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
+from support.ranks import RankStarter, Started
+from support.training import kill_session, logs, losses, make_run
+
+Found = TypeVar("Found")
+
+PATIENCE = 200.0
+"""Seconds that something may take on a machine that is busy with other things."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The training program without a launcher."""
+
+    starter: RankStarter
+
+    def start(self, run: RunDir, job: JobSpec, *arguments: str, **options: object) -> Started:
+        return self.starter.start(run.path, job.world_size, *arguments, **options)  # type: ignore[arg-type]
+
+    def must_train(self, run: RunDir, job: JobSpec, *arguments: str, **options: object) -> RunDir:
+        """Train to the end, and show the logs when that fails."""
+        assert self.start(run, job, *arguments, **options).wait() == 0, logs(run)
+        return run
+
+    def losses_of(self, job: JobSpec, folder: Path) -> dict[int, float]:
+        """The losses of an undisturbed training."""
+        return losses(self.must_train(make_run(folder, job), job))
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+class CommandLine:
+    """`orchestrator` as a program, in a folder of its own whose `runs` it uses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env: dict[str, str] = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
+
+    def write(self, job: JobSpec) -> Path:
+        path = self.folder / f"{job.name}.yaml"
+        path.write_text(dump_resolved(job))
+        return path
+
+    def __call__(self, *arguments: str | Path) -> Said:
+        with self.started(*arguments) as process:
+            out, err = process.communicate(timeout=PATIENCE)
+        return Said(process.returncode, out, err)
+
+    @contextmanager
+    def started(self, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", *map(str, arguments)],
+            cwd=self.folder,
+            env={**os.environ, **self.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    kill_session(process)  # type: ignore[arg-type]
+
+    def run(self) -> RunDir:
+        """The latest run."""
+        return wait_until(lambda: all_runs(self.folder / "runs"), "a run directory")[-1]
+
+
+def wait_until(look: Callable[[], Found], what: str) -> Found:
+    """Poll until `look` finds something; its value."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for {what}"
+        time.sleep(0.003)
+    return found
+
+
+def wait_for_step(run: RunDir, step: int, *, saved: bool = True) -> None:
+    """Wait until a step was measured and, unless told otherwise, some checkpoint is committed."""
+    wait_until(lambda: max(losses(run), default=0) >= step, f"step {step} of {run.path}:\n{logs(run)}")
+    if saved:
+        wait_until(lambda: committed(run), f"a checkpoint of {run.path}")
+
+
+def random_step(first: int, last: int) -> int:
+    """A step of [first, last], another one in each run of the tests; printed, so that a failure can be repeated."""
+    seed = time.time_ns()
+    step = random.Random(seed).randint(first, last)
+    print(f"random step {step} (seed {seed})")
+    return step
+
+
+def snapshot(run: RunDir) -> dict[str, bytes]:
+    """Every file that a run's results are made of, by name."""
+    files = [run.events_file, run.metrics_file, *run.checkpoints.rglob("*")]
+    return {str(path): path.read_bytes() for path in files if path.is_file()}
