@@ -113,7 +113,7 @@ def _data_notes(job: JobSpec, words: Vocabulary, sources: tuple[SourcePlan, ...]
             notes.append(source.note)
         elif source.epochs is not None and source.epochs > 1:
             notes.append(f"{source.path} is read {source.epochs:.1f} times")
-    if job.evaluation.eval_interval is not None and split_shares(job.data)[1] > 0:
+    if (job.evaluation.eval_interval is not None or job.evaluation.eval_at_start) and split_shares(job.data)[1] > 0:
         empty = [source.path for source in sources if source.sequences and not source.sequences[1]]
         if empty:
             notes.append(f"the validation split of {', '.join(empty)} is empty: too few documents")

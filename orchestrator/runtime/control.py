@@ -1,4 +1,4 @@
-"""What all ranks agree on once per step, without waiting for it: stop requests, losses, finished checkpoint writes.
+"""What all ranks agree on once per step, without waiting for it: stop requests, losses, finished and due checkpoints.
 
 One small all-reduce over gloo carries everything. It is started at the end of a step and its result is taken at the
 end of the next one, so it never makes the GPU or the host wait; a stop therefore takes effect one step later.
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from orchestrator.rundir import RunDir
 
-_FIELDS = 4
+_FIELDS = 5
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Agreement:
     tokens: float
     writers_busy: int
     """Ranks that are still writing a checkpoint."""
+    save: bool
+    """Some rank finds that a checkpoint is due by the clock."""
 
     @property
     def loss(self) -> float:
@@ -64,10 +66,12 @@ class Control:
         self._group = group
         self._pending: tuple[int, torch.Tensor, Any] | None = None
 
-    def offer(self, iteration: int, *, stop: bool, loss: torch.Tensor | None, writer_busy: bool) -> None:
+    def offer(
+        self, iteration: int, *, stop: bool, loss: torch.Tensor | None, writer_busy: bool, save: bool = False
+    ) -> None:
         """Say this rank's part for a step. `loss` is [sum, tokens] on the one rank of each replica that reports it."""
         values = torch.zeros(_FIELDS, dtype=torch.float64)
-        values[0], values[3] = float(stop), float(writer_busy)
+        values[0], values[3], values[4] = float(stop), float(writer_busy), float(save)
         if loss is not None:
             values[1:3] = loss.to("cpu", torch.float64)
         work = dist.all_reduce(values, group=self._group, async_op=True)
@@ -80,8 +84,8 @@ class Control:
         iteration, values, work = self._pending
         self._pending = None
         work.wait()
-        stop, loss_sum, tokens, busy = values.tolist()
-        return Agreement(iteration, stop > 0, loss_sum, tokens, round(busy))
+        stop, loss_sum, tokens, busy, save = values.tolist()
+        return Agreement(iteration, stop > 0, loss_sum, tokens, round(busy), save > 0)
 
     def exchange(self, iteration: int, *, stop: bool = False, loss: torch.Tensor | None = None) -> Agreement:
         """`offer` and `take` at once, for the places that must know before they go on."""

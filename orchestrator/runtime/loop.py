@@ -49,7 +49,10 @@ def train(session: Session, callbacks: list[Callback]) -> Outcome:
 
 
 def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
-    """One optimizer step on one global batch. Returns its record and [loss sum, tokens] where this rank has them."""
+    """One optimizer step on one global batch. Returns its record and, on the host, [loss sum, tokens].
+
+    Only the last stages have losses; elsewhere that is None.
+    """
     started = time.perf_counter()
     job, state, schedule = session.job, session.state, session.schedule
     samples = schedule.global_batch_size(state.consumed_samples)
@@ -65,6 +68,9 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         seq_length=job.model.seq_length,
         forward_only=False,
     )
+    if loss is not None:
+        # The copy is done by the time the gradient norm is known, so that nobody waits for it.
+        loss = loss.to("cpu", non_blocking=True)
     result = update(session.optimizer, learning_rate, job)
     state.iteration += 1
     state.consumed_samples += samples
@@ -77,6 +83,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         learning_rate=learning_rate,
         grad_norm=result.grad_norm,
         applied=result.applied,
+        skipped_steps=state.skipped_steps,
         skip_reason=result.reason,
         seconds=time.perf_counter() - started,
         loss_scale=loss_scale(session.optimizer) if job.precision.dtype == "fp16" else None,

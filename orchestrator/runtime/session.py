@@ -55,6 +55,10 @@ class Session:
     state: TrainState = field(default_factory=TrainState)
     stopping: bool = False
     """All ranks have agreed to stop."""
+    wants_save: bool = False
+    """This rank finds that a checkpoint is due by the clock."""
+    save_due: bool = False
+    """All ranks have agreed that one is."""
     writing_ended: bool = False
     """All ranks have agreed that the checkpoint in progress is written."""
     batches: Sequence[Iterator[MicroBatch]] = ()
@@ -97,6 +101,7 @@ class Session:
             stop=self.stop.is_set(),
             loss=loss if self.ranks.reports_loss else None,
             writer_busy=self.checkpointer.busy,
+            save=self.wants_save,
         )
 
     def begin_save(self) -> None:
@@ -108,8 +113,8 @@ class Session:
                 # Until the next forward pass a rank's copy of the others' shards is that of the step before.
                 chunk.start_param_sync(force_sync=True)
         self.checkpointer.begin(self.state)
-        # What was agreed on was about the save before this one.
-        self.writing_ended = False
+        # What was agreed on was about the save before this one, or asked for this one.
+        self.writing_ended = self.wants_save = self.save_due = False
 
     def settle(self) -> None:
         """Take what all ranks agreed on about the last step offered, and report its loss."""
@@ -119,6 +124,7 @@ class Session:
         record, self._unsettled = self._unsettled, None
         assert record is not None
         self.stopping = self.stopping or agreed.stop
+        self.save_due = agreed.save
         self.writing_ended = self.checkpointer.in_progress and agreed.writers_busy == 0
         for listener in self.loss_listeners:
             listener(self, record, agreed.loss)

@@ -127,7 +127,8 @@ def _start_watchdog(
 
 def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSchedule) -> Datasets:
     evaluation = job.evaluation
-    validation_samples = evaluation.eval_iters * job.global_batch_size if evaluation.eval_interval else 0
+    evaluates = evaluation.eval_interval is not None or evaluation.eval_at_start
+    validation_samples = evaluation.eval_iters * job.global_batch_size if evaluates else 0
     if job.data.random_tokens:
         random = RandomTokens(words.size, job.model.seq_length, job.data.seed, schedule.train_samples)
         held_out = RandomTokens(words.size, job.model.seq_length, job.data.seed + 1, max(validation_samples, 1))

@@ -37,6 +37,8 @@ class StepRecord:
     learning_rate: float
     grad_norm: float
     applied: bool
+    skipped_steps: int
+    """Skipped so far, this one included."""
     skip_reason: str | None
     seconds: float
     """Wall clock of the step on this rank."""

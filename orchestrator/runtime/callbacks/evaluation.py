@@ -35,7 +35,9 @@ class Evaluation(Callback):
             self._evaluate(session)
 
     def on_end(self, session: Session) -> None:
-        if session.job.evaluation.eval_at_end and self._evaluated_iteration != session.state.iteration:
+        evaluation = session.job.evaluation
+        due = evaluation.eval_interval is not None and evaluation.eval_at_end
+        if due and self._evaluated_iteration != session.state.iteration:
             self._evaluate(session)
 
     def _evaluate(self, session: Session) -> None:

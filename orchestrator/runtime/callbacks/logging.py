@@ -29,7 +29,7 @@ class MetricLogging(Callback):
             "train/loss": loss,
             "train/lr": record.learning_rate,
             "train/grad_norm": record.grad_norm,
-            "train/skipped_steps": session.state.skipped_steps,
+            "train/skipped_steps": record.skipped_steps,
             "throughput/step_seconds": record.seconds,
             **throughput(session, self._samples, self._seconds),
         }

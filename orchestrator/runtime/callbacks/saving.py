@@ -10,7 +10,7 @@ from orchestrator.runtime.session import Session
 
 
 class CheckpointSaving(Callback):
-    """Every `save_interval` steps, every `save_seconds` seconds, at the end and at a stop.
+    """Every `save_interval` steps, every `save_seconds` seconds by rank 0's clock, at the end and at a stop.
 
     A save that fails in between leaves the training running and the earlier checkpoints as they are; the one at the
     end, or at a stop, must succeed.
@@ -27,10 +27,9 @@ class CheckpointSaving(Callback):
     def on_step(self, session: Session) -> None:
         policy, iteration = session.job.checkpoint, session.state.iteration
         due = policy.save_interval is not None and iteration % policy.save_interval == 0
-        if policy.save_seconds is not None:
-            elapsed = time.monotonic() - self._last_saved > policy.save_seconds
-            due = session.control.from_first(elapsed) or due
-        if not due or session.finished:
+        if policy.save_seconds is not None and session.ranks.is_first:
+            session.wants_save = time.monotonic() - self._last_saved > policy.save_seconds
+        if session.finished or not (due or session.save_due):
             return
         self._save(session, wait=not policy.async_save)
         self._last_saved = time.monotonic()

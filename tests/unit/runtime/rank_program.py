@@ -30,13 +30,13 @@ def control() -> Any:
     rank, exchange = dist.get_rank(), Control(dist.group.WORLD)
     found: dict[str, Any] = {"nothing offered": exchange.take()}
     loss = torch.tensor([12.0, 4.0]) if rank == 1 else None
-    exchange.offer(7, stop=rank == 1, loss=loss, writer_busy=True)
+    exchange.offer(7, stop=rank == 1, loss=loss, writer_busy=True, save=rank == 0)
     agreed = exchange.take()
     assert agreed is not None
-    found["agreed"] = [agreed.iteration, agreed.stop, agreed.loss, agreed.writers_busy]
+    found["agreed"] = [agreed.iteration, agreed.stop, agreed.loss, agreed.writers_busy, agreed.save]
     found["taken once"] = exchange.take()
     quiet = exchange.exchange(8)
-    found["quiet"] = [quiet.iteration, quiet.stop, str(quiet.loss), quiet.writers_busy]
+    found["quiet"] = [quiet.iteration, quiet.stop, str(quiet.loss), quiet.writers_busy, quiet.save]
     found["any"] = [exchange.any(rank == 1), exchange.any(False)]
     found["from first"] = exchange.from_first({"rank": rank})
     found["gathered"] = exchange.gather_to_first(rank * 10)

@@ -26,7 +26,6 @@ def session(name: str, world_size: int = 4, log_interval: int = 1) -> Any:
         ranks=SimpleNamespace(world_size=world_size, is_first=True),
         device=Device("cpu", torch.device("cpu"), "gloo", name),
         schedule=SimpleNamespace(train_samples=40, train_iters=5),
-        state=SimpleNamespace(skipped_steps=1),
         records=SimpleNamespace(metrics=lambda *record: written.append(record)),
         written=written,
     )
@@ -60,6 +59,7 @@ def test_rates_are_over_the_steps_since_the_last_line(capsys: pytest.CaptureFixt
             learning_rate=1e-3,
             grad_norm=0.5,
             applied=True,
+            skipped_steps=iteration - 1,
             skip_reason=None,
             seconds=seconds,
             loss_scale=None,
@@ -70,5 +70,5 @@ def test_rates_are_over_the_steps_since_the_last_line(capsys: pytest.CaptureFixt
     rates = [record[3]["throughput/tokens_per_second"] for record in here.written]
     assert rates == [1024 / 4.0, 1024 / 1.0, 512 / 2.0]
     assert [record[3]["train/loss"] for record in here.written] == [7.0, 9.0, 10.0]
-    assert here.written[0][3]["train/skipped_steps"] == 1
+    assert [record[3]["train/skipped_steps"] for record in here.written] == [1, 3, 4]
     assert capsys.readouterr().out.count("\n") == 3

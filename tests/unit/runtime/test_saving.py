@@ -1,0 +1,36 @@
+"""When checkpoints are written and which of them stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.training import events, layout, losses, make_run, must_train, tiny_job
+
+from orchestrator.checkpoints import committed
+
+pytestmark = pytest.mark.slow("each test trains a tiny job in its own processes")
+
+
+def test_by_the_clock(tmp_path: Path) -> None:
+    """Two ranks agree on when, though only one looks at the clock."""
+    job = tiny_job(
+        "clock",
+        parallelism=layout(dp=2),
+        schedule={"train_iters": 120},
+        checkpoint={"save_seconds": 1, "keep_last": 100},
+    )
+    run = must_train(make_run(tmp_path, job), job)
+    saved = [event["iteration"] for event in events(run, "checkpoint_saved")]
+    assert saved[-1] == 120
+    assert 2 <= len(saved) < 60
+    assert saved == [commit.iteration for commit in committed(run)]
+    assert list(losses(run)) == list(range(1, 121))
+
+
+def test_what_is_kept(tmp_path: Path) -> None:
+    job = tiny_job("kept", checkpoint={"save_interval": 3, "keep_last": 2, "keep_every": 6})
+    run = must_train(make_run(tmp_path, job), job)
+    assert [event["iteration"] for event in events(run, "checkpoint_saved")] == [3, 6, 9, 12, 15, 18, 20]
+    assert [commit.iteration for commit in committed(run)] == [6, 12, 18, 20]
+    assert "destroy_process_group" not in run.rank_log(0).read_text()
