@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runtime import cpu_shim
+from orchestrator.runtime import cpu_shim, megatron_compat
 
 PATCHES = {
     *(f"torch.{name}" for name in cpu_shim.FACTORIES),
@@ -21,6 +21,8 @@ PATCHES = {
     "megatron.random._get_cuda_rng_state",
     "megatron.random._set_cuda_rng_state",
 }
+FROM_0_19 = {"torch.cuda.current_stream"}
+"""Needed by megatron-core 0.19 alone."""
 
 
 @pytest.mark.slow("tiny jobs are trained once without each patch, in one process")
@@ -36,5 +38,6 @@ def test_each_patch_is_needed() -> None:
     )
     assert finished.returncode == 0, finished.stderr
     broken: dict[str, str | None] = json.loads(finished.stdout)
-    assert set(broken) == PATCHES
-    assert [patch for patch, error in broken.items() if error is None] == [], "no longer needed: remove them"
+    assert set(broken) - FROM_0_19 == PATCHES
+    wanted = PATCHES if megatron_compat.VERSION < (0, 19) else PATCHES | FROM_0_19
+    assert [patch for patch in wanted if broken[patch] is None] == [], "no longer needed: remove them"
