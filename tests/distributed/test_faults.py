@@ -1,0 +1,360 @@
+"""Damage, full disks, NaN, hangs, stale processes: what happens is said, and nothing that was saved is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step, wait_until
+from support.training import events, layout, logs, losses, make_run, tiny_job, values
+
+from orchestrator.checkpoints import COMMIT_FILE, committed, verify
+from orchestrator.launch.local import last_launch
+from orchestrator.launch.processes import processes_of, ranks_of
+from orchestrator.lease import Lease, read_holder
+from orchestrator.rundir import RunDir
+
+Inject = Callable[[str], Path]
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(600),
+    pytest.mark.slow("starts of real ranks under torchrun take 5 to 10 s each"),
+]
+
+LONG = {"schedule": {"train_iters": 100_000}}
+TWO = layout(tp=2)
+HANG_TIMEOUT = 8
+
+
+def exit_record(run: RunDir, launch_id: str = "test", rank: int = 0) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(run.exit_record(launch_id, rank).read_bytes())
+    return record
+
+
+def flip_a_byte(checkpoint: Path) -> Path:
+    """Damage a file of tensors in the middle, leaving its size as it is."""
+    path = sorted(checkpoint.glob("*.distcp"))[-1]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+    """A torn and a damaged one are skipped, with a warning each; when none is left, nothing is begun or deleted."""
+    job = tiny_job(
+        "damage", parallelism=TWO, checkpoint={"save_interval": 5, "keep_last": 9}, model={"hidden_dropout": 0.1}
+    )
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    expected = losses(run)
+    (run.checkpoint(20) / COMMIT_FILE).unlink()
+    damaged = flip_a_byte(run.checkpoint(15))
+
+    ranks.must_train(run, job, launch_id="second")
+    skipped = events(run, "checkpoint_skipped")
+    assert [event["path"] for event in skipped] == [str(run.checkpoint(20)), str(run.checkpoint(15))]
+    assert f"{run.checkpoint(20)} has no commit.json: it was never finished" in skipped[0]["message"]
+    assert f"{damaged} is damaged: its CRC-32 is" in skipped[1]["message"]
+    assert [event["iteration"] for event in events(run, "resumed")] == [10]
+    assert losses(run) == expected
+    assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [5, 10, 15, 20]
+
+    for commit in committed(run):
+        flip_a_byte(commit.path)
+    before = snapshot(run)
+    said = orchestrator("resume", run.path)
+    assert said.code == 1
+    assert "has no checkpoint that can be read; to begin again at iteration 0, add --from-scratch" in said.err
+    assert "Traceback" not in said.out + said.err
+    assert "warning: skipped a checkpoint: " in said.out
+    assert before.items() - {(str(run.events_file), before[str(run.events_file)])} <= snapshot(run).items()
+    assert events(run, "exited")[-1]["cause"] == "checkpoint"
+
+
+def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+    """A run that loses everything says so; it begins again only when told to. Then its spec is changed."""
+    job = tiny_job("unsaved", schedule={"train_iters": 60})
+    run = make_run(tmp_path, job)
+    started = ranks.start(run, job)
+    wait_for_step(run, 3, saved=False)
+    started.signal(signal.SIGKILL)
+    assert started.wait() == 1
+    reached = max(losses(run))
+    assert reached < 60
+
+    said = orchestrator("resume", run.path)
+    assert said.code == 1
+    assert "add --from-scratch" in said.err
+    assert max(losses(run)) == reached
+
+    with orchestrator.started("resume", run.path, "--from-scratch") as launcher:
+        wait_until(lambda: len(events(run, "started")) == 2, "the second start")
+        wait_until(
+            lambda: (found := list(losses(run).values())) and losses(run).keys() >= {reached + 1} and found, "steps"
+        )
+        launcher.send_signal(signal.SIGINT)
+        out, err = launcher.communicate(timeout=PATIENCE)
+    assert "stopped at iteration" in out + err, logs(run)
+    assert events(run, "started")[-1]["iteration"] == 0
+
+    refused = orchestrator("resume", run.path, "--set", "model.hidden_size=128")
+    assert refused.code == 2
+    assert "forbidden: the checkpoint would not fit" in refused.out
+    assert "model.hidden_size: 64 -> 128" in refused.out
+    refused = orchestrator("resume", run.path, "--set", "optimizer.lr=0.002")
+    assert refused.code == 2
+    assert "changes the trajectory" in refused.out
+    assert "add --allow-changes" in refused.err
+    assert len(run.resolved_generations()) == 1
+    changes = ["--set", "optimizer.lr=0.002", "--set", "parallelism.tensor_model_parallel_size=2"]
+    said = orchestrator("resume", run.path, *changes, "--allow-changes")
+    assert said.code == 0, said.err + logs(run)
+    assert "parallelism.tensor_model_parallel_size: 1 -> 2" in said.out
+    assert max(losses(run)) == 60
+    last_rates = list(values(run, "train/lr").values())
+    assert max(last_rates[-20:]) > 1e-3 * 0.01
+    assert len(run.resolved_generations()) == 2
+    said = orchestrator("resume", run.path, "--set", "checkpoint.keep_last=7")
+    assert said.code == 0
+    assert "checkpoint.keep_last: 3 -> 7" in said.out
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path | None]:
+    """A file system that holds one checkpoint and not two; None where this user may not mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)], capture_output=True)
+    yield folder if mounted.returncode == 0 else None
+    if mounted.returncode == 0:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_full_disk(small_disk: Path | None, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
+    """Training goes on without the checkpoint; only the last one must succeed. Earlier ones are as they were."""
+    job = tiny_job("full", parallelism=TWO, checkpoint={"save_interval": 5})
+    limit = None if small_disk else inject(_limited_after_first_save(3 << 20))
+    run = make_run(small_disk or tmp_path, job)
+    code = ranks.start(run, job, inject=limit).wait()
+    told = [(event["event"], event["iteration"]) for event in events(run, "checkpoint_saved")]
+    assert told == [("checkpoint_saved", 5)], logs(run)
+    failures = events(run, "checkpoint_failed")
+    assert [event["iteration"] for event in failures] == [10, 15, 20]
+    reason = "No space left on device" if small_disk else "File too large"
+    assert all(reason in event["message"] for event in failures), failures
+    assert list(losses(run)) == list(range(1, 21)), "no measurement is lost"
+    assert verify(run.checkpoint(5)) == []
+    assert [path.name for path in run.checkpoints.iterdir()] == ["iter_0000005"]
+    assert code == 1
+    assert exit_record(run)["cause"] == "checkpoint"
+    assert "the checkpoint of iteration 20 could not be written" in exit_record(run)["message"]
+
+    if small_disk:
+        subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
+    ranks.must_train(run, job, launch_id="second")
+    assert [event["iteration"] for event in events(run, "resumed")] == [5]
+    assert committed(run)[-1].iteration == 20
+
+
+def _limited_after_first_save(limit: int) -> str:
+    """Files may not grow beyond `limit` bytes once a checkpoint is committed: what a user who cannot mount can have."""
+    return f"""
+import resource
+from orchestrator.runtime.callbacks import saving
+begin = saving.CheckpointSaving._save
+def save(self, session, *, wait):
+    if session.state.iteration > 5:
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit // 12}, {resource.RLIM_INFINITY}))
+    return begin(self, session, wait=wait)
+saving.CheckpointSaving._save = save
+"""
+
+
+def test_no_update_is_finite(ranks: Ranks, tmp_path: Path) -> None:
+    job = tiny_job(
+        "diverging",
+        parallelism=TWO,
+        optimizer={"lr": 1e30},
+        schedule={"lr_warmup_iters": 0, "lr_decay_style": "constant"},
+        runtime={"max_bad_steps": 4},
+    )
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job).wait() == 1
+    assert {exit_record(run, rank=rank)["cause"] for rank in (0, 1)} == {"nan"}
+    assert "4 steps in a row had a loss or gradient that is NaN or infinite" in exit_record(run)["message"]
+    skipped = events(run, "step_skipped")
+    assert len(skipped) == 4
+    assert skipped[-1]["reason"] == "the gradient is not finite"
+    counts = list(values(run, "train/skipped_steps").values())
+    assert counts == sorted(counts)
+    assert counts[-1] == 4
+    assert skipped[-1]["iteration"] == max(losses(run)) < 20
+
+
+SLEEP_AT_STEP_5 = """
+import time
+import orchestrator.runtime.loop as loop
+real = loop.train_step
+def train_step(session):
+    if RANK == 1 and session.state.iteration == 5:
+        time.sleep(1000)
+    return real(session)
+loop.train_step = train_step
+"""
+
+
+def test_hung_rank(orchestrator: CommandLine, inject: Inject) -> None:
+    """A rank that sleeps for ever ends the job and leaves every rank's stacks behind; so does one that is stopped."""
+    job = tiny_job("hanging", parallelism=TWO, runtime={"hang_timeout": HANG_TIMEOUT}, checkpoint={"save_interval": 2})
+    orchestrator.env["PYTHONPATH"] = str(inject(SLEEP_AT_STEP_5).parent)
+    with orchestrator.started("run", orchestrator.write(job)) as launcher:
+        run = orchestrator.run()
+        wait_until(lambda: 4 in losses(run), f"step 4:\n{logs(run)}")
+        began = time.monotonic()
+        out, err = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 1, out + err
+    assert time.monotonic() - began < HANG_TIMEOUT + 60
+    [exited] = events(run, "exited")
+    assert exited["cause"] == "hang"
+    assert "runtime.hang_timeout is 8 s" in exited["message"]
+    stacks = [(run.stacks / f"rank-{rank:05d}.txt").read_text() for rank in (0, 1)]
+    assert "train_step" in stacks[0]
+    assert "sitecustomize.py" in stacks[1], "the sleeping line is shown"
+    [hang] = events(run, "hang")
+    assert HANG_TIMEOUT <= hang["seconds"] < HANG_TIMEOUT + 5
+    holder = read_holder(run)
+    assert holder is not None
+    assert not holder.live
+
+    del orchestrator.env["PYTHONPATH"]
+    with orchestrator.started(
+        "resume", run.run_id, "--set", "schedule.train_iters=100000", "--allow-changes"
+    ) as launcher:
+        wait_until(lambda: len(events(run, "resumed")) == 1, f"the resume:\n{logs(run)}")
+        wait_until(lambda: 20 in losses(run), "step 20")
+        launch_id = str((last_launch(run.events()) or {})["launch_id"])
+        os.kill(ranks_of(launch_id)[0], signal.SIGSTOP)
+        launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 1
+    assert events(run, "exited")[-1]["cause"] == "hang"
+    assert not processes_of(launch_id)
+    holder = read_holder(run)
+    assert holder is not None
+    assert not holder.live
+
+
+def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks) -> None:
+    """A second start of a live run is refused by the command line, and by the training program itself."""
+    job = tiny_job("held", **LONG, parallelism=TWO)
+    path = orchestrator.write(job)
+    with orchestrator.started("run", path) as launcher:
+        run = orchestrator.run()
+        wait_for_step(run, 3, saved=False)
+        holder = read_holder(run)
+        assert holder is not None
+        for command in (("run", path), ("resume", run.run_id)):
+            said = orchestrator(*command)
+            assert said.code == 2
+            assert f"run {run.run_id} is held by pid {holder.process.pid} on {holder.process.host}" in said.err
+        assert ranks.start(run, job, launch_id="second").wait() == 1
+        assert {exit_record(run, "second", rank)["cause"] for rank in (0, 1)} == {"held"}
+        reached = max(losses(run))
+        wait_for_step(run, reached + 3, saved=False)
+        launcher.send_signal(signal.SIGINT)
+        out, err = launcher.communicate(timeout=PATIENCE)
+    assert "stopped at iteration" in out + err
+    assert len(events(run, "started")) == 1
+    assert committed(run)[-1].iteration == max(losses(run))
+
+
+SLOW_WRITER = """
+import time
+from orchestrator.runtime.checkpointing import Checkpointer
+real = Checkpointer._start_writing
+def start_writing(self, saving):
+    if saving.state.iteration == 20:
+        call = saving.request.async_fn
+        saving.request = saving.request._replace(async_fn=lambda *a, **k: (time.sleep(3), call(*a, **k)))
+    real(self, saving)
+Checkpointer._start_writing = start_writing
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["between-saves", "while-saving"])
+def test_stale_incarnation_writes_nothing(busy: bool, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
+    """Processes that fall silent, are replaced, and wake up again."""
+    job = tiny_job("stale", parallelism=TWO, schedule={"train_iters": 40}, checkpoint={"save_interval": 10})
+    expected = ranks.losses_of(job, tmp_path / "whole")
+    run = make_run(tmp_path, job)
+    stale = ranks.start(run, job, launch_id="stale", inject=inject(SLOW_WRITER) if busy else None)
+    if busy:
+        wait_until(lambda: list(run.checkpoints.glob(".iter_0000020.*")), f"the save of step 20:\n{logs(run)}")
+    else:
+        wait_for_step(run, 12)
+    stale.signal(signal.SIGSTOP)
+    reached = max(losses(run))
+    assert reached < 40
+    try:
+        assert ranks.start(run, job, launch_id="too-early").wait() == 1
+        assert exit_record(run, "too-early")["cause"] == "held"
+        long_ago = time.time() - 3600
+        for path in run.lease.glob("*.json"):
+            os.utime(path, (long_ago, long_ago))
+        ranks.must_train(run, job, launch_id="new")
+        before = snapshot(run)
+    finally:
+        stale.signal(signal.SIGCONT)
+    assert stale.wait() == 1
+    assert snapshot(run) == before
+    assert exit_record(run, "stale")["cause"] == "lease_lost", logs(run)
+    assert losses(run) == expected
+    assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [20, 30, 40]
+
+
+def test_takeover_while_the_other_still_runs(ranks: Ranks, tmp_path: Path) -> None:
+    """Whoever takes the lease stops the one that has it, within a step."""
+    job = tiny_job("overtaken", **LONG)
+    run = make_run(tmp_path, job)
+    started = ranks.start(run, job)
+    wait_for_step(run, 3, saved=False)
+    for path in run.lease.glob("*.json"):
+        os.utime(path, (1, 1))
+    lease = Lease.acquire(run, launch_id="by-hand", time_to_live=1.0)
+    time.sleep(0.1)
+    before = snapshot(run)
+    assert started.wait() == 1
+    assert snapshot(run) == before
+    assert exit_record(run)["cause"] == "lease_lost"
+    lease.release()
+
+
+def test_drill(orchestrator: CommandLine, inject: Inject) -> None:
+    """It passes for a job that resumes well, and fails for one that does not (its generators are not restored)."""
+    job = tiny_job(
+        "drilled", model={"hidden_dropout": 0.1}, schedule={"train_iters": 1000}, evaluation={"eval_interval": 6}
+    )
+    path = orchestrator.write(job)
+    said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8")
+    assert said.code == 0, said.out + said.err
+    assert "passed: 30 steps bitwise equal after kill -9 and resume" in said.out
+    assert "killed after step 8" in said.out
+
+    forgetful = "import orchestrator.runtime.checkpointing as module\nmodule.set_rng_state = lambda state: None"
+    orchestrator.env["PYTHONPATH"] = str(inject(forgetful).parent)
+    said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8", "--json")
+    assert said.code == 1, said.out + said.err
+    result = json.loads(said.out)
+    assert result["equal"] is False
+    assert {step["iteration"] for step in result["steps"] if not step["equal"]} == set(
+        range(result["resumed_from"] + 1, 31)
+    )
+    assert Path(result["folder"]).is_dir()
