@@ -1,0 +1,208 @@
+"""Whatever ends a run, the resumed one has the losses of an uninterrupted one.
+
+At the same layout they are bitwise equal, dropout included; at another one, without dropout, they agree to 1e-4.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_step, wait_until
+from support.training import events, largest_difference, layout, logs, losses, make_run, session_members, tiny_job
+
+from orchestrator.checkpoints import committed
+from orchestrator.launch.local import last_launch
+from orchestrator.launch.processes import processes_of, ranks_of
+from orchestrator.launch.states import status_of
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(600),
+    pytest.mark.slow("starts of real ranks under torchrun take 5 to 10 s each"),
+]
+
+STEPS = 40
+SAVE_INTERVAL = 4
+DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+SHORT: dict[str, Any] = {
+    "schedule": {"train_iters": STEPS},
+    "checkpoint": {"save_interval": SAVE_INTERVAL, "keep_last": 2},
+}
+
+
+def short_job(name: str, **sections: Any) -> JobSpec:
+    return tiny_job(name, **{**SHORT, **sections})
+
+
+def step_to_end_at() -> int:
+    """Late enough that a checkpoint of an earlier step is committed, early enough that the run is not over by then."""
+    return random_step(2 * SAVE_INTERVAL + 1, STEPS // 2)
+
+
+@pytest.fixture(scope="module")
+def text_job(real_text: list[str]) -> JobSpec:
+    """Two ranks, real text, dropout."""
+    return short_job(
+        "text",
+        model={**DROPOUT, "vocab_size": None},
+        data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
+        parallelism=layout(tp=2),
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks: Ranks, text_job: JobSpec, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    curve = ranks.losses_of(text_job, tmp_path_factory.mktemp("undisturbed"))
+    assert list(curve) == list(range(1, STEPS + 1))
+    assert curve[STEPS] < curve[1] - 1, "real text is learnt"
+    return curve
+
+
+def the_launcher(launcher: int, launch_id: str) -> int:
+    return launcher
+
+
+def torchrun(launcher: int, launch_id: str) -> int:
+    started = [pid for pid, env in processes_of(launch_id).items() if "RANK" not in env]
+    return max(started, key=lambda pid: len(Path(f"/proc/{pid}/cmdline").read_bytes()))
+
+
+def one_rank(launcher: int, launch_id: str) -> int:
+    return ranks_of(launch_id)[1]
+
+
+ENDS: dict[str, tuple[Callable[[int, str], int] | None, signal.Signals, str | None, bool]] = {
+    # what gets the signal (None: torchrun and every rank), the signal, the launcher's cause, whether the step is saved
+    "kill-one-rank": (one_rank, signal.SIGKILL, "killed", False),
+    "kill-all-ranks-and-torchrun": (None, signal.SIGKILL, "killed", False),
+    "kill-torchrun": (torchrun, signal.SIGKILL, "killed", True),
+    "kill-the-launcher": (the_launcher, signal.SIGKILL, None, True),
+    "terminate": (the_launcher, signal.SIGTERM, "stopped", True),
+    "interrupt": (the_launcher, signal.SIGINT, "stopped", True),
+    "usr1": (the_launcher, signal.SIGUSR1, "stopped", True),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_same_layout_is_bitwise(
+    end: str, text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine
+) -> None:
+    target, number, cause, saves = ENDS[end]
+    step = step_to_end_at()
+    with orchestrator.started("run", orchestrator.write(text_job)) as launcher:
+        run = orchestrator.run()
+        wait_for_step(run, step)
+        launch_id = str(wait_until(lambda: last_launch(run.events()), "the launch")["launch_id"])
+        victims = list(processes_of(launch_id)) if target is None else [target(launcher.pid, launch_id)]
+        for pid in victims:
+            os.kill(pid, number)
+        out, err = launcher.communicate(timeout=PATIENCE)
+    if cause is None:  # the launcher itself was killed: the ranks end by themselves
+        wait_until(lambda: not processes_of(launch_id), "the ranks to end")
+        assert status_of(run).state == "stopped"
+    else:
+        [exited] = events(run, "exited")
+        assert (exited["cause"], launcher.returncode) == (cause, 1), out + err + logs(run)
+    reached = max(losses(run))
+    assert step <= reached < STEPS
+    newest = committed(run)[-1].iteration
+    assert newest == reached if saves else newest % SAVE_INTERVAL == 0
+
+    said = orchestrator("resume", run.run_id)
+    assert said.code == 0, said.out + said.err + logs(run)
+    assert f"resumed from the checkpoint of iteration {newest}" in said.out
+    assert [event["iteration"] for event in events(run, "resumed")] == [newest]
+    assert losses(run) == undisturbed
+    assert status_of(run).state == "completed"
+
+
+@pytest.fixture(scope="module")
+def one_rank_curve(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The losses at one rank, without dropout: what every layout should give."""
+    return ranks.losses_of(short_job("one"), tmp_path_factory.mktemp("one"))
+
+
+MOVES: dict[str, tuple[signal.Signals, bool, dict[str, Any], dict[str, Any]]] = {
+    # the signal, whether every rank gets it, the layout it ends, the one that goes on
+    "kill-one-rank": (signal.SIGKILL, False, layout(dp=2), layout(tp=2, sequence_parallel=True)),
+    "kill-all": (signal.SIGKILL, True, layout(tp=2, pp=2), layout(dp=2)),
+    "terminate": (signal.SIGTERM, False, layout(pp=2), layout(tp=2)),
+    "interrupt": (signal.SIGINT, True, layout(tp=2, sequence_parallel=True), layout(pp=2, vp=2)),
+    "usr1": (signal.SIGUSR1, False, layout(), layout(pp=2)),
+    "terminate-to-one": (signal.SIGTERM, True, layout(tp=2, dp=2), layout()),
+}
+
+
+@pytest.mark.parametrize("end", MOVES)
+def test_other_layout_agrees(end: str, ranks: Ranks, one_rank_curve: dict[int, float], tmp_path: Path) -> None:
+    number, every, before, after = MOVES[end]
+    job = short_job("moved", parallelism=before)
+    run = make_run(tmp_path, job)
+    end_ranks(ranks, run, job, number, every=every)
+    moved = short_job("moved", parallelism=after)
+    ranks.must_train(make_run(tmp_path, moved), moved, launch_id="second")
+    difference = largest_difference(one_rank_curve, losses(run))
+    print(f"largest relative difference {difference:.1e}")
+    assert difference < 1e-5, "in fp32 it is about 1e-7; 1e-4 is promised"
+    [resumed] = events(run, "resumed")
+    assert resumed["iteration"] > 0
+
+
+def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, number: signal.Signals, *, every: bool) -> None:
+    """Start the run and end it with a signal at a random step; a signal that is not SIGKILL loses no step."""
+    started = ranks.start(run, job)
+    wait_for_step(run, step_to_end_at())
+    if every:
+        started.signal(number)
+    else:
+        os.kill(started.ranks[-1], number)
+    killed = number == signal.SIGKILL
+    assert started.wait() == int(killed), logs(run)
+    assert not set(session_members(started.supervisor)) - {started.supervisor}
+    reached = max(losses(run))
+    assert reached < STEPS
+    if not killed:
+        assert committed(run)[-1].iteration == reached
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ramp-up": {
+        "batch": {"micro_batch_size": 2, "global_batch_size": 16, "rampup_batch_size": [4, 4, 200]},
+        "parallelism": layout(dp=2),
+    },
+    "synchronous-save": {"checkpoint": {**SHORT["checkpoint"], "async_save": False}, "parallelism": layout(pp=2)},
+    "save-at-every-step": {"checkpoint": {"save_interval": 1}, "parallelism": layout(tp=2)},
+    "bf16": {"precision": {"dtype": "bf16"}, "parallelism": layout(dp=2)},
+    "bf16-plain-optimizer": {"precision": {"dtype": "bf16"}, "parallelism": layout(use_distributed_optimizer=False)},
+    "interleaved": {"parallelism": layout(pp=2, vp=2)},
+    "sequence-parallel": {"parallelism": layout(tp=2, dp=2, sequence_parallel=True)},
+    "full-recompute": {
+        "runtime": {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        },
+        "parallelism": layout(tp=2),
+    },
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_is_bitwise(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    """Killed, resumed, and compared with the same job left alone; with dropout."""
+    job = short_job(name, **{"model": DROPOUT, **VARIANTS[name]})
+    expected = ranks.losses_of(job, tmp_path / "whole")
+    run = make_run(tmp_path, job)
+    end_ranks(ranks, run, job, signal.SIGKILL, every=True)
+    ranks.must_train(run, job, launch_id="second")
+    assert losses(run) == expected
+    assert committed(run)[-1].iteration == STEPS
+    assert not events(run, "checkpoint_failed")
+    assert [path.name for path in run.checkpoints.iterdir() if path.name.startswith(".")] == []
