@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from orchestrator.inference.loading import load_generator
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.values import resolve_environment
 
 
 def main() -> int:
@@ -38,6 +40,8 @@ def main() -> int:
 
 def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
     job = load_resolved(run.resolved())
+    for name, value in job.launch.env.items():
+        os.environ[name] = resolve_environment(value)
     tokenizer = load_tokenizer(job.data.tokenizer)
     prompt = tokenizer.encode(arguments.prompt) or [tokenizer.eod]
     longest = len(prompt) + arguments.max_new_tokens

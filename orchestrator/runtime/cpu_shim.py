@@ -24,6 +24,8 @@ def install() -> None:
     cuda.current_device = lambda: _CPU
     cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     cuda.manual_seed = torch.manual_seed
+    # Asked for by megatron-core 0.19 alone: it names the stream of a gradient reduction, and uses it only to wait.
+    cuda.current_stream = lambda *args, **kwargs: None
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     tensor: Any = torch.Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import megatron.core
 import torch
@@ -13,6 +14,7 @@ from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import CheckpointError, RunIsHeld, UserError
 from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.flops import FORMULA, model_flops, peak_flops
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import RunDir
@@ -145,6 +147,17 @@ def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSche
     )
 
 
+def _basis_of_mfu(session: Session) -> dict[str, Any]:
+    """What the reported TFLOP/s and MFU are made of, kept with them so that they can be checked."""
+    job = session.job
+    return {
+        "formula": FORMULA,
+        "flops_per_token": model_flops(job, 1, session.vocabulary.padded_size),
+        "peak_flops": peak_flops(session.device.name, job.precision.dtype),
+        "dtype": job.precision.dtype,
+    }
+
+
 def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
     """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
     run, first = session.run, session.ranks.is_first
@@ -178,6 +191,7 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
         device=session.device.name,
         layers=session.layers,
         parameters=parameter_count(session.modules),
+        mfu=_basis_of_mfu(session),
         torch=torch.__version__,
         megatron_core=megatron.core.__version__,
     )

@@ -56,14 +56,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_query_groups": 2,
         "untie_embeddings_and_output_weights": True,
     },
-    "multi-query-at-tp1": {"num_query_groups": 1, "qk_layernorm": True},
+    "multi-query": {"num_query_groups": 1},
+    "normalised-queries": {"qk_layernorm": True, "num_query_groups": 2},
 }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_architecture(name: str, tmp_path: Path) -> None:
-    """Each variant at one rank and at two (PP for multi-query, whose one group cannot be split; TP for the others)."""
-    split = layout(pp=2) if name.startswith("multi-query") else layout(tp=2, sequence_parallel=True)
+    """Each variant at one rank and under TP=2 with sequence parallelism; at multi-query both ranks share the one group."""
+    split = layout(tp=2, sequence_parallel=True)
     curves = []
     for place, parallelism in (("one", {}), ("two", split)):
         job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, schedule={"train_iters": 10})

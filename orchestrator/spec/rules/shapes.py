@@ -18,9 +18,12 @@ def heads_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
 
 
 def query_groups_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
-    """Each tensor-parallel rank holds whole key/value heads."""
-    if job.model.num_query_groups is not None:
-        yield from _by_tensor_parallel(job, "num_query_groups", job.model.num_query_groups, GROUPS)
+    """Each tensor-parallel rank holds whole key/value heads, or equally many ranks share each of them."""
+    groups, tp = job.model.num_query_groups, job.parallelism.tensor_model_parallel_size
+    if groups is not None and groups % tp and tp % groups:
+        message = f"num_query_groups / TP or TP / num_query_groups must be whole: {quotient(groups, tp)}"
+        hint = f"nearest TP: {nearest_divisors(groups, tp)}; nearest num_query_groups: {nearest_multiples(tp, groups)}"
+        yield Problem(message, (TP, GROUPS), hint)
 
 
 def ffn_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:

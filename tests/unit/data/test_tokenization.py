@@ -4,36 +4,26 @@ import errno
 import gzip
 import json
 import os
-import resource
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
+from support.datasets import files_of
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.index import bin_path, idx_path, read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.output import skipped_path
-from orchestrator.data.request import TokenizeRequest, to_arguments
+from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.sources import Position, find_inputs, read_chunks
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.errors import JobError, OrchestratorError, UserError
+from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.spec.data import TokenizerSpec
-
-
-def files_of(prefix: Path) -> tuple[bytes, bytes]:
-    return bin_path(prefix).read_bytes(), idx_path(prefix).read_bytes()
 
 
 def texts_of(prefix: Path) -> list[str]:
@@ -357,151 +347,3 @@ class TestExistingOutput:
         result = program("tokenize", "a.jsonl", "--output-prefix", "a.jsonl/out")
         assert result.returncode == 2
         assert "Not a directory" in result.stderr
-
-
-def start(request: TokenizeRequest, **options: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "orchestrator.data", "tokenize", *to_arguments(request)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-
-
-def wait_for_commits(folder: Path, count: int = 1) -> None:
-    commits = folder / "data.partial" / "commits.jsonl"
-    deadline = time.monotonic() + 60
-    while not commits.exists() or commits.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, "no shard was finished"
-        time.sleep(0.002)
-
-
-class KilledError(BaseException):
-    """Stands for the end of the process."""
-
-
-class TestInterruption:
-    @pytest.fixture
-    def request_(self, big: Path, bpe: Path, tmp_path: Path) -> TokenizeRequest:
-        return TokenizeRequest(
-            inputs=(big,),
-            output_prefix=tmp_path / "data",
-            tokenizer_type="huggingface",
-            tokenizer_path=str(bpe),
-            append_eod=True,
-            workers=2,
-            shard_size=1,
-        )
-
-    @pytest.fixture
-    def whole(self, tokenize: Any, big: Path, bpe: Path) -> tuple[bytes, bytes]:
-        prefix = tokenize(big, name="whole", tokenizer_type="huggingface", tokenizer_path=str(bpe))
-        return files_of(prefix)
-
-    def test_killed_twice_and_continued(
-        self, request_: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path, capfd: Any
-    ) -> None:
-        commits = tmp_path / "data.partial" / "commits.jsonl"
-        kept = 0
-        for _ in range(2):
-            process = start(request_)
-            wait_for_commits(tmp_path, kept + 2)
-            workers = psutil.Process(process.pid).children()
-            process.kill()
-            process.communicate()
-            assert process.returncode == -signal.SIGKILL
-            assert not idx_path(tmp_path / "data").exists()
-            _, alive = psutil.wait_procs(workers, timeout=30)
-            assert not alive, "workers outlived their parent"
-            kept = commits.read_bytes().count(b"\n")
-        # What was written after the last commit is half-done; more of it must not matter.
-        with open(tmp_path / "data.partial" / "0.bin", "ab") as file:
-            file.write(b"torn")
-        with open(commits, "ab") as file:
-            file.write(b'{"keys": [{"tok')
-        assert run("tokenize", request_, as_json=False) == 0
-        assert "going on from the last finished shard" in capfd.readouterr().err
-        assert files_of(tmp_path / "data") == whole
-        assert not (tmp_path / "data.partial").exists()
-
-    def test_full_disk(self, request_: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path) -> None:
-        limit = (3_000_000, 3_000_000)
-        process = start(request_, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 1
-        message = errors.decode()
-        assert "Traceback" not in message
-        assert "data.partial: File too large. Finished shards are kept: make room and run the same command" in message
-        assert not bin_path(tmp_path / "data").exists()
-        assert run("tokenize", request_, as_json=False) == 0
-        assert files_of(tmp_path / "data") == whole
-
-    def test_interrupted_by_a_person(self, request_: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(request_, start_new_session=True)
-        wait_for_commits(tmp_path)
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 130
-        assert b"Traceback" not in errors
-        assert b"interrupted; finished shards are kept" in errors
-
-    def test_worker_that_dies(self, request_: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(request_)
-        wait_for_commits(tmp_path)
-        next(child for child in psutil.Process(process.pid).children() if "spawn_main" in str(child.cmdline())).kill()
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert b"a worker process died (exit code -9" in errors
-        assert b"Traceback" not in errors
-
-    def test_second_writer_is_refused(self, request_: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(request_)
-        try:
-            wait_for_commits(tmp_path)
-            process.send_signal(signal.SIGSTOP)
-            with pytest.raises(UserError, match="another process is writing"):
-                run("tokenize", request_, as_json=False)
-        finally:
-            process.kill()
-            process.communicate()
-
-    def test_other_options_are_not_mixed(
-        self, request_: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path, big: Path
-    ) -> None:
-        process = start(request_)
-        wait_for_commits(tmp_path)
-        process.kill()
-        process.communicate()
-        changed = TokenizeRequest(**{**vars(request_), "append_eod": False})
-        with pytest.raises(UserError, match="unfinished tokenization with other end of documents"):
-            run("tokenize", changed, as_json=False)
-        # Neither workers nor shard size nor the treatment of errors decide the bytes: those may change.
-        again = TokenizeRequest(**{**vars(request_), "workers": 1, "shard_size": 5, "on_error": "skip"})
-        assert run("tokenize", again, as_json=False) == 0
-        assert files_of(tmp_path / "data") == whole
-
-    def test_killed_while_renaming(
-        self, tokenize: Any, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        expected = files_of(tokenize(corpus, name="whole"))
-        real = os.replace
-
-        def interrupted(source: Any, target: Any) -> None:
-            if str(target).endswith(".idx"):
-                raise KilledError
-            real(source, target)
-
-        monkeypatch.setattr(os, "replace", interrupted)
-        with pytest.raises(KilledError):
-            tokenize(corpus)
-        monkeypatch.undo()
-        assert bin_path(tmp_path / "data").exists()
-        assert not idx_path(tmp_path / "data").exists()
-        assert files_of(tokenize(corpus)) == expected
-        assert not (tmp_path / "data.partial").exists()
-
-    def test_committed_files_that_are_gone(self, request_: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(request_)
-        wait_for_commits(tmp_path)
-        process.kill()
-        process.communicate()
-        os.truncate(tmp_path / "data.partial" / "0.bin", 10)
-        with pytest.raises(JobError, match="shorter than was committed; run again with --overwrite"):
-            run("tokenize", request_, as_json=False)
-        shutil.rmtree(tmp_path / "data.partial")
