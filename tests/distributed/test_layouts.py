@@ -63,7 +63,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_architecture(name: str, tmp_path: Path) -> None:
-    """Each variant at one rank and under TP=2 with sequence parallelism; at multi-query both ranks share the one group."""
+    """Each variant at one rank and under TP=2 with sequence parallelism; multi-query shares its one group."""
     split = layout(tp=2, sequence_parallel=True)
     curves = []
     for place, parallelism in (("one", {}), ("two", split)):
