@@ -45,6 +45,12 @@ CAUSES = {
         5,
     ),
     "checkpoint": Cause("a checkpoint is missing or damaged", "look at: orchestrator checkpoint list {run}", 1, 6),
+    "disk_full": Cause(
+        "there was no space left on a disk",
+        "make room (older checkpoints: checkpoint.keep_last), then: orchestrator resume {run}",
+        1,
+        6,
+    ),
     "killed": Cause("a process was killed", "continue with: orchestrator resume {run}", 1, 7),
     "error": Cause("the training program failed", "the whole story: orchestrator logs {run}", 1, 8),
     "lost": Cause(
