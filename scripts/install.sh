@@ -25,13 +25,15 @@ fi
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 
 # torch comes first: the default build for Linux brings several GB of CUDA libraries, which a machine without a GPU
-# has no use for.
+# has no use for. TORCH_INDEX names a package index that has the CPU build, where pip's own configuration has none.
 if ! "${pip[@]}" show --quiet torch 2>/dev/null; then
     version=$(sed -n 's/^torch==//p' constraints.txt)
     if nvidia-smi -L >/dev/null 2>&1; then
         "${pip[@]}" install --quiet "torch==$version" -c constraints.txt
-    elif ! "${pip[@]}" install --quiet "torch==$version+cpu" -c constraints.txt 2>/dev/null; then
-        echo "No CPU build of torch where pip is configured to look: taking the default one, which may be large."
+    elif ! "${pip[@]}" install --quiet "torch==$version+cpu" -c constraints.txt \
+        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"}; then
+        echo "No CPU build of torch could be had (pip says why above): taking the default one, which may be large."
+        echo "TORCH_INDEX=URL names an index that has one, for example pytorch.org's for the CPU."
         "${pip[@]}" install --quiet "torch==$version" -c constraints.txt
     fi
 fi
