@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +26,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 def print_json(value: Any) -> None:
     """Print a value as indented JSON on standard output."""
     typer.echo(json.dumps(value, indent=2))
+
+
+def stop_printing() -> None:
+    """Send what is still printed nowhere: who read standard output has gone, or its disk is full. Python's own flush
+    at exit cannot complain then.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def short_count(number: float) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
@@ -15,7 +14,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli.common import print_json
+from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, Problem, SpecError
 
 
@@ -66,9 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Who read us has gone (`orchestrator list | head`): nothing more can be said, and Python's own flush at exit
-        # must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stop_printing()  # who read us has gone (`orchestrator list | head`)
         return 1
     except OSError as error:
         # The machine refused: permissions, a full disk, a file where a folder should be.

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import print_json
+from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.causes import cause_of
 from orchestrator.launch.exits import Exit, LogMarks
@@ -133,13 +133,16 @@ def _launch_id(run: RunDir) -> str | None:
 
 
 def report(run: RunDir, total: int, end: Exit, as_json: bool) -> int:
-    """Tell how a launch ended; returns the exit code."""
+    """Tell how a launch ended, if anybody still listens; returns the exit code."""
     status = status_of(run)
     iteration = end.iteration if end.iteration is not None else status.iteration
-    if as_json:
-        print_json({**status.to_json(), "train_iters": total, "exit_code": end.code})
-    else:
-        typer.echo(ending(run, total, end, iteration, status), err=end.code != 0)
+    try:
+        if as_json:
+            print_json({**status.to_json(), "train_iters": total, "exit_code": end.code})
+        else:
+            typer.echo(ending(run, total, end, iteration, status), err=end.code != 0)
+    except OSError:
+        stop_printing()
     return end.code
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -80,6 +80,32 @@ class Watcher:
         """The launch has ended."""
 
 
+class _Display(Watcher):
+    """Another watcher, for as long as that can show anything: a closed pipe or a full disk ends what is shown, and
+    never the training.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def poll(self) -> None:
+        self._show(self._watcher.poll)
+
+    def say(self, message: str) -> None:
+        self._show(lambda: self._watcher.say(message))
+
+    def close(self) -> None:
+        self._show(self._watcher.close)
+
+    def _show(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except OSError:
+            failed, self._watcher = self._watcher, Watcher()
+            with suppress(OSError):
+                failed.close()
+
+
 def launch(
     run: RunDir,
     job: JobSpec,
@@ -92,10 +118,10 @@ def launch(
     """Start the run's training here, wait for its end, and say why it ended.
 
     Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `on_launched` hears the
-    launch id.
+    launch id. What the watcher cannot show, because its output is gone, is not shown.
     """
     check_startable(run, job)
-    watcher = watcher or Watcher()
+    watcher = _Display(watcher or Watcher())
     launch_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     run.logs.mkdir(exist_ok=True)
     marks = LogMarks.of(run)

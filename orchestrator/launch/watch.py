@@ -75,9 +75,11 @@ class Snapshot:
         return (self.total - self.iteration) * sum(self.step_seconds) / len(self.step_seconds)
 
     def parts(self, *, with_validation: bool) -> list[str]:
-        """What is worth showing of the last step."""
+        """What is worth showing of the last step, and of the last validation if asked for."""
         shown = [
-            f"{label} {form(self.values[key])}{unit}".strip() for key, label, form, unit in _SHOWN if key in self.values
+            f"{label} {form(self.values[key])}{unit}".strip()
+            for key, label, form, unit in _SHOWN
+            if key in self.values and (with_validation or key != "validation/loss")
         ]
         if self.skipped:
             shown.append(f"skipped {self.skipped}")
@@ -214,7 +216,10 @@ class TerminalWatcher(Follower):
             refresh_per_second=4,
         )
         self._task = self._progress.add_task("starting", total=total, shown="", eta=None)
-        self._progress.start()
+
+    def poll(self) -> None:
+        self._progress.start()  # no sooner: a start that is refused leaves the terminal as it was
+        super().poll()
 
     def say(self, message: str) -> None:
         style = "yellow" if message.startswith("warning") else "red" if message.startswith("error") else None

@@ -4,6 +4,8 @@ import functools
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,25 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
 
     code, out, _ = orchestrator("cancel", "tiny")
     assert (code, out) == (0, f"run tiny/{run.run_id} does not run: completed\n")
+
+
+def test_reader_that_leaves_does_not_end_the_training(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path
+) -> None:
+    """As `orchestrator run job.yaml | head -1`."""
+    program = (
+        "import functools, sys; from orchestrator.cli import main, running; from orchestrator.launch.local import "
+        "launch; running.launch = functools.partial(launch, module='fake_runtime'); sys.exit(main.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "run", str(job_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("new run tiny/")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+    assert status_of(only_run(runs_dir)).state == "completed"
 
 
 def test_same_spec_again_attaches_and_new_does_not(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:

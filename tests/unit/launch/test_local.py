@@ -14,6 +14,7 @@ from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import Watcher, launch, request_stop
 from orchestrator.launch.processes import processes_of, ranks_of
 from orchestrator.launch.states import status_of
+from orchestrator.launch.watch import LineWatcher
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
@@ -266,6 +267,24 @@ def test_everything_killed_is_lost_and_resumes(
     assert launch(run, job, module=fake_runtime).cause == "completed"
     assert losses(run) == expected_losses(40)
     assert [event["iteration"] for event in events(run, "resumed")] == [5]
+
+
+@pytest.mark.parametrize("output", ["closed pipe", "full disk"])
+def test_training_goes_on_when_nothing_can_be_shown(
+    output: str, make_job: MakeJob, make_run: Run, fake_runtime: str
+) -> None:
+    run = make_run(job := make_job())
+    if output == "full disk":
+        out = open("/dev/full", "w")  # noqa: SIM115
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        out = os.fdopen(writer, "w")
+    end = launch(run, job, module=fake_runtime, watcher=LineWatcher(run, 20, out, seconds_between_lines=0))
+    with pytest.raises(OSError, match=r"Broken pipe|No space left"):
+        out.close()
+    assert (end.cause, end.code) == ("completed", 0)
+    assert events(run, "exited")[0]["cause"] == "completed"
 
 
 def test_python_that_is_not_there(make_job: MakeJob, make_run: Run) -> None:

@@ -13,6 +13,8 @@ from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, wa
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
+HIDDEN_CURSOR, SHOWN_CURSOR = "\x1b[?25l", "\x1b[?25h"
+
 
 @pytest.fixture
 def run(make_job: Callable[..., JobSpec], make_run: Callable[[JobSpec], RunDir]) -> RunDir:
@@ -46,11 +48,14 @@ def test_plain_lines(run: RunDir) -> None:
     measure(run, 10, validation__loss=3.25, validation__perplexity=25.79)
     run.append_event("checkpoint_saved", iteration=10, seconds=1.23, bytes=34_000_000)
     watcher.poll()
+    measure(run, 11, train__loss=3.0)
+    watcher.poll()
     assert out.getvalue().splitlines() == [
         "started 2 processes at iteration 0",
         "saved a checkpoint at iteration 10 (34MB in 1.2 s)",
         "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s  1.25 TFLOP/s  0:03:00 left",
         "iteration 10/100  validation loss 3.2500  perplexity 25.79",
+        "iteration 11/100  loss 3.0000  grad norm 1.5  12.3k tokens/s  1.25 TFLOP/s  0:02:58 left",
     ]
 
 
@@ -107,6 +112,19 @@ def test_terminal_shows_progress_and_what_happened(run: RunDir) -> None:
     assert "10/20" in text
     assert "loss 3.1416" in text
     assert "0:01:00 left" in text
+
+
+def test_terminal_is_left_alone_until_the_training_is_watched(run: RunDir) -> None:
+    out = io.StringIO()
+    watcher = TerminalWatcher(run, 20, Console(file=out, force_terminal=True, _environ={"TERM": "xterm"}))
+    assert out.getvalue() == ""
+    watcher.close()
+    assert HIDDEN_CURSOR not in out.getvalue()
+    watcher = TerminalWatcher(run, 20, Console(file=out, force_terminal=True, _environ={"TERM": "xterm"}))
+    watcher.poll()
+    assert HIDDEN_CURSOR in out.getvalue()
+    watcher.close()
+    assert out.getvalue().rindex(SHOWN_CURSOR) > out.getvalue().rindex(HIDDEN_CURSOR)
 
 
 def test_output_that_is_no_terminal_gets_lines(run: RunDir) -> None:
