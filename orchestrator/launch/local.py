@@ -214,10 +214,12 @@ def _stop_at_once(run: RunDir) -> str | None:
 
 
 def _for_the_others(run: RunDir, launch_id: str) -> str:
+    address = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ}
+    variables = {**address, "NODE_RANK": "1", LAUNCH_VARIABLE: launch_id}
+    assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return (
         "waiting for the other machines; start on each, with its own number:\n"
-        f"      MASTER_ADDR={shlex.quote(os.environ['MASTER_ADDR'])} NODE_RANK=1 {LAUNCH_VARIABLE}={launch_id} "
-        f"bash {shlex.quote(str(run.launch_script))}"
+        f"      {assignments} bash {shlex.quote(str(run.launch_script))}"
     )
 
 

@@ -15,8 +15,8 @@ export PYTHONUNBUFFERED=1
 exec /usr/bin/python3.11 -m torch.distributed.run \
   --nnodes 2 \
   --node-rank "${NODE_RANK}" \
-  --rdzv-backend c10d \
-  --rdzv-endpoint "${MASTER_ADDR}:${MASTER_PORT:-29500}" \
+  --master-addr "${MASTER_ADDR}" \
+  --master-port "${MASTER_PORT:-29500}" \
   --rdzv-id "${ORCHESTRATOR_LAUNCH_ID}" \
   --nproc-per-node 4 \
   -m orchestrator.runtime \

@@ -36,7 +36,8 @@ def main() -> int:
     descriptor = os.open(run.rank_log(RANK), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    print(f"rank {RANK} of {WORLD_SIZE} in launch {LAUNCH_ID}", flush=True)
+    machine = f" on machine {os.environ['NODE_RANK']}" if "NODE_RANK" in os.environ else ""
+    print(f"rank {RANK} of {WORLD_SIZE} in launch {LAUNCH_ID}{machine}", flush=True)
     if RANK:
         return follow(run)
     try:

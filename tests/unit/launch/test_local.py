@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import Watcher, launch, request_stop
-from orchestrator.launch.processes import processes_of, ranks_of
+from orchestrator.launch.processes import LAUNCH_VARIABLE, processes_of, ranks_of
+from orchestrator.launch.render import render
 from orchestrator.launch.states import status_of
 from orchestrator.launch.watch import LineWatcher
 from orchestrator.lease import Lease
@@ -299,14 +301,34 @@ def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) ->
         launch(make_run(job), job)
 
 
+def test_numbers_of_machines_order_the_ranks(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
+    """Whichever comes first: rank 0 holds the lease and is on the machine of the launcher, NODE_RANK 0."""
+    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
+    run = make_run(job)
+    run.logs.mkdir()
+    run.launch_script.write_text(
+        render(job, run_dir=run.path, python=sys.executable, from_scratch=False, module=fake_runtime)
+    )
+    of_all = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), LAUNCH_VARIABLE: "two-nodes"}
+    machines = [
+        subprocess.Popen(["bash", str(run.launch_script)], env={**of_all, "NODE_RANK": number}) for number in ("1", "0")
+    ]
+    assert [machine.wait(60) for machine in machines] == [0, 0]
+    for rank in (0, 1):
+        assert run.rank_log(rank).read_text() == f"rank {rank} of 2 in launch two-nodes on machine {rank}\n"
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def test_several_machines(make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two "machines" are two launch scripts here; the second is started as the first says."""
     job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
     run = make_run(job)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}.items():
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     others: list[subprocess.Popen[bytes]] = []
 
@@ -314,7 +336,8 @@ def test_several_machines(make_job: MakeJob, make_run: Run, fake_runtime: str, m
         def say(self, message: str) -> None:
             command = message.splitlines()[-1].strip()
             log = open(run.logs / "other.log", "wb")  # noqa: SIM115
-            others.append(subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log))
+            elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
+            others.append(subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, env=elsewhere))
             log.close()
 
     end = launch(run, job, module=fake_runtime, watcher=StartTheOther())

@@ -111,7 +111,7 @@ def test_several_machines_need_their_addresses(make_job: MakeJob, tmp_path: Path
     environment = {**os.environ, "MASTER_ADDR": "node1", "NODE_RANK": "1", "ORCHESTRATOR_LAUNCH_ID": "today"}
     done = run_with_fake_python(job, tmp_path, environment)
     assert b"--node-rank\x001\x00" in done.stdout
-    assert b"--rdzv-endpoint\0node1:29500\0" in done.stdout
+    assert b"--master-addr\0node1\0--master-port\x0029500\0" in done.stdout
 
 
 @pytest.fixture
