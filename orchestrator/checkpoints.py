@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,15 @@ def committed(run: RunDir) -> list[Commit]:
     """The committed checkpoints of a run, oldest first; files are not looked at."""
     commits = (read_commit(path) for _, path in run.checkpoint_dirs())
     return [commit for commit in commits if commit is not None]
+
+
+def outdated(commits: Sequence[Commit], saved: int, keep_last: int, keep_every: int | None) -> list[Commit]:
+    """Those that a save at iteration `saved` makes superfluous.
+
+    Later ones are neither counted nor removed: a course that this one replaces left them, and they may be damaged.
+    """
+    so_far = [commit for commit in commits if commit.iteration <= saved]
+    return [commit for commit in so_far[:-keep_last] if keep_every is None or commit.iteration % keep_every]
 
 
 def latest_valid(

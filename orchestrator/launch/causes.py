@@ -44,7 +44,9 @@ CAUSES = {
         1,
         5,
     ),
-    "checkpoint": Cause("a checkpoint is missing or damaged", "look at: orchestrator checkpoint list {run}", 1, 6),
+    "checkpoint": Cause(
+        "a checkpoint could not be written or read", "look at: orchestrator checkpoint list {run}", 1, 6
+    ),
     "disk_full": Cause(
         "there was no space left on a disk",
         "make room (older checkpoints: checkpoint.keep_last), then: orchestrator resume {run}",

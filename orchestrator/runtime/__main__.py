@@ -17,10 +17,9 @@ from orchestrator.runtime.callbacks.logging import MetricLogging
 from orchestrator.runtime.callbacks.saving import CheckpointSaving
 from orchestrator.runtime.callbacks.tracking import Tracking
 from orchestrator.runtime.device import select_device
-from orchestrator.runtime.exits import Outcome, outcome_of, write_exit_record
+from orchestrator.runtime.exits import Outcome, is_full_disk, outcome_of, write_exit_record
 from orchestrator.runtime.loop import train
 from orchestrator.runtime.process_groups import stop_process_groups
-from orchestrator.runtime.records import FULL_DISK
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -68,6 +67,7 @@ def run_rank(run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool) -> t
         raise
     finally:
         session.watchdog.stop()
+        session.records.close()
         session.lease.release()
     return outcome, session.state.iteration
 
@@ -79,7 +79,7 @@ class _LogFile(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in FULL_DISK:
+            if not is_full_disk(error):
                 raise
             return len(data)
 

@@ -24,12 +24,13 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
-from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, write_commit
+from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, outdated, write_commit
 from orchestrator.errors import CheckpointError, LeaseLost
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, sync_folder
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
+from orchestrator.runtime.exits import is_full_disk
 from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import TrainState
@@ -37,6 +38,7 @@ from orchestrator.spec.job import JobSpec
 
 _CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
 _PROBE_BYTES = 1 << 20
+_WAIT_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,14 @@ def layout(job: JobSpec) -> dict[str, int]:
     }
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a save was abandoned, in words; `disk_full` when there was no room for it."""
+
+    message: str
+    disk_full: bool = False
+
+
 @dataclass
 class _Save:
     """One save in progress on this rank."""
@@ -62,7 +72,7 @@ class _Save:
     request: Any
     started: float
     thread: threading.Thread | None = None
-    error: str | None = None
+    error: Failure | None = None
     files: dict[str, FileRecord] = field(default_factory=dict)
 
 
@@ -81,12 +91,16 @@ class Checkpointer:
         optimizer: Any,
         data_parallel_group: dist.ProcessGroup,
         code: dict[str, str],
+        beat: Callable[[], None],
     ) -> None:
+        """`beat` is called while a save is waited for, which may take longer than any step."""
         self._run, self._job, self._ranks, self._control, self._lease = run, job, ranks, control, lease
         self._records, self._chunks, self._optimizer = records, chunks, optimizer
         self._metadata = {**_CONTENT, "dp_cp_group": data_parallel_group}
-        self._code = code
+        self._code, self._beat = code, beat
         self._saving: _Save | None = None
+        self.failure: Failure | None = None
+        """Why the last save was abandoned, on every rank alike; None when it was not."""
 
     @property
     def in_progress(self) -> bool:
@@ -106,11 +120,12 @@ class Checkpointer:
         if self._saving is not None:
             self.finish()
         self._lease.check()
+        self.failure = None
         path = _draft(self._run.checkpoint(state.iteration), self._lease.token)
         started = time.time()
-        problem = self._control.from_first(self._prepare_folder(path) if self._ranks.is_first else None)
-        if problem is not None:
-            self._abandon(path, state, problem)
+        failure = self._control.from_first(self._prepare_folder(path) if self._ranks.is_first else None)
+        if failure is not None:
+            self._abandon(path, state, failure)
             return
         request = megatron_compat.begin_save(self._state_dict(state, with_rng=True, loading=False), str(path), _CONTENT)
         self._saving = _Save(path, TrainState(**state.state_dict()), request, started)
@@ -120,23 +135,27 @@ class Checkpointer:
         """Wait for the save in progress and finalize it. Returns whether it was committed; True when there is none."""
         if self._saving is None:
             return True
-        if self._saving.thread is not None:
-            self._saving.thread.join()
+        # All ranks wait for the slowest together, so that each can say that it is alive.
+        while self._control.any(self._still_writing(self._saving)):
+            self._beat()
         return self.finalize()
+
+    @staticmethod
+    def _still_writing(saving: _Save) -> bool:
+        """Wait a little for this rank's files."""
+        if saving.thread is None:
+            return False
+        saving.thread.join(_WAIT_SECONDS)
+        return saving.thread.is_alive()
 
     def finalize(self) -> bool:
         """Commit the save whose writing has ended on every rank, or abandon it. Returns whether it was committed."""
         saving = self._saving
         assert saving is not None
         self._saving = None
-        if self._control.any(saving.error is not None):
-            reports = self._control.gather_to_first(saving.error)
-            errors = [error for error in reports or [] if error is not None]
-            self._abandon(saving.path, saving.state, "; ".join(sorted(set(errors))))
-            return False
-        error = self._attempt(saving.request.finalize_fns[0])
-        if self._control.any(error is not None):
-            self._abandon(saving.path, saving.state, error or "another rank could not write the metadata")
+        failure = self._agreed(saving.error) or self._agreed(self._attempt(saving.request.finalize_fns[0]))
+        if failure is not None:
+            self._abandon(saving.path, saving.state, failure)
             return False
         reports = self._control.gather_to_first(saving.files)
         outcome = self._commit(saving, reports) if reports is not None else None
@@ -147,6 +166,15 @@ class Checkpointer:
             self._abandon(saving.path, saving.state, outcome)
             return False
         return True
+
+    def _agreed(self, failure: Failure | None) -> Failure | None:
+        """What went wrong on any rank, on all of them."""
+        if not self._control.any(failure is not None):
+            return None
+        failures = [one for one in self._control.gather_to_first(failure) or [] if one is not None]
+        message = "; ".join(sorted({one.message for one in failures}))
+        agreed: Failure = self._control.from_first(Failure(message, any(one.disk_full for one in failures)))
+        return agreed
 
     def load(self, commit: Commit, state: TrainState) -> None:
         """Restore everything from a committed checkpoint, whatever layout wrote it. Raises CheckpointError.
@@ -189,8 +217,8 @@ class Checkpointer:
         whole["train_state"] = state.state_dict()
         return whole
 
-    def _prepare_folder(self, path: Path) -> str | None:
-        """Make an empty folder for a checkpoint, and see that something can be written there; a problem in words.
+    def _prepare_folder(self, path: Path) -> Failure | None:
+        """Make an empty folder for a checkpoint, and see that something can be written there.
 
         Drafts of killed incarnations, and of saves that were given up, go first.
         """
@@ -202,7 +230,7 @@ class Checkpointer:
             probe.write_bytes(bytes(_PROBE_BYTES))
             probe.unlink()
         except OSError as error:
-            return _words(error)
+            return _failure(error)
         return None
 
     def _start_writing(self, saving: _Save) -> None:
@@ -226,18 +254,18 @@ class Checkpointer:
             saving.files[file.name] = file_record(file)
 
     @staticmethod
-    def _attempt(action: Callable[..., Any], *arguments: Any) -> str | None:
-        """Run it; what went wrong in words, None when nothing did.
+    def _attempt(action: Callable[..., Any], *arguments: Any) -> Failure | None:
+        """Run it; what went wrong, None when nothing did.
 
         Every kind of failure is taken here: it is agreed on with the other ranks, reported, and abandons the save.
         """
         try:
             action(*arguments)
         except Exception as error:
-            return _words(error)
+            return _failure(error)
         return None
 
-    def _commit(self, saving: _Save, reports: list[dict[str, FileRecord]]) -> str | LeaseLost | None:
+    def _commit(self, saving: _Save, reports: list[dict[str, FileRecord]]) -> Failure | LeaseLost | None:
         """Rank 0: write what is left and the marker, put it in place, then thin out older checkpoints."""
         files = {name: record for report in reports for name, record in report.items()}
         try:
@@ -261,33 +289,36 @@ class Checkpointer:
         except LeaseLost as error:
             return error
         except OSError as error:
-            return _words(error)
-        self._records.event(
-            "checkpoint_saved",
-            iteration=saving.state.iteration,
-            seconds=round(time.time() - saving.started, 3),
-            bytes=sum(record.bytes for record in files.values()),
-        )
-        self._thin_out()
+            return _failure(error)
+        try:
+            self._records.event(
+                "checkpoint_saved",
+                iteration=saving.state.iteration,
+                seconds=round(time.time() - saving.started, 3),
+                bytes=sum(record.bytes for record in files.values()),
+            )
+            self._thin_out(saving.state.iteration)
+        except LeaseLost as error:
+            return error
         return None
 
-    def _thin_out(self) -> None:
-        """Remove what `keep_last` and `keep_every` do not keep."""
+    def _thin_out(self, saved: int) -> None:
+        """Remove what `keep_last` and `keep_every` do not keep. Raises LeaseLost."""
+        self._lease.check()
         policy = self._job.checkpoint
-        older = committed(self._run)[: -policy.keep_last]
-        for commit in older:
-            if policy.keep_every is None or commit.iteration % policy.keep_every:
-                try:
-                    _remove(commit.path)
-                except OSError as error:
-                    logger.warning("%s could not be removed: %s", commit.path, _words(error))
+        for commit in outdated(committed(self._run), saved, policy.keep_last, policy.keep_every):
+            try:
+                _remove(commit.path)
+            except OSError as error:
+                logger.warning("%s could not be removed: %s", commit.path, _failure(error).message)
 
-    def _abandon(self, path: Path, state: TrainState, problem: str) -> None:
+    def _abandon(self, path: Path, state: TrainState, failure: Failure) -> None:
+        self.failure = failure
         if self._ranks.is_first:
             self._lease.check()
             # First, so that a full disk has room for the event.
             shutil.rmtree(path, ignore_errors=True)
-            self._records.event("checkpoint_failed", iteration=state.iteration, message=problem)
+            self._records.event("checkpoint_failed", iteration=state.iteration, message=failure.message)
 
 
 def _model_key(index: int, count: int) -> str:
@@ -317,11 +348,12 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def _words(error: BaseException) -> str:
+def _failure(error: BaseException) -> Failure:
     """What went wrong. torch answers a disk's refusal with an error of its own, behind which the refusal stands."""
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, OSError) and behind.strerror:
-            return behind.strerror + (f": {behind.filename}" if behind.filename else "")
+            where = f": {behind.filename}" if behind.filename else ""
+            return Failure(behind.strerror + where, is_full_disk(behind))
         behind = behind.__cause__ or behind.__context__
-    return f"{type(error).__name__}: {error}"
+    return Failure(f"{type(error).__name__}: {error}")

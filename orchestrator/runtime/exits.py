@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +13,15 @@ from orchestrator.errors import CheckpointError, LeaseLost, OrchestratorError, R
 from orchestrator.rundir import RunDir, write_atomically
 
 HANG_EXIT_CODE = 72
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DivergenceError(OrchestratorError):
     """Too many steps in a row were not finite."""
+
+
+class DiskFullError(CheckpointError):
+    """There was no room for a checkpoint that must be written."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ def outcome_of(error: BaseException) -> Outcome:
         (DivergenceError, "nan"),
         (LeaseLost, "lease_lost"),
         (RunIsHeld, "held"),
+        (DiskFullError, "disk_full"),
         (CheckpointError, "checkpoint"),
         (UserError, "user_error"),
         (torch.OutOfMemoryError, "out_of_memory"),
@@ -47,14 +54,23 @@ def outcome_of(error: BaseException) -> Outcome:
             return Outcome(cause, str(error))
     if isinstance(error, OrchestratorError):
         return Outcome("user_error" if error.exit_code == 2 else "error", str(error))
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and is_full_disk(error):
         return Outcome("disk_full", f"no space left on device: {error.filename or ''}".rstrip(": "))
     return Outcome("error", f"{type(error).__name__}: {error}")
 
 
+def is_full_disk(error: OSError) -> bool:
+    """Whether there was no room: on the disk, in a quota, or below a limit of the size of files."""
+    return error.errno in _FULL_DISK
+
+
 def write_exit_record(run: RunDir, launch_id: str, rank: int, outcome: Outcome, iteration: int | None) -> None:
-    """Leave the outcome where the launcher looks for it."""
+    """Leave the outcome where the launcher looks for it; a disk that refuses it is only reported."""
     path = run.exit_record(launch_id, rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
     record = {"cause": outcome.cause, "message": outcome.message, "iteration": iteration}
-    write_atomically(path, json.dumps(record))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(record))
+    except OSError as error:
+        # Whoever ends goes on to its exit code, which says the most important part.
+        print(f"rank {rank}: the exit record could not be written: {error}", file=sys.stderr, flush=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import errno
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.errors import LeaseLost
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
+from orchestrator.runtime.exits import is_full_disk
 from orchestrator.tracking.metrics import MetricLog
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_WAITING = 10_000
 
 
@@ -34,16 +35,32 @@ class Records:
 
     def metrics(self, iteration: int, samples: int, tokens: int, values: Mapping[str, float]) -> None:
         """Add to the metrics. Raises like `event`."""
-        self._write(lambda: self._metrics.append(iteration, samples, tokens, values))
+        measured = time.time()
+        self._write(lambda: self._metrics.append(iteration, samples, tokens, values, measured))
+
+    def close(self) -> None:
+        """Try what waits one last time, and say how much of it is lost."""
+        if not self._waiting:
+            return
+        try:
+            self._lease.check()
+            self._write_waiting()
+        except (LeaseLost, OSError) as error:
+            print(f"records could not be written: {error}", file=sys.stderr)
+        if self._waiting:
+            print(f"{len(self._waiting)} events and measurements are lost: there was no room", file=sys.stderr)
 
     def _write(self, write: Callable[[], None]) -> None:
         self._lease.check()
         self._waiting.append(write)
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
         while self._waiting:
             try:
                 self._waiting[0]()
             except OSError as error:
-                if error.errno not in FULL_DISK or len(self._waiting) > _MOST_WAITING:
+                if not is_full_disk(error) or len(self._waiting) > _MOST_WAITING:
                     raise
                 return
             self._waiting.popleft()

@@ -73,7 +73,7 @@ class Session:
 
     def progress(self) -> None:
         """Tell the watchdog that this rank is alive."""
-        self.watchdog.beat()
+        self.watchdog.beat(self.state.iteration)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Add to the event log, on rank 0 and only while the lease is held."""

@@ -62,7 +62,7 @@ def open_session(run: RunDir, job: JobSpec, device: Device, launch_id: str, from
     assert datasets.train is not None, "the schedule has at least one step"
     code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
     checkpointer = Checkpointer(
-        run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code
+        run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code, watchdog.beat
     )
     session = Session(
         run=run,
@@ -110,13 +110,16 @@ def _take_lease(run: RunDir, ranks: Ranks, control: Control, launch_id: str) -> 
 def _start_watchdog(
     run: RunDir, job: JobSpec, ranks: Ranks, lease: Lease, stop: StopRequest, launch_id: str
 ) -> Watchdog:
-    def on_hang(seconds: float) -> None:
+    def on_hang(iteration: int | None, seconds: float) -> None:
         limit = job.runtime.hang_timeout
-        message = f"no progress for {seconds:.0f} s (runtime.hang_timeout is {limit} s); the stacks are in {run.stacks}"
-        write_exit_record(run, launch_id, ranks.rank, Outcome("hang", message), None)
+        message = (
+            f"no progress for {seconds:.0f} s after iteration {iteration} (runtime.hang_timeout is {limit} s); "
+            f"the stacks are in {run.stacks}"
+        )
+        write_exit_record(run, launch_id, ranks.rank, Outcome("hang", message), iteration)
         if ranks.is_first:
             lease.check()
-            run.append_event("hang", seconds=round(seconds, 1))
+            run.append_event("hang", iteration=iteration, seconds=round(seconds, 1))
             lease.release()
 
     def on_orphan() -> None:

@@ -20,8 +20,9 @@ class Watchdog:
 
     What comes before the first step (building indices, reading a checkpoint) may take its time.
     It ends the process at once (no clean-up can be expected of a process that hangs), after writing the stacks to
-    stacks/rank-NNNNN.txt and calling `on_hang(seconds)`. A parent that is gone (torchrun was killed) is only noted,
-    through `on_orphan`, so that the loop can save and stop; if it does not within the timeout, the hang rule applies.
+    stacks/rank-NNNNN.txt and calling `on_hang(iteration, seconds)`. A parent that is gone (torchrun was killed) is
+    only noted, through `on_orphan`, so that the loop can save and stop; if it does not within the timeout, the hang
+    rule applies.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Watchdog:
         run: RunDir,
         rank: int,
         timeout: float,
-        on_hang: Callable[[float], None],
+        on_hang: Callable[[int | None, float], None],
         on_orphan: Callable[[], None],
         exit_code: int,
     ) -> None:
@@ -37,13 +38,18 @@ class Watchdog:
         self._timeout, self._on_hang, self._on_orphan, self._exit_code = timeout, on_hang, on_orphan, exit_code
         self._parent = os.getppid()
         self._last_beat: float | None = None
+        self._iteration: int | None = None
         self._stopped = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def beat(self) -> None:
-        """Say that progress is made; called once per step, micro-evaluation and checkpoint phase."""
+    def beat(self, iteration: int | None = None) -> None:
+        """Say that progress is made, in this iteration (None: as before).
+
+        Called once per step, micro-evaluation and checkpoint phase.
+        """
+        self._iteration = self._iteration if iteration is None else iteration
         self._last_beat = time.monotonic()
 
     def rest(self) -> None:
@@ -70,7 +76,7 @@ class Watchdog:
                 file.write(f"no progress for {silent:.1f} s\n")
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
-            self._on_hang(silent)
+            self._on_hang(self._iteration, silent)
             # The others hang too, and would lose their stacks if this process broke their connections first.
             time.sleep(_GRACE_SECONDS)
         finally:

@@ -34,13 +34,18 @@ class MetricLog:
         self._path = run.metrics_file
         self._check = check
 
-    def append(self, iteration: int, samples: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Add one line. Raises what `check` raises (LeaseLost), and OSError when the disk refuses."""
+    def append(
+        self, iteration: int, samples: int, tokens: int, values: Mapping[str, float], measured: float | None = None
+    ) -> None:
+        """Add one line. `measured`: when, in seconds since the epoch; now by default.
+
+        Raises what `check` raises (LeaseLost), and OSError when the disk refuses.
+        """
         self._check()
         append_line(
             self._path,
             {
-                "time": time.time(),
+                "time": time.time() if measured is None else measured,
                 "iteration": iteration,
                 "samples": samples,
                 "tokens": tokens,

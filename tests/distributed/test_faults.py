@@ -108,7 +108,7 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, t
 
     refused = orchestrator("resume", run.path, "--set", "model.hidden_size=128")
     assert refused.code == 2
-    assert "forbidden: the checkpoint would not fit" in refused.out
+    assert "forbidden: this run cannot go on with it" in refused.out
     assert "model.hidden_size: 64 -> 128" in refused.out
     refused = orchestrator("resume", run.path, "--set", "optimizer.lr=0.002")
     assert refused.code == 2
@@ -155,8 +155,10 @@ def test_full_disk(small_disk: Path | None, ranks: Ranks, inject: Inject, tmp_pa
     assert verify(run.checkpoint(5)) == []
     assert [path.name for path in run.checkpoints.iterdir()] == ["iter_0000005"]
     assert code == 1
-    assert exit_record(run)["cause"] == "checkpoint"
-    assert "the checkpoint of iteration 20 could not be written" in exit_record(run)["message"]
+    for rank in (0, 1):
+        record = exit_record(run, rank=rank)
+        assert record["cause"] == "disk_full"
+        assert f"the checkpoint of iteration 20 could not be written: {reason}" in record["message"]
 
     if small_disk:
         subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
@@ -231,6 +233,7 @@ def test_hung_rank(orchestrator: CommandLine, inject: Inject) -> None:
     assert "sitecustomize.py" in stacks[1], "the sleeping line is shown"
     [hang] = events(run, "hang")
     assert HANG_TIMEOUT <= hang["seconds"] < HANG_TIMEOUT + 5
+    assert hang["iteration"] == exited["iteration"] == 5
     holder = read_holder(run)
     assert holder is not None
     assert not holder.live

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.checkpoints import committed, file_record, latest_valid, read_commit, verify, write_commit
+from orchestrator.checkpoints import committed, file_record, latest_valid, outdated, read_commit, verify, write_commit
 from orchestrator.rundir import RunDir
 
 CONTENT = {"__0_0.distcp": b"weights" * 1000, "common.pt": b"common", "sub/metadata": b""}
@@ -68,6 +68,17 @@ def test_latest_valid_skips_what_is_not_whole_and_says_so(run: RunDir) -> None:
     assert [name for name, _ in said] == ["iter_0000015", "iter_0000010"]
     assert "is not a commit marker" in said[0][1]
     assert "has 1 bytes instead of 6" in said[1][1]
+
+
+@pytest.mark.parametrize("keep_last", [1, 2, 3])
+def test_what_is_kept_does_not_depend_on_later_ones(run: RunDir, keep_last: int) -> None:
+    """A run that fell back behind damaged checkpoints keeps what it saves now, and thins out only up to there."""
+    for iteration in (60, 70, 80, 90, 100, 800, 900, 1000):
+        make_checkpoint(run, iteration)
+    gone = [commit.iteration for commit in outdated(committed(run), 100, keep_last, None)]
+    assert gone == [60, 70, 80, 90, 100][:-keep_last]
+    every = [commit.iteration for commit in outdated(committed(run), 100, keep_last, 20)]
+    assert every == [iteration for iteration in gone if iteration % 20]
 
 
 def test_run_without_checkpoints(run: RunDir) -> None:

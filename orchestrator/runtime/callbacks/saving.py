@@ -6,6 +6,7 @@ import time
 
 from orchestrator.errors import CheckpointError
 from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.exits import DiskFullError
 from orchestrator.runtime.session import Session
 
 
@@ -46,8 +47,11 @@ class CheckpointSaving(Callback):
         if session.checkpointer.finish() and self._saved_iteration == iteration:
             return
         if not self._save(session, wait=True):
-            raise CheckpointError(
-                f"the checkpoint of iteration {iteration} could not be written; the event log says why. "
+            failure = session.checkpointer.failure
+            assert failure is not None, "a save that was not committed was abandoned"
+            kind = DiskFullError if failure.disk_full else CheckpointError
+            raise kind(
+                f"the checkpoint of iteration {iteration} could not be written: {failure.message}. "
                 "Earlier checkpoints are as they were"
             )
 

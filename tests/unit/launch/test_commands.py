@@ -208,7 +208,7 @@ def test_resume_with_changes_shows_them_by_class(
 
     code, out, err = orchestrator("resume", "tiny", "--set", "model.num_layers=4")
     assert code == 2
-    assert "forbidden: the checkpoint would not fit\n  model.num_layers: 2 -> 4" in out
+    assert "forbidden: this run cannot go on with it\n  model.num_layers: 2 -> 4" in out
     assert "this run cannot be continued with that spec" in err
 
     code, out, err = orchestrator("resume", "tiny", "--set", "optimizer.lr=2e-3", "--set", "checkpoint.keep_last=9")
@@ -224,6 +224,62 @@ def test_resume_with_changes_shows_them_by_class(
     assert json.loads((run.path / "resolved.2.json").read_text())["optimizer"]["lr"] == 2e-3
     assert json.loads((run.path / "resolved.json").read_text())["optimizer"]["lr"] == 1e-3
     assert "optimizer.lr=2e-3" in (run.path / "job.2.yaml").read_text()
+
+
+def test_resume_under_another_name_is_another_job(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    code, _, err = orchestrator("resume", "tiny", "--set", "name=other", "--allow-changes")
+    assert code == 2
+    assert "name: another name is another job, whose runs have a folder of their own" in err
+    assert len(run.resolved_generations()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["launch.template={folder}/broken.j2"], "broken.j2:1: the launch template is wrong"),
+        (["data.random_tokens=false", "data.blend=[nowhere]"], "not on this machine: nowhere.bin and .idx"),
+    ],
+)
+def test_resume_that_cannot_start_leaves_the_spec_as_it_was(
+    changes: list[str],
+    said: str,
+    orchestrator: Orchestrator,
+    job_file: Path,
+    tmp_path: Path,
+    make_job: MakeJob,
+    make_run: Callable[[JobSpec], RunDir],
+) -> None:
+    (tmp_path / "broken.j2").write_text("{% if %}")
+    run = make_run(make_job())
+    words = [f"--set={change.format(folder=tmp_path)}" for change in changes]
+    code, out, err = orchestrator("resume", run.path, *words, "--allow-changes")
+    assert code == 2
+    assert said in err
+    assert "resuming" not in out
+    assert len(run.resolved_generations()) == 1
+
+
+def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
+    orchestrator: Orchestrator,
+    make_job: MakeJob,
+    make_run: Callable[[JobSpec], RunDir],
+    start_launcher: Callable[..., subprocess.Popen[str]],
+    until: Callable[..., None],
+    step_of: Callable[[RunDir], int],
+) -> None:
+    run = make_run(make_job(schedule__train_iters=60, launch__env={"FAKE_STEP_SECONDS": "0.5"}))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 2)
+    launcher.kill()
+    launcher.wait()
+    words = ("--set=launch.env.FAKE_STEP_SECONDS=0.01", "--set=schedule.train_iters=10", "--allow-changes")
+    code, out, err = orchestrator("resume", run.path, *words)
+    assert (code, err) == (0, "")
+    assert "the processes of the last start are still saving and stopping: waiting for them" in out
+    assert len(run.resolved_generations()) == 2
 
 
 def test_resume_with_a_changed_file(
@@ -248,7 +304,7 @@ def test_resume_that_would_lose_everything_fails(
     monkeypatch.delenv("FAKE_END")
     code, _, err = orchestrator("resume", "tiny")
     assert code == 1
-    assert "a checkpoint is missing or damaged: no checkpoint can be read" in err
+    assert "a checkpoint could not be written or read: no checkpoint can be read" in err
     assert orchestrator("resume", "tiny", "--from-scratch")[0] == 0
 
 
@@ -304,6 +360,19 @@ def test_one_damaged_run_does_not_hide_the_others(
     assert code == 0
     assert f"tiny   {run.run_id}  created  0/?" in out
     assert f"other  {other.run_id}  created  0/20" in out
+
+
+@pytest.mark.parametrize("spec", ["{", '{"name": "tiny", "model": {"num_layers": "two"}}'])
+def test_one_damaged_run_does_not_block_the_job(
+    spec: str, orchestrator: Orchestrator, job_file: Path, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir]
+) -> None:
+    damaged = make_run(make_job(optimizer__lr=1e-4))
+    damaged.resolved().write_text(spec)
+    for command in ("run", "render"):
+        code, _, err = orchestrator(command, job_file)
+        assert code == 0
+        assert err.startswith(f"warning: run tiny/{damaged.run_id} is passed over: {damaged.resolved()}")
+        assert len(err.splitlines()) == 1
 
 
 def test_missing_dependency_is_one_line(
@@ -381,3 +450,5 @@ def test_generate_runs_one_replica_and_passes_everything_literally(
 def test_drill_refuses_a_kill_after_the_end(orchestrator: Orchestrator, job_file: Path) -> None:
     code, _, err = orchestrator("drill", job_file, "--iters", "5", "--kill-at", "5")
     assert (code, err) == (2, "error: --kill-at 5 must be before the end, --iters 5\n")
+    code, _, err = orchestrator("drill", job_file, "--set", "schedule.train_iters=4")
+    assert (code, err) == (2, "error: --kill-at 5 must be before the end: the job has only 4 steps\n")

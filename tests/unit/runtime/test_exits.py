@@ -20,7 +20,7 @@ from orchestrator.errors import (
     UserError,
 )
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.exits import DivergenceError, Outcome, outcome_of, write_exit_record
+from orchestrator.runtime.exits import DiskFullError, DivergenceError, Outcome, outcome_of, write_exit_record
 
 CAUSES = [
     (DivergenceError("3 bad steps"), "nan", "3 bad steps"),
@@ -34,6 +34,9 @@ CAUSES = [
     (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", "CUDA out of memory"),
     (MemoryError("host"), "out_of_memory", "host"),
     (OSError(errno.ENOSPC, "No space left on device", "/x"), "disk_full", "no space left on device: /x"),
+    (OSError(errno.EDQUOT, "Disk quota exceeded", "/x"), "disk_full", "no space left on device: /x"),
+    (OSError(errno.EFBIG, "File too large", "/x"), "disk_full", "no space left on device: /x"),
+    (DiskFullError("iteration 20: no space"), "disk_full", "iteration 20: no space"),
     (OSError(errno.EACCES, "Permission denied"), "error", "PermissionError: [Errno 13] Permission denied"),
     (KeyError("a"), "error", "KeyError: 'a'"),
     (KeyboardInterrupt(), "error", "KeyboardInterrupt: "),
@@ -58,3 +61,11 @@ def test_the_record_is_where_the_launcher_looks(tmp_path: Path) -> None:
         "message": "why",
         "iteration": 12,
     }
+
+
+def test_a_record_that_cannot_be_written_is_said_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "exits").write_text("not a folder")
+    write_exit_record(RunDir(tmp_path), "launch", 3, Outcome("disk_full", "why"), 12)
+    assert "rank 3: the exit record could not be written" in capsys.readouterr().err

@@ -16,8 +16,8 @@ def a_function_that_hangs() -> None:
 
 
 def watch(folder: Path, timeout: float = 0.5) -> Watchdog:
-    def note(seconds: float) -> None:
-        (folder / "hang").write_text(str(seconds))
+    def note(iteration: int | None, seconds: float) -> None:
+        (folder / "hang").write_text(f"{iteration} {seconds}")
 
     watchdog = Watchdog(RunDir(folder), 2, timeout, note, (folder / "orphaned").touch, exit_code=72)
     watchdog.start()
@@ -41,6 +41,7 @@ def main() -> None:
         return
     watchdog = watch(folder)
     if what == "hang":
+        watchdog.beat(7)
         watchdog.beat()
         a_function_that_hangs()
     for _ in range(15):

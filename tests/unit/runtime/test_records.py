@@ -1,0 +1,57 @@
+"""Events and metrics while the disk is full."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import rundir
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir, read_lines
+from orchestrator.runtime import records as records_module
+from orchestrator.runtime.records import Records
+from orchestrator.tracking import metrics
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path)
+
+
+@pytest.fixture
+def records(run: RunDir) -> Records:
+    return Records(run, Lease.acquire(run, launch_id="test"))
+
+
+def fill_the_disk(patch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, record: dict[str, Any]) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", str(path))
+
+    patch.setattr(rundir, "append_line", refuse)
+    patch.setattr(metrics, "append_line", refuse)
+
+
+def test_what_waited_keeps_its_time_and_order(run: RunDir, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        fill_the_disk(patch)
+        for number in (1, 2):
+            patch.setattr(records_module.time, "time", lambda now=100.0 * number: now)
+            records.metrics(number, 8 * number, 64, {"train/loss": 1.0})
+            records.event("step_skipped", iteration=number)
+        assert not run.metrics_file.exists()
+    records.close()
+    assert [(line["iteration"], line["time"]) for line in read_lines(run.metrics_file)] == [(1, 100.0), (2, 200.0)]
+    assert [(event["iteration"], event["time"]) for event in run.events()] == [(1, 100.0), (2, 200.0)]
+
+
+def test_what_is_lost_at_the_end_is_counted(
+    records: Records, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_the_disk(monkeypatch)
+    records.metrics(1, 8, 64, {"train/loss": 1.0})
+    records.event("finished", iteration=1)
+    records.close()
+    assert "2 events and measurements are lost" in capsys.readouterr().err
