@@ -28,6 +28,11 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
+def warn(message: str) -> None:
+    """Print a warning on standard error."""
+    typer.echo(f"warning: {message}", err=True)
+
+
 def stop_printing() -> None:
     """Send what is still printed nowhere: who read standard output has gone, or its disk is full. Python's own flush
     at exit cannot complain then.

@@ -13,6 +13,7 @@ from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError
 from orchestrator.launch.drill import Drill, drill, shortened
 from orchestrator.launch.runs import runs_dir_of
+from orchestrator.planning.batch import BatchSchedule
 from orchestrator.spec.loading import load_job
 
 
@@ -39,6 +40,9 @@ def command(
     check_data(plan_loaded(loaded))
     folder = runs_dir_of(loaded.job, runs_dir)
     job = shortened(loaded.job, iterations, kill_at, folder)
+    length = BatchSchedule.of(job).train_iters
+    if kill_at >= length:
+        raise UserError(f"--kill-at {kill_at} must be before the end: the job has only {length} steps")
     tell = (lambda line: None) if as_json else typer.echo
     result = drill(job, kill_at=kill_at, folder=folder, tell=tell)
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.running import RunsDir
 from orchestrator.launch.render import render
 from orchestrator.launch.runs import find_same, next_run_dir, runs_dir_of
@@ -30,7 +30,7 @@ def command(
     """
     job = load_job(jobs, overrides or []).job
     folder = runs_dir_of(job, runs_dir)
-    run = (None if new else find_same(job, folder)) or next_run_dir(job, folder)
+    run = (None if new else find_same(job, folder, warn)) or next_run_dir(job, folder)
     script = render(job, run_dir=run.path, python=sys.executable)
     if as_json:
         print_json({"run_dir": str(run.path), "script": script})

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, Overrides
+from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.run import check_data
 from orchestrator.cli.running import (
     Detach,
     FromScratch,
@@ -17,6 +19,7 @@ from orchestrator.cli.running import (
     describe_completed,
     label,
     start,
+    wait_for_previous,
 )
 from orchestrator.errors import UserError
 from orchestrator.launch.local import check_startable
@@ -29,7 +32,7 @@ from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_r
 
 _ORDER = ("forbidden", "trajectory", "safe")
 _WORDS = {
-    "forbidden": "forbidden: the checkpoint would not fit",
+    "forbidden": "forbidden: this run cannot go on with it",
     "trajectory": "changes the trajectory: the losses will differ from those of an unchanged run",
     "safe": "safe",
 }
@@ -62,14 +65,17 @@ def command(
     check_installed(old)
     changed = changed_job(run, old, jobs or [], overrides or [])
     changes = diff_jobs(old, changed.job) if changed else []
+    if changed is not None and changes:
+        if not as_json:
+            typer.echo(describe_changes(changes))
+        refuse(changes, allow_changes)
+        check_data(plan_loaded(changed))
+    wait_for_previous(run, quiet=as_json)
     status = status_of(run)
     if status.state == "completed" and not changes and not from_scratch:
         describe_completed(run, status, as_json)
         return
     if changed is not None and changes:
-        if not as_json:
-            typer.echo(describe_changes(changes))
-        refuse(changes, allow_changes)
         check_startable(run, changed.job)
         add_generation(run, changed.job, changed.text)
     job = changed.job if changed else old

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, warn
 from orchestrator.cli.planned import plan_loaded
 from orchestrator.cli.running import (
     Detach,
@@ -47,7 +47,10 @@ def command(
     check_installed(job)
     check_data(plan)
     folder = runs_dir_of(job, runs_dir)
-    run, is_new = (create_run(job, loaded.text, folder), True) if new else attach_or_create(job, loaded.text, folder)
+    if new:
+        run, is_new = create_run(job, loaded.text, folder), True
+    else:
+        run, is_new = attach_or_create(job, loaded.text, folder, warn)
     if is_new:
         said = f"new run {label(run)} in {run.path}"
     else:

@@ -110,8 +110,10 @@ def drill(
     _must("the undisturbed training", launch(reference, job, module=module), reference, "completed")
     tell(f"training again, and killing every rank after step {kill_at}")
     victim = _killed_run(job, kill_at, place, module)
-    saved = [commit.iteration for commit in committed(victim)]
-    tell(f"resuming from the checkpoint of step {saved[-1]}")
+    saved = committed(victim)
+    if not saved:
+        raise JobError(f"the training was killed before its first checkpoint was whole\n      its run: {victim.path}")
+    tell(f"resuming from the checkpoint of step {saved[-1].iteration}")
     _must("the resumed training", launch(victim, job, module=module), victim, "completed")
     losses, resumed = dict(read_series(reference, "train/loss")), dict(read_series(victim, "train/loss"))
     steps = [Step(number, losses.get(number), resumed.get(number)) for number in range(1, total + 1)]

@@ -179,6 +179,7 @@ def check_startable(run: RunDir, job: JobSpec) -> None:
             f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
             "machine's address and NODE_RANK to 0; it then says what to start on the others"
         )
+    render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
 
 
 def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator.errors import RunNotFound, UserError
@@ -68,11 +68,16 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
     raise RunNotFound(_not_found(text, runs, runs_dir))
 
 
-def find_same(job: JobSpec, runs_dir: Path) -> RunDir | None:
-    """The latest run whose current spec is this very one."""
+def find_same(job: JobSpec, runs_dir: Path, warn: Callable[[str], object] = lambda message: None) -> RunDir | None:
+    """The latest run whose current spec is this very one. `warn` hears of runs whose spec cannot be read."""
     wanted = job.config_hash
     for run in reversed(runs_named(job.name, runs_dir)):
-        if load_resolved(run.resolved()).config_hash == wanted:
+        try:
+            spec = load_resolved(run.resolved())
+        except UserError as error:
+            warn(f"run {run.name}/{run.run_id} is passed over: {str(error).splitlines()[0]}")
+            continue
+        if spec.config_hash == wanted:
             return run
     return None
 
@@ -87,9 +92,14 @@ def next_run_dir(job: JobSpec, runs_dir: Path) -> RunDir:
     return RunDir(path)
 
 
-def attach_or_create(job: JobSpec, written: str, runs_dir: Path) -> tuple[RunDir, bool]:
-    """The latest run of this very spec, or a new one; and whether it is new. Two callers at once get the same run."""
-    while (run := find_same(job, runs_dir)) is None:
+def attach_or_create(
+    job: JobSpec, written: str, runs_dir: Path, warn: Callable[[str], object] = lambda message: None
+) -> tuple[RunDir, bool]:
+    """The latest run of this very spec, or a new one; and whether it is new. Two callers at once get the same run.
+
+    `warn` hears of runs whose spec cannot be read: those are passed over.
+    """
+    while (run := find_same(job, runs_dir, warn)) is None:
         created = _create(job, written, runs_dir, only=next_run_dir(job, runs_dir))
         if created is not None:
             return created, True

@@ -1,7 +1,7 @@
 """What a changed spec means for a run that goes on: each changed field with its class and the reason.
 
 `safe`: the losses agree with those of the unchanged run up to rounding. `trajectory`: training goes on, with other
-losses. `forbidden`: the checkpoint does not fit the changed job.
+losses. `forbidden`: the run cannot go on as the changed job, most often because its checkpoint does not fit.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _same_or(size: Callable[[JobSpec], object], otherwise: Verdict) -> Judge:
 
 
 TABLE: dict[str, Verdict | Judge] = {
-    "name": ("safe", "the run keeps its folder; the name is what it is listed under"),
+    "name": ("forbidden", "another name is another job, whose runs have a folder of their own"),
     # model
     "model.architecture": _SHAPE,
     "model.preset": ("safe", "a preset only fills in fields, which are compared themselves"),

@@ -1,7 +1,7 @@
 """A training program that keeps the contracts of docs/contracts.md and trains nothing: `-m fake_runtime RUN_DIR`.
 
 The loss of a step follows from the one before, so a resume that restores nothing shows. Variables say what it does:
-FAKE_STEP_SECONDS, and FAKE_END for a step: "nan@7", "raise@3", "memory@3", "kill1@5" (rank 1 kills itself).
+FAKE_STEP_SECONDS, and FAKE_END for a step: "nan@7", "raise@3", "memory@3", "kill1@5" (rank 1 kills itself), "kill0@5".
 FAKE_FORGETS makes a resume start from a slightly wrong state.
 """
 
@@ -98,6 +98,8 @@ def misbehave(run: RunDir, iteration: int) -> int | None:
             return end(run, "nan", "the loss was NaN in 10 consecutive steps", iteration)
         case "raise":
             raise ValueError("the fake has a bug")
+        case "kill0":
+            os.kill(os.getpid(), signal.SIGKILL)
         case "memory":
             raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     return None

@@ -253,7 +253,7 @@ def test_resume_that_cannot_start_leaves_the_spec_as_it_was(
     make_run: Callable[[JobSpec], RunDir],
 ) -> None:
     (tmp_path / "broken.j2").write_text("{% if %}")
-    run = make_run(make_job())
+    run = make_run(make_job(model__vocab_size=257))
     words = [f"--set={change.format(folder=tmp_path)}" for change in changes]
     code, out, err = orchestrator("resume", run.path, *words, "--allow-changes")
     assert code == 2
@@ -368,7 +368,7 @@ def test_one_damaged_run_does_not_block_the_job(
 ) -> None:
     damaged = make_run(make_job(optimizer__lr=1e-4))
     damaged.resolved().write_text(spec)
-    for command in ("run", "render"):
+    for command in ("render", "run"):
         code, _, err = orchestrator(command, job_file)
         assert code == 0
         assert err.startswith(f"warning: run tiny/{damaged.run_id} is passed over: {damaged.resolved()}")
@@ -450,5 +450,6 @@ def test_generate_runs_one_replica_and_passes_everything_literally(
 def test_drill_refuses_a_kill_after_the_end(orchestrator: Orchestrator, job_file: Path) -> None:
     code, _, err = orchestrator("drill", job_file, "--iters", "5", "--kill-at", "5")
     assert (code, err) == (2, "error: --kill-at 5 must be before the end, --iters 5\n")
-    code, _, err = orchestrator("drill", job_file, "--set", "schedule.train_iters=4")
+    changes = ("--set", "schedule.train_iters=4", "--set", "checkpoint.save_interval=2")
+    code, _, err = orchestrator("drill", job_file, *changes)
     assert (code, err) == (2, "error: --kill-at 5 must be before the end: the job has only 4 steps\n")

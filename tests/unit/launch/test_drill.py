@@ -68,6 +68,18 @@ def test_drill_of_a_job_that_fails_by_itself(
         drill(job, kill_at=5, folder=runs_dir, tell=lambda line: None, module=fake_runtime)
 
 
+def test_drill_whose_ranks_are_killed_too_soon(
+    make_job: MakeJob, runs_dir: Path, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die_in_the_second_training(line: str) -> None:
+        if line.startswith("training again"):
+            monkeypatch.setenv("FAKE_END", "kill0@1")
+
+    job = shortened(make_job(), 10, 5, runs_dir)
+    with pytest.raises(JobError, match="killed before its first checkpoint was whole\n      its run: "):
+        drill(job, kill_at=5, folder=runs_dir, tell=die_in_the_second_training, module=fake_runtime)
+
+
 @pytest.mark.parametrize(
     ("reference", "resumed", "equal"),
     [(1.0, 1.0, True), (1.0, 1.0000000000000002, False), (float("nan"), float("nan"), True), (None, None, False)],

@@ -32,6 +32,7 @@ def test_equal_jobs(small: Any) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
+        ("name=other", {"name": "forbidden"}),
         ("optimizer.lr=2e-3", {"optimizer.lr": "trajectory"}),
         ("schedule.train_iters=200", {"schedule.train_iters": "trajectory"}),
         ("data.blend=[other]", {"data.blend": "trajectory"}),
