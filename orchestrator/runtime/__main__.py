@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.callbacks.evaluation import Evaluation
+from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
 from orchestrator.runtime.callbacks.logging import MetricLogging
 from orchestrator.runtime.callbacks.saving import CheckpointSaving
 from orchestrator.runtime.callbacks.tracking import Tracking
@@ -59,8 +59,9 @@ def run_rank(run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool) -> t
         os.environ[name] = resolve_environment(value)
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
     session = open_session(run, job, device, launch_id, from_scratch)
+    callbacks = [MetricLogging(), Evaluation(), CheckpointSaving(), FinalEvaluation(), Tracking()]
     try:
-        outcome = train(session, [MetricLogging(), Evaluation(), CheckpointSaving(), Tracking()])
+        outcome = train(session, callbacks)
     except Exception:
         # An incarnation that was overtaken can fail in many ways, all for that one reason.
         session.lease.check()

@@ -48,7 +48,6 @@ def evaluated(ranks: Ranks, real_text: list[str], tmp_path_factory: pytest.TempP
 
 def test_at_the_start_at_intervals_and_at_the_end(evaluated: RunDir) -> None:
     keys = ["validation/loss", "validation/json/loss", "validation/email/loss"]
-    keys = ["validation/blend/loss", *keys[1:]]
     for key in keys:
         curve = values(evaluated, key)
         assert list(curve) == [0, 4, 8, 10]
@@ -78,8 +77,8 @@ def test_same_numbers_at_other_layouts(ranks: Ranks, real_text: list[str], tmp_p
         curves.append(
             {
                 (key, i): loss
-                for key in ("blend", "json", "email")
-                for i, loss in values(run, f"validation/{key}/loss").items()
+                for key in ("validation", "validation/json", "validation/email")
+                for i, loss in values(run, f"{key}/loss").items()
             }
         )
     assert len(curves[0]) == 12
@@ -105,8 +104,23 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
     assert [event["iteration"] for event in events(run, "stop_requested")] == [iteration]
     assert committed(run)[-1].iteration == iteration
     assert values(run, "validation/loss") == {}
+    assert [event["iteration"] for event in events(run, "evaluation_skipped")] == [iteration]
 
     short = tiny_job("stopped", evaluation={**endless, "eval_iters": 1}, parallelism=layout(tp=2))
     ranks.must_train(make_run(tmp_path, short), short, launch_id="second")
     assert list(losses(run)) == list(range(1, 21))
     assert list(values(run, "validation/loss")) == [*([0] if at_start else []), 5, 10, 15, 20][-5 if at_start else -3 :]
+
+
+def test_the_last_evaluation_is_not_stopped(ranks: Ranks, tmp_path: Path) -> None:
+    """No later one would make up for it; the last checkpoint is there before it begins."""
+    job = tiny_job("ended", evaluation={"eval_interval": 10, "eval_iters": 300}, parallelism=layout(tp=2))
+    run = make_run(tmp_path, job)
+    started = ranks.start(run, job)
+    wait_until(lambda: [commit.iteration for commit in committed(run)][-1:] == [20], f"the end:\n{logs(run)}")
+    assert list(values(run, "validation/loss")) == [10], "the last evaluation is still going on"
+    os.kill(started.ranks[1], signal.SIGTERM)
+    assert started.wait() == 0, logs(run)
+    assert list(values(run, "validation/loss")) == [10, 20]
+    assert [event["iteration"] for event in events(run, "finished")] == [20]
+    assert events(run, "evaluation_skipped") == events(run, "stop_requested") == []

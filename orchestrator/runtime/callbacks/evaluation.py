@@ -22,43 +22,50 @@ _LARGEST_EXPONENT = 700.0
 class Evaluation(Callback):
     """Every `eval_interval` steps, on the same samples each time: the first `eval_iters` global batches of each set."""
 
-    def __init__(self) -> None:
-        self._evaluated_iteration = -1
-
     def on_start(self, session: Session) -> None:
         if session.job.evaluation.eval_at_start and session.state.iteration == 0:
-            self._evaluate(session)
+            evaluate(session)
 
     def on_step(self, session: Session) -> None:
-        interval = session.job.evaluation.eval_interval
-        if interval is not None and session.state.iteration % interval == 0:
-            self._evaluate(session)
+        if not session.finished and _at_interval(session):
+            evaluate(session)
+
+
+class FinalEvaluation(Callback):
+    """The evaluation after the last step. It comes after the last checkpoint, so that it can take its time."""
 
     def on_end(self, session: Session) -> None:
         evaluation = session.job.evaluation
-        due = evaluation.eval_interval is not None and evaluation.eval_at_end
-        if due and self._evaluated_iteration != session.state.iteration:
-            self._evaluate(session)
+        if _at_interval(session) or (evaluation.eval_interval is not None and evaluation.eval_at_end):
+            evaluate(session)
 
-    def _evaluate(self, session: Session) -> None:
-        session.settle()
-        self._evaluated_iteration = session.state.iteration
-        values: dict[str, float] = {}
-        with evaluating(session):
-            for name, dataset in session.validation_data.items():
-                loss = mean_loss(session, dataset)
-                if loss is None:
-                    return
-                prefix = "validation" if name == "validation" else f"validation/{name}"
-                values[f"{prefix}/loss"] = loss
-                values[f"{prefix}/perplexity"] = math.exp(min(loss, _LARGEST_EXPONENT))
-        if session.ranks.is_first and values:
-            state = session.state
-            session.records.metrics(
-                state.iteration, state.consumed_samples, state.consumed_samples * session.job.model.seq_length, values
-            )
-            text = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
-            print(f"iteration {state.iteration}  {text}", flush=True)
+
+def _at_interval(session: Session) -> bool:
+    interval = session.job.evaluation.eval_interval
+    return interval is not None and session.state.iteration % interval == 0
+
+
+def evaluate(session: Session) -> None:
+    """Measure and record the loss on every validation set; a requested stop ends it early, and an event says so."""
+    session.settle()
+    values: dict[str, float] = {}
+    with evaluating(session):
+        for number, (name, dataset) in enumerate(session.validation_data.items()):
+            loss = mean_loss(session, dataset)
+            if loss is None:
+                session.event("evaluation_skipped", iteration=session.state.iteration)
+                return
+            # The first set is everything together; what follows are its sources one by one.
+            prefix = f"validation/{name}" if number else "validation"
+            values[f"{prefix}/loss"] = loss
+            values[f"{prefix}/perplexity"] = math.exp(min(loss, _LARGEST_EXPONENT))
+    if session.ranks.is_first and values:
+        state = session.state
+        session.records.metrics(
+            state.iteration, state.consumed_samples, state.consumed_samples * session.job.model.seq_length, values
+        )
+        text = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
+        print(f"iteration {state.iteration}  {text}", flush=True)
 
 
 @contextlib.contextmanager
@@ -80,7 +87,10 @@ def evaluating(session: Session) -> Iterator[None]:
 
 
 def mean_loss(session: Session, dataset: Dataset[Any]) -> float | None:
-    """Mean loss per token over `eval_iters` global batches; None when a stop was requested meanwhile."""
+    """Mean loss per token over `eval_iters` global batches; None when a stop was requested meanwhile.
+
+    After the last step there is no later evaluation that would make up for this one, so it is not stopped.
+    """
     job, schedule = session.job, session.schedule
     samples = job.evaluation.eval_iters * job.global_batch_size
     full = schedule.at_full_size()
@@ -101,7 +111,7 @@ def mean_loss(session: Session, dataset: Dataset[Any]) -> float | None:
             stop=session.stop.is_set(),
             loss=loss if session.ranks.reports_loss else None,
         )
-        if agreed.stop:
+        if agreed.stop and not session.finished:
             session.stopping = True
             return None
         loss_sum, tokens = loss_sum + agreed.loss_sum, tokens + agreed.tokens

@@ -19,7 +19,7 @@ from support.training import layout, make_run, tiny_job
 
 from orchestrator.inference.generation import Generator
 from orchestrator.runtime import cpu_shim, megatron_compat
-from orchestrator.runtime.callbacks.evaluation import Evaluation
+from orchestrator.runtime.callbacks.evaluation import evaluate
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.loop import train_step
 from orchestrator.runtime.process_groups import stop_process_groups
@@ -75,7 +75,7 @@ def exercise() -> list[float]:
                         _, loss = train_step(session)
                         assert loss is not None
                         losses.append(float(loss[0]))
-                    Evaluation().on_step(session)
+                    evaluate(session)
                     session.checkpointer.begin(session.state)
                     assert session.checkpointer.finish(), run.events()[-1]
                     generator = Generator(
