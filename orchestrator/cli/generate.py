@@ -109,6 +109,9 @@ def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MO
         raise
     if process.returncode:
         raise _failure(errors)
+    for line in errors.splitlines():
+        if line.startswith("warning: "):
+            print(line, file=sys.stderr)
 
 
 def _failure(errors: str) -> OrchestratorError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -29,7 +31,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the logs of a run: the launcher's and every rank's, each line after its rank.
+    """Print the logs of a run: the launcher's and every rank's, each line after its rank. With --json they are one
+    list, and with -f too, one object per line.
 
     \b
     Example:
@@ -40,32 +43,45 @@ def command(
     if rank is not None and not run.rank_log(rank).exists() and not follow:
         raise UserError(f"run {label(run)} has no log of rank {rank}")
     follower = LogFollower(run, rank, lines)
-    if as_json:
+    form = _as_object if as_json else _plain if rank is not None else _labelled
+    if follow:
+        _follow(run, follower, form, quiet=as_json)
+    elif as_json:
         print_json([{"log": log, "line": line} for log, line in follower.poll()])
-    elif follow:
-        _follow(run, follower, rank)
     else:
-        _print(follower, rank)
+        _print(follower, form)
 
 
-def _print(follower: LogFollower, rank: int | None) -> None:
+def _as_object(log: str, line: str) -> str:
+    return json.dumps({"log": log, "line": line})
+
+
+def _plain(log: str, line: str) -> str:
+    return line
+
+
+def _labelled(log: str, line: str) -> str:
+    return f"[{log}] {line}"
+
+
+def _print(follower: LogFollower, form: Callable[[str, str], str]) -> None:
     for log, line in follower.poll():
-        typer.echo(line if rank is not None else f"[{log}] {line}")
+        typer.echo(form(log, line))
 
 
-def _follow(run: RunDir, follower: LogFollower, rank: int | None) -> None:
+def _follow(run: RunDir, follower: LogFollower, form: Callable[[str, str], str], *, quiet: bool) -> None:
     """Print until the run has completed; one that stopped may be continued, so it is waited for."""
     waiting = False
     looked = 0.0
     while True:
-        _print(follower, rank)
+        _print(follower, form)
         if time.monotonic() - looked > _SECONDS_BETWEEN_LOOKS:
             looked = time.monotonic()
             status = status_of(run)
             if status.state == "completed":
-                _print(follower, rank)
+                _print(follower, form)
                 return
-            if not status.is_live and not waiting:
+            if not status.is_live and not waiting and not quiet:
                 typer.echo(f"run {label(run)} does not run: {status.describe()}; waiting for a resume, Ctrl-C leaves")
             waiting = not status.is_live
         time.sleep(_POLL_SECONDS)

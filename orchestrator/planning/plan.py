@@ -113,6 +113,10 @@ def _data_notes(job: JobSpec, words: Vocabulary, sources: tuple[SourcePlan, ...]
             notes.append(source.note)
         elif source.epochs is not None and source.epochs > 1:
             notes.append(f"{source.path} is read {source.epochs:.1f} times")
+    if job.data.test is not None:
+        notes.append("test data (data.test) is not evaluated during training")
+    elif job.data.blend is not None and (held_back := split_shares(job.data)[2]) > 0:
+        notes.append(f"test data ({held_back:.2%} of each source, by data.split) is not evaluated during training")
     if (job.evaluation.eval_interval is not None or job.evaluation.eval_at_start) and split_shares(job.data)[1] > 0:
         empty = [source.path for source in sources if source.sequences and not source.sequences[1]]
         if empty:

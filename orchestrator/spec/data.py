@@ -81,9 +81,10 @@ class DataSpec(Section):
     validation: Blend | None = None
     """Sources for validation alone, whole (no split); each is evaluated by itself as well."""
     test: Blend | None = None
-    """Sources for test alone, whole (no split)."""
+    """Sources for test alone, whole (no split). They are not evaluated during training."""
     split: Split = "969,30,1"
-    """Relative sizes of train, validation and test, cut by document from each source of `blend`."""
+    """Relative sizes of train, validation and test, cut by document from each source of `blend`. The test part is
+    kept out of training and is not evaluated during it."""
     random_tokens: bool = False
     """Random token ids instead of data: for benchmarks."""
     tokenizer: TokenizerSpec = TokenizerSpec()

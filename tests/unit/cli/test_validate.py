@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.main import main
 from orchestrator.spec.shape import leaf_paths
+
+JOBS = Path(__file__).parents[3] / "jobs"
 
 
 def test_ok_and_what_it_would_do(orchestrator: Any, job_file: Path) -> None:
@@ -91,20 +93,14 @@ def test_files_that_are_none(orchestrator: Any, name: str) -> None:
     assert name in finished.err
 
 
-def test_the_speed_that_is_promised(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(
-        "name: big\nmodel: {preset: gpt-1.7b}\nbatch: {global_batch_size: 192}\ndata: {random_tokens: true}\n"
-        "optimizer: {lr: 1e-4}\nschedule: {train_tokens: 1.5B}\nlaunch: {nodes: 6, gpus_per_node: 8}\n"
-    )
+def test_the_speed_that_is_promised() -> None:
+    command = [sys.executable, "-m", "orchestrator", "validate", str(JOBS / "gpt-1.7b.yaml")]
     seconds = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "orchestrator", "validate", job], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    # One thread that waits for nothing: its CPU time is its wall time on a machine that does nothing else.
-    assert min(seconds) < 0.4, seconds
+    for _ in range(6):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds[1:]) < 0.4, seconds  # the first fills the caches; the best tells least of what else runs here
 
 
 keys = st.one_of(st.sampled_from(sorted(leaf_paths())), st.text(max_size=20))

@@ -95,6 +95,9 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
         f"error: run tiny/{run.run_id} has no log of rank 7\n",
     )
     assert "[1] rank 1 of 2" in orchestrator("logs", "tiny", "-f")[1]  # ends by itself: the run has completed
+    followed = [json.loads(line) for line in orchestrator("logs", "tiny", "-f", "--json", "-n", "1")[1].splitlines()]
+    assert {record["log"] for record in followed} == {"launcher", "0", "1"}
+    assert followed[-1]["line"].startswith("rank 1 of 2 in launch")
 
     _, out, _ = orchestrator("checkpoint", "list", "tiny")
     assert [line.split()[0] for line in out.splitlines()] == ["ITERATION", "5", "10", "15", "20"]

@@ -40,3 +40,7 @@ def test_notes(make_job: Any) -> None:
     notes = make_plan(make_job(data=away)).notes
     assert any("tokenizer no/such is not on this machine" in note for note in notes)
     assert any("no indexed data set at away" in note for note in notes)
+    assert "test data (0.10% of each source, by data.split) is not evaluated during training" in notes
+    assert not any("test data" in note for note in make_plan(make_job(data={**away, "split": "9,1,0"})).notes)
+    tested = make_plan(make_job(data={**away, "test": ["held/back"]})).notes
+    assert "test data (data.test) is not evaluated during training" in tested
