@@ -17,13 +17,15 @@ class TrainState:
     skipped_steps: int = 0
     """Steps whose update was left out because it was not finite."""
     consecutive_bad_steps: int = 0
-    """Such steps since the last good one."""
+    """Such steps since the last good one, in this incarnation: a resumed run has all its chances again."""
 
     def state_dict(self) -> dict[str, int]:
-        return asdict(self)
+        """What a checkpoint keeps."""
+        return {name: value for name, value in asdict(self).items() if name != "consecutive_bad_steps"}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in asdict(self):
+        """Raises KeyError when something is missing."""
+        for name in self.state_dict():
             setattr(self, name, int(state[name]))
 
 

@@ -21,6 +21,9 @@ def loss_function(loss_mask: torch.Tensor, per_token: bool, output: torch.Tensor
     losses, mask = output.float().view(-1), loss_mask.view(-1)
     total, count = (losses * mask).sum(), mask.sum()
     report = {"loss": torch.stack([total.detach(), count.detach()])}
+    # A loss can be infinite (the true token's logit overflowed) while its gradient is finite. Times 1, or times NaN:
+    # so every rank sees it in the gradient's norm and skips the step.
+    total = total * (1 + 0 * total.detach())
     if per_token:
         return total, count.to(torch.int), report
     return total / count.clamp(min=1), report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from orchestrator.runtime.step import loss_function
@@ -37,3 +38,14 @@ def test_the_report_keeps_no_graph_and_sums_in_fp32() -> None:
     assert loss.dtype == torch.float32
     assert loss.requires_grad
     assert not report["loss"].requires_grad
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_loss_that_is_not_finite_has_no_finite_gradient(bad: float, per_token: bool) -> None:
+    """Adding infinity alone leaves the derivative 1."""
+    output = LOSSES.clone().requires_grad_()
+    loss, *_ = loss_function(torch.ones(2, 3), per_token, output + torch.tensor([bad, 0.0, 0.0]))
+    loss.backward()
+    assert output.grad is not None
+    assert output.grad.isnan().all()
