@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.causes import Exit, cause_of
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import JobError, MissingDependency
-from orchestrator.launch.causes import cause_of
-from orchestrator.launch.exits import Exit, LogMarks
+from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, check_startable, last_launch, launch
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import RUNS_DIR_VARIABLE

@@ -6,9 +6,9 @@ import time
 
 import typer
 
+from orchestrator.causes import cause_of
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, label
-from orchestrator.launch.causes import cause_of
 from orchestrator.launch.goodput import Goodput, goodput_of
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.states import RunStatus, status_of

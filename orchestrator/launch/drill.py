@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.causes import Exit, cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.errors import JobError
-from orchestrator.launch.causes import cause_of
-from orchestrator.launch.exits import Exit
 from orchestrator.launch.local import launch
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.render import RUNTIME_MODULE

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from orchestrator.launch.causes import CAUSES, cause_of
+from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.rundir import RunDir
 
 _TAIL_BYTES = 256 << 10
-_RECORD = re.compile(r"rank-(\d+)\.json")
 _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)(?::.*)?")
 _OUT_OF_MEMORY = re.compile(
@@ -24,16 +21,6 @@ _OUT_OF_MEMORY = re.compile(
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic", re.MULTILINE)
 # torchrun's report of a failed rank: "  rank      : 1 (local_rank: 1)" and "  exitcode  : -9 (pid: 123)".
 _FAILED_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Exit:
-    """How a launch ended. `iteration`: the last step that some rank reported, None when none did."""
-
-    cause: str
-    message: str
-    iteration: int | None
-    code: int
 
 
 @dataclass(frozen=True)
@@ -65,20 +52,6 @@ def log_files(run: RunDir) -> list[Path]:
     return launcher + sorted(run.logs.glob("rank-*.log"))
 
 
-def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
-    """What each rank of a launch said about its end; ranks that could not are missing."""
-    records = {}
-    for path in sorted(run.exit_record(launch_id, 0).parent.glob("rank-*.json")):
-        match = _RECORD.fullmatch(path.name)
-        try:
-            record = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            continue
-        if match and isinstance(record, dict) and isinstance(record.get("cause"), str):
-            records[int(match.group(1))] = record
-    return records
-
-
 def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> Exit:
     """Why a launch ended whose torchrun returned `return_code` (negative: a signal)."""
     word = by_word_of_the_ranks(run, launch_id)
@@ -90,34 +63,19 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
     tails = {rank: marks.tail(run.rank_log(rank)) for rank in failed or {0: 0}}
     for text in (*tails.values(), launcher_tail):
         if _OUT_OF_MEMORY.search(text):
-            return _exit("out_of_memory", last_exception(text) or "", iteration)
+            return Exit.of("out_of_memory", last_exception(text) or "", iteration)
     killed = {rank: -code for rank, code in failed.items() if code < 0}
     if killed:
         first = min(killed)
-        return _exit("killed", _killed_message(first, killed[first]), iteration)
+        return Exit.of("killed", _killed_message(first, killed[first]), iteration)
     if return_code < 0:
-        return _exit("killed", f"torchrun was ended by {signal_name(-return_code)}", iteration)
+        return Exit.of("killed", f"torchrun was ended by {signal_name(-return_code)}", iteration)
     if word is not None and word.message:
-        return _exit("error", word.message, iteration)
+        return Exit.of("error", word.message, iteration)
     own = before_the_report(launcher_tail)
     found = (last_exception(text) for text in (*tails.values(), own))
     message = next(filter(None, found), None) or _last_line(own) or f"torchrun returned {return_code}"
-    return _exit("error", message, iteration)
-
-
-def by_word_of_the_ranks(run: RunDir, launch_id: str) -> Exit | None:
-    """Why a launch ended, by what the rank with the most telling cause said; None when no rank could say anything."""
-    records = exit_records(run, launch_id)
-    rank = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=None)
-    if rank is None:
-        return None
-    cause = records[rank]["cause"]
-    message = str(records[rank].get("message") or "")
-    return _exit(cause if cause in CAUSES else "error", message, _iteration(records))
-
-
-def _exit(cause: str, message: str, iteration: int | None) -> Exit:
-    return Exit(cause, message, iteration, cause_of(cause).exit_code)
+    return Exit.of("error", message, iteration)
 
 
 def failed_ranks(output: str) -> dict[int, int]:
@@ -155,11 +113,6 @@ def _settles(cause: str, return_code: int, failed: dict[int, int]) -> bool:
         # torchrun returns 1 when it was sent SIGTERM itself, although every rank has stopped cleanly.
         return return_code == 0 or (return_code == 1 and not failed)
     return cause not in ("error", "killed", "lost")
-
-
-def _iteration(records: dict[int, dict[str, Any]]) -> int | None:
-    said = [record["iteration"] for record in records.values() if isinstance(record.get("iteration"), int)]
-    return max(said, default=None)
 
 
 def _killed_message(rank: int, number: int) -> str:

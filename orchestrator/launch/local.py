@@ -20,8 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from orchestrator.causes import Exit
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.exits import Exit, LogMarks, classify
+from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import RUNTIME_MODULE, render
 from orchestrator.lease import held_message, read_holder

@@ -8,9 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
-from orchestrator.launch.causes import cause_of
-from orchestrator.launch.exits import Exit, by_word_of_the_ranks
 from orchestrator.launch.local import last_launch
 from orchestrator.lease import Holder, read_holder
 from orchestrator.process import Process

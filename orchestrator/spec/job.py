@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 from pydantic import ValidationInfo, model_validator
 
 from orchestrator.errors import SpecError
+from orchestrator.spec.canonical import config_hash
 from orchestrator.spec.rules import check
 from orchestrator.spec.sections import JobSections
 
@@ -21,8 +19,7 @@ class JobSpec(JobSections):
     @property
     def config_hash(self) -> str:
         """SHA-256 of the canonical JSON of the spec, hex. The same spec gives the same hash on every machine."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return config_hash(self.model_dump(mode="json"))
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> JobSpec:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.errors import UserError
 from orchestrator.lease import read_holder
-from orchestrator.rundir import RunDir, read_lines
+from orchestrator.rundir import RunDir
+from orchestrator.spec.canonical import config_hash
 
 State = Literal["running", "finished", "failed", "killed"]
 
@@ -131,7 +132,8 @@ def run_state(
                 cause = event.get("cause") or ("completed" if event.get("code") == 0 else "error")
                 ended = event.get("time")
     if cause is None and launch_id is not None:
-        cause = _recorded_cause(run.path / "exits" / str(launch_id))
+        word = by_word_of_the_ranks(run, str(launch_id))
+        cause = word.cause if word is not None else None
     cause = cause or ending.cause or "lost"
     return _STATES.get(cause, "failed"), cause, ended
 
@@ -160,7 +162,7 @@ def _tags(
     exit_tags: Mapping[str, str | None],
 ) -> dict[str, str]:
     own: dict[str, Any] = dict(exit_tags)
-    own["config_hash"] = _config_hash(spec)
+    own["config_hash"] = config_hash(spec)
     own["code_commit"] = next((event["commit"] for event in reversed(events) if event.get("commit")), _commit(run))
     own["host"] = next((event["host"] for event in reversed(events) if "host" in event), None)
     own["resumes"] = sum(event.get("event") == "resumed" for event in events)
@@ -196,18 +198,6 @@ def _checkpoints(run: RunDir, events: Sequence[Mapping[str, Any]]) -> list[dict[
                 "kept": (path / "commit.json").is_file(),
             }
     return [saved[iteration] for iteration in sorted(saved)]
-
-
-def _recorded_cause(folder: Path) -> str | None:
-    """Why the ranks ended, where one could say: the first that failed speaks for all, else the first."""
-    records = [record for path in sorted(folder.glob("rank-*.json")) for record in read_lines(path)]
-    causes = [str(record["cause"]) for record in records if record.get("cause")]
-    return next((cause for cause in causes if cause not in _STATES), causes[0] if causes else None)
-
-
-def _config_hash(spec: Mapping[str, Any]) -> str:
-    """As JobSpec.config_hash, of a spec as it was stored: an older one need not be valid today."""
-    return hashlib.sha256(json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _read_spec(path: Path) -> dict[str, Any]:

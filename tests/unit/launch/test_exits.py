@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.causes import CAUSES
-from orchestrator.launch.exits import LogMarks, by_word_of_the_ranks, classify, last_exception
+from orchestrator.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.launch.exits import LogMarks, classify, last_exception
 from orchestrator.rundir import RunDir
 
 TORCHRUN_REPORT = """\

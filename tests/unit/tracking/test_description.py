@@ -67,7 +67,13 @@ def test_a_run_runs_while_its_lease_is_held_and_its_holder_has_not_ended(run: Ru
 
 @pytest.mark.parametrize(
     ("causes", "expected"),
-    [(["completed", "completed"], "finished"), (["stopped", "stopped"], "killed"), (["stopped", "hang"], "failed")],
+    [
+        (["completed", "completed"], "finished"),
+        (["stopped", "stopped"], "killed"),
+        (["stopped", "hang"], "failed"),
+        (["killed", "error"], "killed"),
+        (["error", "lease_lost"], "killed"),
+    ],
 )
 def test_before_the_launcher_has_spoken_the_ranks_records_count(run: RunDir, causes: list[str], expected: str) -> None:
     for rank, cause in enumerate(causes):

@@ -1,8 +1,17 @@
-"""Why a run ended: one table of causes, each with a sentence, what to do, and the exit code of the command."""
+"""Why a run ended: one table of causes, each with a sentence, what to do, and the exit code of the command; and what
+the ranks said.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.rundir import RunDir
+
+_RECORD = re.compile(r"rank-(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -67,3 +76,48 @@ CAUSES = {
 def cause_of(name: str) -> Cause:
     """The table's row; an unknown cause, from another version, counts as an error."""
     return CAUSES.get(name, CAUSES["error"])
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a launch ended. `iteration`: the last step that some rank reported, None when none did."""
+
+    cause: str
+    message: str
+    iteration: int | None
+    code: int
+
+    @classmethod
+    def of(cls, cause: str, message: str, iteration: int | None) -> Exit:
+        """With the exit code of the cause."""
+        return cls(cause, message, iteration, cause_of(cause).exit_code)
+
+
+def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
+    """What each rank of a launch said about its end; ranks that could not are missing."""
+    records = {}
+    for path in sorted(run.exit_record(launch_id, 0).parent.glob("rank-*.json")):
+        match = _RECORD.fullmatch(path.name)
+        try:
+            record = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if match and isinstance(record, dict) and isinstance(record.get("cause"), str):
+            records[int(match.group(1))] = record
+    return records
+
+
+def by_word_of_the_ranks(run: RunDir, launch_id: str) -> Exit | None:
+    """Why a launch ended, by what the rank with the most telling cause said; None when no rank could say anything."""
+    records = exit_records(run, launch_id)
+    rank = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=None)
+    if rank is None:
+        return None
+    cause = records[rank]["cause"]
+    message = str(records[rank].get("message") or "")
+    return Exit.of(cause if cause in CAUSES else "error", message, _iteration(records))
+
+
+def _iteration(records: dict[int, dict[str, Any]]) -> int | None:
+    said = [record["iteration"] for record in records.values() if isinstance(record.get("iteration"), int)]
+    return max(said, default=None)
