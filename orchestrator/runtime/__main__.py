@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import logging
 import os
@@ -58,18 +59,15 @@ def run_rank(run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool) -> t
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
-    session = open_session(run, job, device, launch_id, from_scratch)
     callbacks = [MetricLogging(), Evaluation(), CheckpointSaving(), FinalEvaluation(), Tracking()]
-    try:
-        outcome = train(session, callbacks)
-    except Exception:
-        # An incarnation that was overtaken can fail in many ways, all for that one reason.
-        session.lease.check()
-        raise
-    finally:
-        session.watchdog.stop()
-        session.records.close()
-        session.lease.release()
+    with contextlib.ExitStack() as closing:
+        session = open_session(run, job, device, launch_id, from_scratch, closing)
+        try:
+            outcome = train(session, callbacks)
+        except Exception:
+            # An incarnation that was overtaken can fail in many ways, all for that one reason.
+            session.lease.check()
+            raise
     return outcome, session.state.iteration
 
 

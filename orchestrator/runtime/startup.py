@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from orchestrator.runtime.batches import RandomTokens
 from orchestrator.runtime.checkpointing import Checkpointer, layout
 from orchestrator.runtime.control import Control, StopRequest
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.environment import record_environment
 from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_record
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
@@ -35,20 +37,28 @@ from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
 
 
-def open_session(run: RunDir, job: JobSpec, device: Device, launch_id: str, from_scratch: bool) -> Session:
+def open_session(
+    run: RunDir, job: JobSpec, device: Device, launch_id: str, from_scratch: bool, closing: ExitStack
+) -> Session:
     """Join the job's processes, take the lease, build the network and restore the newest checkpoint.
 
-    Raises RunIsHeld, CheckpointError, DataError and UserError.
+    What has to be given up at the end, also when this fails half-way, is added to `closing`. Raises RunIsHeld,
+    CheckpointError, DataError and UserError.
     """
     megatron_compat.apply(device)
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
     ranks, groups = start_process_groups(job, device, timeout_seconds=2.0 * job.runtime.hang_timeout + 60)
     control = Control(groups.control)
     lease = _take_lease(run, ranks, control, launch_id)
+    closing.callback(lease.release)
     records = Records(run, lease)
+    closing.callback(records.close)
+    if ranks.is_first:
+        record_environment(run, lease)
     stop = StopRequest(run, watches_file=ranks.is_first)
     stop.catch_signals()
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
+    closing.callback(watchdog.stop)
     seed_everything(job.runtime.seed, ranks)
     layers = choose_layers(job.runtime.layers, device)
     words = vocabulary(job)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import json
 import os
-import platform
 import random
 import select
 import signal
@@ -14,9 +11,9 @@ import sys
 import threading
 import time
 
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir
 from orchestrator.tracking.cursor import read_cursor
-from orchestrator.tracking.description import ENVIRONMENT_FILE, read_target
+from orchestrator.tracking.description import read_target
 from orchestrator.tracking.failures import explain
 from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.sender import Sender
@@ -24,7 +21,6 @@ from orchestrator.tracking.sender import Sender
 POLL_SECONDS = 2.0
 LONGEST_WAIT_SECONDS = 60.0
 _LAST_ATTEMPTS = 3
-_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy", "tokenizers", "mlflow", "megatron-orchestrator")
 
 
 class Follower:
@@ -47,7 +43,6 @@ class Follower:
         if not read_target(self._run).enabled:
             return 0
         threading.Thread(target=self._watch, daemon=True).start()
-        self._record_environment()
         wait = POLL_SECONDS
         while not self._finish.is_set():
             wait = POLL_SECONDS if self._attempt() else min(2 * wait, LONGEST_WAIT_SECONDS)
@@ -99,23 +94,7 @@ class Follower:
             f"them, or `orchestrator sync {self._run.run_id}`"
         )
 
-    def _record_environment(self) -> None:
-        """Versions of what trains, for every later reading of the run; the newest start counts."""
-        installed = {package: _version(package) for package in _PACKAGES}
-        environment = {"python": platform.python_version(), "platform": platform.platform()} | installed
-        content = json.dumps({name: version for name, version in environment.items() if version}, indent=1) + "\n"
-        path = self._run.path / ENVIRONMENT_FILE
-        if not path.exists() or path.read_text() != content:
-            write_atomically(path, content)
-
     def _log(self, message: str) -> None:
         # A full disk must not end the follower: it sends again once there is room.
         with contextlib.suppress(OSError), open(self._run.logs / LOG_NAME, "a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -5,11 +5,11 @@ A program of its own: the shim changes torch for the whole process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import tempfile
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,9 @@ def exercise() -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
             run = make_run(Path(folder), job)
             for _ in range(2):
-                session = open_session(run, job, CPU, "probe", from_scratch=False)
-                try:
+                with contextlib.ExitStack() as closing:
+                    closing.callback(stop_process_groups)
+                    session = open_session(run, job, CPU, "probe", from_scratch=False, closing=closing)
                     session.begin_batches()
                     for _ in range(2):
                         _, loss = train_step(session)
@@ -83,10 +84,6 @@ def exercise() -> list[float]:
                     )
                     options: dict[str, Any] = {"temperature": 1.0, "top_k": 5, "seed": 1, "end": -1}
                     assert len(list(generator.generate([1, 2], max_new_tokens=3, **options))) == 3
-                finally:
-                    session.watchdog.stop()
-                    session.lease.release()
-                    stop_process_groups()
     return losses
 
 
@@ -125,7 +122,7 @@ def main() -> None:
     megatron_compat.apply(CPU)
     # Opening a session applies it again, and would put back what was taken away.
     megatron_compat.apply = lambda device: None
-    with redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr):
         print(json.dumps(patches_needed(before)), file=sys.__stdout__)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import platform
 from pathlib import Path
 
 import pytest
@@ -33,4 +36,8 @@ def test_what_is_kept(tmp_path: Path) -> None:
     run = must_train(make_run(tmp_path, job), job)
     assert [event["iteration"] for event in events(run, "checkpoint_saved")] == [3, 6, 9, 12, 15, 18, 20]
     assert [commit.iteration for commit in committed(run)] == [6, 12, 18, 20]
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["torch"] == importlib.metadata.version("torch")
+    assert environment["megatron-core"] == importlib.metadata.version("megatron-core")
+    assert environment["python"] == platform.python_version()
     assert "destroy_process_group" not in run.rank_log(0).read_text()

@@ -1,0 +1,41 @@
+"""What trains, for every later reading of the run: versions of Python, the platform and the packages that matter."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import platform
+
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.runtime.exits import is_full_disk
+from orchestrator.tracking.description import ENVIRONMENT_FILE
+
+_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy", "tokenizers", "mlflow", "megatron-orchestrator")
+
+logger = logging.getLogger(__name__)
+
+
+def record_environment(run: RunDir, lease: Lease) -> None:
+    """Write environment.json; the newest start counts. A full disk is only warned about. Raises LeaseLost."""
+    installed = {package: _version(package) for package in _PACKAGES}
+    environment = {"python": platform.python_version(), "platform": platform.platform()} | installed
+    content = json.dumps({name: version for name, version in environment.items() if version}, indent=1) + "\n"
+    path = run.path / ENVIRONMENT_FILE
+    if path.exists() and path.read_text() == content:
+        return
+    lease.check()
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        if not is_full_disk(error):
+            raise
+        logger.warning("%s could not be written: %s", path, error)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
