@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from megatron.core import dist_checkpointing
 
-from orchestrator.checkpoints import Commit, committed
+from orchestrator.checkpoints import Commit
 from orchestrator.errors import CheckpointError
 from orchestrator.inference.generation import Generator
 from orchestrator.planning.vocabulary import vocabulary
@@ -14,7 +17,7 @@ from orchestrator.runtime.control import Control
 from orchestrator.runtime.device import select_device
 from orchestrator.runtime.model import build_chunks, transformer_config
 from orchestrator.runtime.process_groups import seed_everything, start_process_groups
-from orchestrator.runtime.verification import newest_whole
+from orchestrator.runtime.verification import newest_whole, require_whole
 from orchestrator.spec.job import JobSpec
 
 _TIMEOUT_SECONDS = 600.0
@@ -23,7 +26,8 @@ _TIMEOUT_SECONDS = 600.0
 def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Generator, Commit]:
     """Join the processes of one replica at the job's TP and PP and load a checkpoint: the newest whole one by default.
 
-    Raises CheckpointError, on all ranks alike, when there is none.
+    Those that are passed over are named on standard error. Raises CheckpointError, on all ranks alike, when there is
+    none, or when the one of `iteration` is not whole.
     """
     job = _without_training(job)
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
@@ -31,12 +35,11 @@ def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Ge
     ranks, groups = start_process_groups(job, device, _TIMEOUT_SECONDS)
     control = Control(groups.control)
     if iteration is None:
-        commit = newest_whole(run, control, ranks)
+        commit = newest_whole(run, control, ranks, _warn)
     else:
-        commit = control.from_first(next((one for one in committed(run) if one.iteration == iteration), None))
+        commit = require_whole(run, iteration, control, ranks)
     if commit is None:
-        which = "" if iteration is None else f" of iteration {iteration}"
-        raise CheckpointError(f"run {run.run_id} has no whole checkpoint{which} to generate from")
+        raise CheckpointError(f"run {run.run_id} has no whole checkpoint to generate from")
     seed_everything(job.runtime.seed, ranks)
     words = vocabulary(job)
     config = transformer_config(job, device, "torch")
@@ -44,6 +47,10 @@ def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Ge
     loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(commit.path))
     module.load_state_dict(loaded["model"])
     return Generator(module.eval(), ranks, groups, device, words.size), commit
+
+
+def _warn(path: Path, message: str) -> None:
+    print(f"warning: skipped a checkpoint: {message}", file=sys.stderr, flush=True)
 
 
 def _without_training(job: JobSpec) -> JobSpec:

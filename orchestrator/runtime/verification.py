@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.checkpoints import Commit, latest_valid, verify
+from orchestrator.checkpoints import Commit, latest_valid, read_commit, verify
+from orchestrator.errors import CheckpointError
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.process_groups import Ranks
@@ -23,6 +24,19 @@ def newest_whole(
         while (path := control.from_first(None)) is not None:
             _check_part(path, control, ranks)
     found: Commit | None = control.from_first(commit)
+    return found
+
+
+def require_whole(run: RunDir, iteration: int, control: Control, ranks: Ranks) -> Commit:
+    """The checkpoint of an iteration, on every rank; collective.
+
+    Raises CheckpointError, on all ranks, with what is wrong with it.
+    """
+    path = run.checkpoint(iteration)
+    findings = _check_part(path, control, ranks)
+    found: Commit | list[str] = control.from_first(findings or read_commit(path))
+    if not isinstance(found, Commit):
+        raise CheckpointError("; ".join(found))
     return found
 
 

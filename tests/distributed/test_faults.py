@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import signal
@@ -78,6 +79,7 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     assert "warning: skipped a checkpoint: " in said.out
     assert before.items() - {(str(run.events_file), before[str(run.events_file)])} <= snapshot(run).items()
     assert events(run, "exited")[-1]["cause"] == "checkpoint"
+    assert sorted(path.name for path in run.lease.glob("*.released")) == [f"00000{n}.released" for n in (1, 2, 3)]
 
 
 def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
@@ -200,6 +202,33 @@ def test_no_update_is_finite(ranks: Ranks, tmp_path: Path) -> None:
     assert counts == sorted(counts)
     assert counts[-1] == 4
     assert skipped[-1]["iteration"] == max(losses(run)) < 20
+
+
+INFINITE_LOSS_AT_STEP_7 = """
+import torch
+from orchestrator.runtime import loop, step
+real_step, real_loss = loop.train_step, step.loss_function
+bad = False
+def train_step(session):
+    global bad
+    bad = session.state.iteration == 6
+    return real_step(session)
+def loss_function(mask, per_token, output):
+    return real_loss(mask, per_token, output + float("inf") if bad else output)
+loop.train_step, step.loss_function = train_step, loss_function
+"""
+
+
+def test_one_bad_step(ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
+    """It is skipped, though its gradient would be finite, and counted; the training goes on, also after a resume."""
+    job = tiny_job("recovering", parallelism=TWO, checkpoint={"save_interval": 7}, runtime={"max_bad_steps": 2})
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(INFINITE_LOSS_AT_STEP_7))
+    assert [event["iteration"] for event in events(run, "step_skipped")] == [7]
+    measured = losses(run)
+    assert [iteration for iteration, loss in measured.items() if not math.isfinite(loss)] == [7]
+    assert list(measured) == list(range(1, 21))
+    assert list(values(run, "train/skipped_steps").values()) == [0] * 6 + [1] * 14
+    assert measured[20] < 5.6, "no weight was touched by it"
 
 
 SLEEP_AT_STEP_5 = """

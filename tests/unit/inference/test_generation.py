@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,22 @@ def test_more_than_the_learned_positions_is_refused(run: RunDir) -> None:
     assert finished.returncode == 2
     assert "at most 27 new tokens" in json.loads(finished.stdout)["message"]
     assert "Traceback" not in finished.stderr
+
+
+def test_a_damaged_checkpoint_is_named_and_not_used(run: RunDir, tmp_path: Path) -> None:
+    damaged = RunDir(shutil.copytree(run.path, tmp_path / "writer" / "run"))
+    shutil.copytree(damaged.checkpoint(10), damaged.checkpoint(20))
+    marker = damaged.checkpoint(20) / "commit.json"
+    marker.write_text(marker.read_text().replace('"iteration": 10', '"iteration": 20'))
+    file = sorted(damaged.checkpoint(20).glob("*.distcp"))[0]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+    finished = orchestrator(damaged, "--prompt", "a", "--max-new-tokens", "1", "--json")
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["iteration"] == 10
+    assert f"warning: skipped a checkpoint: {file} is damaged" in finished.stderr
+    finished = orchestrator(damaged, "--prompt", "a", "--max-new-tokens", "1", "--json", "--iteration", "20")
+    assert finished.returncode == 1
+    assert f"{file} is damaged: its CRC-32 is" in json.loads(finished.stdout)["message"]
