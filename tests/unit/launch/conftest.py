@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import time
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import running
+from orchestrator.cli.main import main
+from orchestrator.launch.local import launch
 from orchestrator.launch.processes import end_processes
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
@@ -119,3 +123,27 @@ def step_of() -> Callable[[RunDir], int]:
         return records[-1]["iteration"] if records else 0
 
     return step
+
+
+@pytest.fixture
+def orchestrator(
+    runs_dir: Path, fake_runtime: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """orchestrator(*arguments) -> (exit code, standard output, standard error)."""
+    monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(runs_dir))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(running, "launch", functools.partial(launch, module=fake_runtime))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def job_file(make_job: Callable[..., JobSpec], tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(make_job().model_dump_json(exclude_unset=True))
+    return path

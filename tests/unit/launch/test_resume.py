@@ -1,0 +1,156 @@
+"""`orchestrator resume`, as a person types it; the training program is the fake one."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.runs import all_runs
+from orchestrator.launch.states import status_of
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+MakeJob = Callable[..., JobSpec]
+Orchestrator = Callable[..., tuple[int, str, str]]
+
+
+def failing_run(orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run that failed at step 12, after a checkpoint at step 10."""
+    monkeypatch.setenv("FAKE_END", "raise@12")
+    assert orchestrator("run", job_file)[0] == 1
+    monkeypatch.delenv("FAKE_END")
+    return all_runs(runs_dir)[0]
+
+
+def test_held_run_is_refused(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+    assert orchestrator("run", job_file)[0] == 0
+    run = all_runs(runs_dir)[0]
+    lease = Lease.acquire(run, launch_id="x")
+    code, _, err = orchestrator("resume", "tiny", "--set", "schedule.train_iters=25", "--allow-changes")
+    assert code == 2
+    assert f"error: run {run.run_id} is held by pid {os.getpid()} on {os.uname().nodename} since" in err
+    assert len(run.resolved_generations()) == 1
+    lease.release()
+
+
+def test_resume_continues(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    code, out, _ = orchestrator("resume", "tiny")
+    assert code == 0
+    assert out.startswith(f"resuming run tiny/{run.run_id} in {run.path} (failed: the training program failed")
+    assert "resumed from the checkpoint of iteration 10" in out
+    assert status_of(run).state == "completed"
+    assert "has completed already" in orchestrator("resume", "tiny")[1]
+
+
+def test_resume_with_changes_shows_them_by_class(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+
+    code, out, err = orchestrator("resume", "tiny", "--set", "model.num_layers=4")
+    assert code == 2
+    assert "forbidden: this run cannot go on with it\n  model.num_layers: 2 -> 4" in out
+    assert "this run cannot be continued with that spec" in err
+
+    code, out, err = orchestrator("resume", "tiny", "--set", "optimizer.lr=2e-3", "--set", "checkpoint.keep_last=9")
+    assert code == 2
+    assert "changes the trajectory" in out
+    assert "  optimizer.lr: 0.001 -> 0.002" in out
+    assert out.index("optimizer.lr") < out.index("safe\n  checkpoint.keep_last: 3 -> 9")
+    assert "add --allow-changes" in err
+    assert len(run.resolved_generations()) == 1
+
+    code, _, _ = orchestrator("resume", "tiny", "--set", "optimizer.lr=2e-3", "--allow-changes")
+    assert code == 0
+    assert json.loads((run.path / "resolved.2.json").read_text())["optimizer"]["lr"] == 2e-3
+    assert json.loads((run.path / "resolved.json").read_text())["optimizer"]["lr"] == 1e-3
+    assert "optimizer.lr=2e-3" in (run.path / "job.2.yaml").read_text()
+
+
+def test_resume_under_another_name_is_another_job(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    code, _, err = orchestrator("resume", "tiny", "--set", "name=other", "--allow-changes")
+    assert code == 2
+    assert "name: another name is another job, whose runs have a folder of their own" in err
+    assert len(run.resolved_generations()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["launch.template={folder}/broken.j2"], "broken.j2:1: the launch template is wrong"),
+        (["data.random_tokens=false", "data.blend=[nowhere]"], "not on this machine: nowhere.bin and .idx"),
+    ],
+)
+def test_resume_that_cannot_start_leaves_the_spec_as_it_was(
+    changes: list[str],
+    said: str,
+    orchestrator: Orchestrator,
+    job_file: Path,
+    tmp_path: Path,
+    make_job: MakeJob,
+    make_run: Callable[[JobSpec], RunDir],
+) -> None:
+    (tmp_path / "broken.j2").write_text("{% if %}")
+    run = make_run(make_job(model__vocab_size=257))
+    words = [f"--set={change.format(folder=tmp_path)}" for change in changes]
+    code, out, err = orchestrator("resume", run.path, *words, "--allow-changes")
+    assert code == 2
+    assert said in err
+    assert "resuming" not in out
+    assert len(run.resolved_generations()) == 1
+
+
+def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
+    orchestrator: Orchestrator,
+    make_job: MakeJob,
+    make_run: Callable[[JobSpec], RunDir],
+    start_launcher: Callable[..., subprocess.Popen[str]],
+    until: Callable[..., None],
+    step_of: Callable[[RunDir], int],
+) -> None:
+    run = make_run(make_job(schedule__train_iters=60, launch__env={"FAKE_STEP_SECONDS": "0.5"}))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 2)
+    launcher.kill()
+    launcher.wait()
+    words = ("--set=launch.env.FAKE_STEP_SECONDS=0.01", "--set=schedule.train_iters=10", "--allow-changes")
+    code, out, err = orchestrator("resume", run.path, *words)
+    assert (code, err) == (0, "")
+    assert "the processes of the last start are still saving and stopping: waiting for them" in out
+    assert len(run.resolved_generations()) == 2
+
+
+def test_resume_with_a_changed_file(
+    orchestrator: Orchestrator,
+    job_file: Path,
+    runs_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_job: MakeJob,
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    changed = job_file.with_name("changed.yaml")
+    changed.write_text(make_job(checkpoint__keep_last=7).model_dump_json(exclude_unset=True))
+    assert orchestrator("resume", run.run_id, changed)[0] == 0
+    assert (run.path / "job.2.yaml").read_text() == changed.read_text()
+
+
+def test_resume_that_would_lose_everything_fails(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "raise@3")
+    orchestrator("run", job_file)
+    monkeypatch.delenv("FAKE_END")
+    code, _, err = orchestrator("resume", "tiny")
+    assert code == 1
+    assert "a checkpoint could not be written or read: no checkpoint can be read" in err
+    assert orchestrator("resume", "tiny", "--from-scratch")[0] == 0
