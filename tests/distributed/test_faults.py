@@ -284,6 +284,28 @@ def test_hung_rank(orchestrator: CommandLine, inject: Inject) -> None:
     assert not holder.live
 
 
+SLOW_LAST_WRITE = """
+import time
+from orchestrator.runtime.checkpointing import Checkpointer
+real = Checkpointer._start_writing
+def start_writing(self, saving):
+    if RANK == 1:
+        call = saving.request.async_fn
+        saving.request = saving.request._replace(async_fn=lambda *a, **k: (time.sleep(12), call(*a, **k)))
+    real(self, saving)
+Checkpointer._start_writing = start_writing
+"""
+
+
+def test_a_slow_save_is_no_hang(ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
+    """Neither for the rank that writes nor for the one that waits for it."""
+    job = tiny_job("slow", parallelism=TWO, runtime={"hang_timeout": HANG_TIMEOUT})
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(SLOW_LAST_WRITE))
+    [saved] = events(run, "checkpoint_saved")
+    assert saved["iteration"] == 20
+    assert saved["seconds"] > 12 > HANG_TIMEOUT
+
+
 def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks) -> None:
     """A second start of a live run is refused by the command line, and by the training program itself."""
     job = tiny_job("held", **LONG, parallelism=TWO)
