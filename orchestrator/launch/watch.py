@@ -242,6 +242,10 @@ class TerminalWatcher(Follower):
 
 
 def watcher_for(run: RunDir, total: int, out: TextIO) -> Watcher:
-    """The display that suits where the output goes."""
+    """The display that suits where the output goes.
+
+    rich takes a pipe for a terminal under FORCE_COLOR, and ends the process when it breaks: a pipe gets lines.
+    """
     console = Console(file=out)
-    return TerminalWatcher(run, total, console) if console.is_terminal else LineWatcher(run, total, out)
+    is_terminal = console.is_terminal and out.isatty()
+    return TerminalWatcher(run, total, console) if is_terminal else LineWatcher(run, total, out)

@@ -15,7 +15,7 @@ from orchestrator.cli import generate, running
 from orchestrator.launch.processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.states import status_of
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]
@@ -69,6 +69,18 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
 
     code, out, _ = orchestrator("cancel", "tiny")
     assert (code, out) == (0, f"run tiny/{run.run_id} does not run: completed\n")
+
+
+def test_validation_is_shown(
+    orchestrator: Orchestrator, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir]
+) -> None:
+    run = make_run(make_job())
+    record = {"time": 1.0, "iteration": 10, "samples": 20, "tokens": 160}
+    for values in ({"train/loss": 2.75}, {"validation/loss": 3.25, "validation/wiki/loss": 3.5}):
+        append_line(run.metrics_file, {**record, "values": values})
+    header, row = (line.split() for line in orchestrator("list")[1].splitlines())
+    assert (row[header.index("LOSS")], row[header.index("VALIDATION")]) == ("2.7500", "3.2500")
+    assert "validation loss  3.25\n" in orchestrator("status", run.path)[1]
 
 
 def test_reader_that_leaves_does_not_end_the_training(

@@ -1,6 +1,8 @@
 """What a person sees while a run goes on."""
 
 import io
+import os
+import pty
 import time
 from collections.abc import Callable
 from typing import Any
@@ -127,8 +129,18 @@ def test_terminal_is_left_alone_until_the_training_is_watched(run: RunDir) -> No
     assert out.getvalue().rindex(SHOWN_CURSOR) > out.getvalue().rindex(HIDDEN_CURSOR)
 
 
-def test_output_that_is_no_terminal_gets_lines(run: RunDir) -> None:
+def test_output_that_is_no_terminal_gets_lines(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(watcher_for(run, 20, io.StringIO()), LineWatcher)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(watcher_for(run, 20, io.StringIO()), LineWatcher)
+
+
+def test_terminal_gets_a_live_line(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    controller, terminal = pty.openpty()
+    with open(terminal, "w") as out:
+        assert isinstance(watcher_for(run, 20, out), TerminalWatcher)
+    os.close(controller)
 
 
 @pytest.mark.parametrize(
