@@ -33,7 +33,8 @@ def main() -> int:
     try:
         _generate(RunDir(arguments.run_dir.resolve()), arguments)
     except OrchestratorError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # In one write: every rank says it, and print would write the end of the line by itself.
+        sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     return 0
 
