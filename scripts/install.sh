@@ -25,15 +25,14 @@ fi
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 
 # torch comes first: the default build for Linux brings several GB of CUDA libraries, which a machine without a GPU
-# has no use for. TORCH_INDEX names a package index that has the CPU build, where pip's own configuration has none.
+# has no use for.
 if ! "${pip[@]}" show --quiet torch 2>/dev/null; then
     version=$(sed -n 's/^torch==//p' constraints.txt)
     if nvidia-smi -L >/dev/null 2>&1; then
         "${pip[@]}" install --quiet "torch==$version" -c constraints.txt
-    elif ! "${pip[@]}" install --quiet "torch==$version+cpu" -c constraints.txt \
-        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"}; then
+    elif ! "${pip[@]}" install --quiet "torch==$version+cpu" -c constraints.txt; then
         echo "No CPU build of torch could be had (pip says why above): taking the default one, which may be large."
-        echo "TORCH_INDEX=URL names an index that has one, for example pytorch.org's for the CPU."
+        echo "pip looks further where its own setting PIP_EXTRA_INDEX_URL says, for example in PyTorch's index for the CPU."
         "${pip[@]}" install --quiet "torch==$version" -c constraints.txt
     fi
 fi
