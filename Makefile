@@ -2,6 +2,7 @@
 #
 # VENV=DIR   where the environment goes (.venv)
 # PYTHON=X   the Python to make it with (3.11 or 3.12; found by itself)
+# WORKERS=N  tests run side by side (2: the tests of whole runs start up to four processes themselves)
 # PY=X       use this Python's environment as it is and install nothing, for example on a GPU host without network
 
 SHELL := bash
@@ -10,6 +11,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
+WORKERS ?= 2
 ifeq ($(origin PY),undefined)
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
@@ -39,7 +41,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 .PHONY: test
 test: $(INSTALLED) ## the whole test suite
-	$(PY) -m pytest --ignore=tests/benchmarks --durations=10
+	$(PY) -m pytest --ignore=tests/benchmarks --numprocesses=$(WORKERS) --dist=worksteal --durations=10
 
 # Subsets of `make test`, by marker. pytest exits with 5 when it finds nothing to run.
 .PHONY: test-slurm test-browser test-gpu

@@ -263,7 +263,7 @@ def test_everything_killed_is_lost_and_resumes(
         os.kill(pid, signal.SIGKILL)
     launcher.kill()
     launcher.wait()
-    assert status_of(run).state == "lost"
+    until(lambda: status_of(run).state == "lost")  # the ranks are nobody's children here: they end when they end
     with open(run.events_file, "ab") as file:
         file.write(b'{"time": 1, "event": "chec')  # a line torn by the crash
     assert launch(run, job, module=fake_runtime).cause == "completed"
