@@ -18,6 +18,7 @@ from orchestrator.spec.words import dotted, shorten, show
 from orchestrator.spec.written import BROKEN, MAX_DEPTH, Written, parse_yaml, read_text
 
 MAX_EXTENDS = 16
+_NOT_OF_THE_JOB = ("extends", "base", "sweep")
 
 
 @dataclass
@@ -30,6 +31,8 @@ class Composition:
     """Places below which more would have been written, had a source been readable."""
     texts: list[tuple[str, str]] = field(default_factory=list)
     """(source, text) of everything that a person wrote, in the order of merging."""
+    sweep: Written | None = None
+    """What a file says of a sweep, which is no part of a job."""
 
     def add(self, written: Written | None) -> None:
         """Merge a source over what there is."""
@@ -94,11 +97,18 @@ def _add_text(composition: Composition, text: str, path: Path, chain: list[Path]
     root = parsed.root
     if root is not None:
         root = _top_level(composition, root, text)
-    if root is not None and isinstance(root.content, dict) and "extends" in root.content:
+    if root is not None and isinstance(root.content, dict) and not root.content.keys().isdisjoint(_NOT_OF_THE_JOB):
         content = dict(root.content)
-        extends = content.pop("extends")
+        extends, base, sweep = (content.pop(key, None) for key in _NOT_OF_THE_JOB)
+        if base is not None:  # a file that holds nothing but a sweep, and names its job
+            sweep = Written({**content, "sweep": sweep} if sweep is not None else content, base.location)
+            content = {}
         root = Written(content, root.location)
-        _extend(composition, extends, path, chain)
+        for other in (extends, base):
+            if other is not None:
+                _extend(composition, other, path, chain)
+        if sweep is not None:
+            composition.sweep = merge(composition.sweep, sweep) if composition.sweep is not None else sweep
     composition.texts.append((str(path), text))
     composition.add(root)
 

@@ -1,15 +1,34 @@
-"""Where a job runs."""
+"""Where a job runs, and what happens when it ends before it is done."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Positive, ReferringText, Text, VariableName
+from orchestrator.spec.values import Duration, Positive, ReferringText, Size, Text, VariableName
+
+FailureCause = Literal[
+    "time_limit",
+    "preempted",
+    "node_fail",
+    "out_of_memory",
+    "host_out_of_memory",
+    "nan",
+    "hang",
+    "nccl_error",
+    "killed",
+    "lost",
+    "checkpoint",
+    "disk_full",
+    "bug",
+]
+Action = Literal["requeue", "requeue_elsewhere", "stop"]
 
 
 class LaunchSpec(Section):
-    """Where the job runs. On the CPU a 'GPU' is a process."""
+    """Where the job runs, and what happens when it ends before it is done. On the CPU a 'GPU' is a process."""
 
     nodes: Positive = 1
     """Machines."""
@@ -22,4 +41,35 @@ class LaunchSpec(Section):
     python: Text | None = None
     """Python of the training processes; the one that runs the command by default."""
     template: Text | None = None
-    """A launch template of your own instead of the shipped one."""
+    """A template of your own for the torchrun script, instead of the shipped one."""
+    slurm_template: Text | None = None
+    """A template of your own for the batch script; the profile's by default. It may extend the shipped one."""
+    cluster: Text | None = None
+    """Name of a cluster profile, for `submit`."""
+    partition: Text | None = None
+    """Partition, instead of the profile's."""
+    account: Text | None = None
+    """Account that is charged, instead of the profile's."""
+    qos: Text | None = None
+    """Quality of service, instead of the profile's."""
+    time: Duration | None = None
+    """How long one start may take before the cluster ends it; the profile's by default. A run that is not done by then
+    saves, goes back into the queue and goes on."""
+    memory_per_node: Text | None = None
+    """Memory to ask for, per node, as sbatch's --mem takes it: 500G; the profile's by default."""
+    stop_margin: Duration = 120
+    """How long before its time limit a run is asked to save and stop."""
+    max_requeues: Size = 100
+    """How often a run may go back into the queue by itself before it stays where it is."""
+    requeue_delay: Duration = 30
+    """How long a failed run waits before it may start again; twice as long after each further failure without a new
+    checkpoint, up to sixteen times. Five failures in a row without one end it. A time limit or a preemption is no
+    failure and waits for nothing."""
+    on_failure: dict[FailureCause, Action] = Field(default_factory=dict)
+    """What to do after an end of this kind: go back into the queue (`requeue`), the same but not to the node at fault
+    (`requeue_elsewhere`), or `stop`. What is not named has a default: `orchestrator schema` shows it."""
+    snapshot: bool = False
+    """Run from a copy of the code, made when the job is submitted."""
+    health_check: bool | None = None
+    """Check GPUs, disks, clocks and the network between all nodes before the first step; by default where there are
+    several nodes."""

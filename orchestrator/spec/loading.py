@@ -49,7 +49,16 @@ def load_text(text: str, source: str = "job.yaml", overrides: Sequence[str] = ()
 def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
     for override in overrides:
         apply_override(composition, override)
+    if composition.sweep is not None:
+        hint = "`orchestrator sweep run` runs them all, and with --dry-run shows them"
+        message = "this file describes several jobs, and this command takes one"
+        composition.problems.append(Problem(message, ("sweep",), hint, composition.sweep.location))
     apply_preset(composition)
+    return load_composition(composition)
+
+
+def load_composition(composition: Composition) -> LoadedJob:
+    """The job of files that were read and merged already, overrides and preset included. Raises SpecError."""
     places = Places(composition.root, [source for source, _ in composition.texts])
     plain = to_plain(composition.root, JOB)
     job = None

@@ -1,0 +1,281 @@
+"""The parts of a sweep as lists of points: each point gives values to some fields."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import Problem
+from orchestrator.spec.checking import to_plain
+from orchestrator.spec.partial import Examination, PartialSection
+from orchestrator.spec.rules.base import Unavailable
+from orchestrator.spec.shape import JOB, sections
+from orchestrator.spec.sweep import DistributionSpec, SweepSpec
+from orchestrator.spec.words import show
+from orchestrator.spec.written import Written
+from orchestrator.sweeps.names import hint, resolve
+
+MAX_POINTS = 100_000
+"""Combinations before filters: more is a slip, and would take minutes to look through."""
+
+_FIXED = {
+    "launch.runs_dir": "the runs of a sweep are in one folder",
+    "launch.cluster": "a sweep runs on one cluster",
+    "extends": "every cell goes over the same files",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value of one field. `value`: as the schema reads it."""
+
+    path: str
+    written: Written
+    value: Any
+
+
+Point = dict[str, Setting]
+"""Settings by path."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The parts of a sweep, to be combined each with each, and what is wrong with them."""
+
+    parts: list[list[Point]]
+    problems: list[Problem]
+
+    @property
+    def size(self) -> int:
+        """Combinations."""
+        return math.prod(len(part) for part in self.parts)
+
+    def points(self) -> Iterator[Point]:
+        """Every combination; the last part varies fastest."""
+        for combination in itertools.product(*self.parts):
+            point: Point = {}
+            for settings in combination:
+                point |= settings
+            yield point
+
+
+def read_axes(written: dict[str, Written], spec: SweepSpec) -> Axes:
+    """The axes of a `sweep:` section whose structure is right."""
+    reader = _Reader([])
+    parts: list[list[Point]] = []
+    for name, values in _entries(written.get("grid")):
+        parts.append([{setting.path: setting} for setting in reader.settings(name, values)])
+    parts += reader.side_by_side(written.get("zip"))
+    if points := _items(written.get("list")):
+        parts.append([reader.point(item) for item in points])
+    if spec.random is not None:
+        parts.append(reader.draws(written["random"], spec))
+    if not parts:
+        place = next(iter(written.values())).location if written else None
+        message = "says nothing to vary"
+        way_out = "write grid, zip, list or random: for example grid: {optimizer.lr: [1e-4, 3e-4]}"
+        reader.problems.append(Problem(message, ("sweep",), way_out, place))
+    axes = Axes(parts, reader.problems)
+    reader.problems.extend(_overlaps(parts))
+    if not reader.problems and axes.size > MAX_POINTS:
+        counts = " · ".join(str(len(part)) for part in parts)
+        message = f"makes {counts} = {axes.size:,} combinations; a sweep has at most {MAX_POINTS:,}"
+        reader.problems.append(Problem(message, ("sweep",), "use random, or fewer values"))
+    return axes
+
+
+def _entries(section: Written | None) -> Iterable[tuple[str, Written]]:
+    return section.content.items() if section is not None and isinstance(section.content, dict) else ()
+
+
+def _items(values: Written | None) -> list[Written]:
+    return values.content if values is not None and isinstance(values.content, list) else []
+
+
+def _overlaps(parts: list[list[Point]]) -> Iterator[Problem]:
+    """Two parts, or two keys of one, that give a value to the same field, or to one inside the other."""
+    seen: dict[str, tuple[int, Setting]] = {}
+    for number, part in enumerate(parts):
+        for path, setting in {path: setting for point in part for path, setting in point.items()}.items():
+            for other, (where, first) in seen.items():
+                inside = path.startswith(f"{other}.") or other.startswith(f"{path}.")
+                if where != number and (inside or path == other):
+                    message = "is varied twice" if path == other else f"is varied inside {other}, which is varied too"
+                    yield Problem(message, (path,), f"first at {first.written.location}", setting.written.location)
+            seen.setdefault(path, (number, setting))
+
+
+@dataclass
+class _Reader:
+    problems: list[Problem]
+
+    def settings(self, name: str, values: Written) -> list[Setting]:
+        """One field with a list of values."""
+        path = self.path(name, values)
+        if path is None:
+            return []
+        if not _items(values):
+            self.problems.append(Problem("expects a list of values", (name,), location=values.location))
+        return [setting for item in _items(values) if (setting := self.setting(path, item)) is not None]
+
+    def point(self, item: Written) -> Point:
+        """One mapping of fields to values."""
+        point: Point = {}
+        for name, value in _entries(item):
+            path = self.path(name, value)
+            setting = self.setting(path, value) if path is not None else None
+            if setting is not None:
+                if any(_inside(setting.path, other) for other in point):
+                    message = "is given twice in one cell"
+                    self.problems.append(Problem(message, (setting.path,), location=value.location))
+                point[setting.path] = setting
+        return point
+
+    def side_by_side(self, section: Written | None) -> list[list[Point]]:
+        columns = [(name, values) for name, values in _entries(section)]
+        if not columns:
+            return []
+        lengths = {name: len(_items(values)) for name, values in columns}
+        if len(set(lengths.values())) > 1:
+            said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            message = f"values taken side by side must be equally many: {said}"
+            self.problems.append(Problem(message, ("sweep.zip",), location=columns[0][1].location))
+            return []
+        rows = zip(*(self.settings(name, values) for name, values in columns), strict=False)
+        return [[{setting.path: setting for setting in row} for row in rows]]
+
+    def draws(self, section: Written, spec: SweepSpec) -> list[Point]:
+        assert spec.random is not None
+        assert isinstance(section.content, dict)
+        columns: list[list[Setting]] = []
+        for name, written in _entries(section.content["fields"]):
+            path = self.path(name, written)
+            distribution = spec.random.fields.get(name)
+            if distribution is None:
+                self.problems.append(Problem("expects a distribution", (name,), location=written.location))
+            if path is None or distribution is None:
+                continue
+            choices = _items(written.content.get("choice")) if isinstance(written.content, dict) else []
+            column = []
+            for number in range(spec.random.count):
+                source = random.Random(f"{spec.random.seed}/{path}/{number}")
+                drawn = source.choice(choices) if choices else _number(source, distribution, written)
+                column.append(drawn)
+            columns.append(self.column(path, column))
+        return [{setting.path: setting for setting in row} for row in zip(*columns, strict=False)]
+
+    def column(self, path: str, values: list[Written]) -> list[Setting]:
+        """Drawn values; what is wrong with them is said once."""
+        known: dict[int, Setting | None] = {}
+        column = []
+        for value in values:
+            if id(value) not in known:
+                known[id(value)] = self.setting(path, value)
+            setting = known[id(value)]
+            if setting is None:
+                return []
+            column.append(setting)
+        return column
+
+    def path(self, name: str, written: Written) -> str | None:
+        path = resolve(name)
+        if path is None:
+            self.problems.append(Problem("there is no such field in a job spec", (name,), hint(name), written.location))
+        elif path in _FIXED:
+            self.problems.append(Problem("cannot be varied", (name,), _FIXED[path], written.location))
+            return None
+        return path
+
+    def setting(self, path: str, written: Written) -> Setting | None:
+        """The value for the field, checked by the schema on its own."""
+        plain = to_plain(nested({path: written}), JOB)
+        place, data = _section_of(path), plain.data
+        for part in place:
+            data = data.get(part, {})
+        examination = Examination(plain.unavailable, [(), *plain.incomplete])
+        view = examination.examine(sections()[place], data, place)
+        found = [*plain.problems, *examination.problems]
+        if found:
+            self.problems.extend(
+                Problem(problem.message, problem.paths, problem.hint, written.location) for problem in found
+            )
+            return None
+        key = ".".join(path.split(".")[len(place) :])
+        return Setting(path, written, value_at(view, key) if written.content is not None else default_of(path))
+
+
+def _section_of(path: str) -> tuple[str, ...]:
+    """The innermost section that a field is in."""
+    place = tuple(path.split("."))[:-1]
+    while place not in sections():
+        place = place[:-1]
+    return place
+
+
+def _inside(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def _number(source: random.Random, distribution: DistributionSpec, written: Written) -> Written:
+    if distribution.integers is not None:
+        whole = source.randint(*distribution.integers)
+        return Written(whole, written.location, str(whole))
+    if distribution.loguniform is not None:
+        low, high = distribution.loguniform
+        number = math.exp(source.uniform(math.log(low), math.log(high)))
+    else:
+        assert distribution.uniform is not None
+        low, high = distribution.uniform
+        number = source.uniform(low, high)
+    number = min(max(float(f"{number:.4g}"), low), high)  # four digits say enough, and can be read
+    return Written(number, written.location, repr(number))
+
+
+def nested(values: dict[str, Written]) -> Written:
+    """Values by dotted path as one tree."""
+    root: dict[str, Written] = {}
+    place = next(iter(values.values())).location
+    for path, written in values.items():
+        *parents, key = path.split(".")
+        folder = root
+        for parent in parents:
+            inner = folder.setdefault(parent, Written({}, written.location)).content
+            assert isinstance(inner, dict)
+            folder = inner
+        folder[key] = written
+    return Written(root, place)
+
+
+def value_at(view: PartialSection | Any, path: str) -> Any:
+    """The value of a field of a job or of the known part of one. Raises Unavailable where it is not known."""
+    value = view
+    for part in path.split("."):
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            if part not in value:
+                raise Unavailable(path)
+            value = value[part]
+        else:
+            value = getattr(value, part)
+    return value
+
+
+def default_of(path: str) -> Any:
+    """The schema's default; None for what has none."""
+    *parents, key = path.split(".")
+    section = sections().get(tuple(parents))
+    info = section.model_fields.get(key) if section is not None else None
+    return info.get_default(call_default_factory=True) if info is not None and not info.is_required() else None
+
+
+def describe(setting: Setting) -> str:
+    """The value in the name of a cell."""
+    content = setting.written.content
+    if isinstance(content, dict | list):
+        return "…"
+    return setting.written.text or (content if isinstance(content, str) else show(content))

@@ -1,0 +1,127 @@
+"""From a sweep file to its cells, with every problem at its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.spec.base import Section
+from orchestrator.spec.checking import to_plain
+from orchestrator.spec.composing import Composition, apply_override, compose_files
+from orchestrator.spec.partial import Examination
+from orchestrator.spec.places import Places
+from orchestrator.spec.shape import Shape
+from orchestrator.spec.sweep import SweepSpec
+from orchestrator.spec.words import shorten
+from orchestrator.spec.written import Written
+from orchestrator.sweeps.axes import Axes, read_axes
+from orchestrator.sweeps.cells import DERIVED, Cells, Check, PlacedCondition, expand, known_part
+from orchestrator.sweeps.conditions import ConditionError, read_condition
+from orchestrator.sweeps.names import hint, resolve
+
+
+@dataclass(frozen=True)
+class LoadedSweep:
+    """A sweep and its cells. `text`: the files as written, one after the other."""
+
+    name: str
+    spec: SweepSpec
+    cells: Cells
+    text: str
+
+
+def load_sweep(paths: Sequence[Path], overrides: Sequence[str] = (), check: Check = lambda job: ()) -> LoadedSweep:
+    """The sweep that is written in a file: a job with a `sweep:` section, or a sweep over a `base`.
+
+    `check` says what else keeps a cell from running. Raises SpecError with every problem of the files, and when no
+    cell is left that can run.
+    """
+    if not paths:
+        raise UserError("no sweep was given: name a YAML file with a `sweep:` section")
+    composition = compose_files(paths)
+    for override in overrides:
+        apply_override(composition, override)
+    sweep = composition.sweep
+    if sweep is None:
+        raise SpecError([_no_sweep(composition), *composition.problems])
+    written = Written({**_entries(composition.root), "sweep": sweep}, composition.root.location)
+    places = Places(written, [source for source, _ in composition.texts])
+    spec, problems = _spec(sweep)
+    problems = [*composition.problems, *problems]
+    base = replace(composition, sweep=None)
+    if spec is not None:
+        axes = read_axes(_entries(sweep), spec)
+        conditions, wrong = _conditions(sweep, spec)
+        problems += [*axes.problems, *wrong, *_problems_of_the_base(base, axes)]
+    if problems or spec is None:
+        raise SpecError(places.ordered([places.placed(problem) for problem in problems]))
+    cells = expand(base, axes.points(), conditions, check)
+    text = "\n".join(f"# {source}\n{text}" for source, text in composition.texts)
+    return LoadedSweep(spec.name or _job_name(base, cells), spec, cells, text)
+
+
+class _SweepFile(Section):
+    sweep: SweepSpec
+
+
+def _spec(sweep: Written) -> tuple[SweepSpec | None, list[Problem]]:
+    """The section as the schema reads it, or what is wrong with it."""
+    plain = to_plain(Written({"sweep": sweep}, sweep.location), Shape("section", _SweepFile))
+    examination = Examination(plain.unavailable, plain.incomplete)
+    examination.examine(_SweepFile, plain.data)
+    problems = [*plain.problems, *examination.problems]
+    return (None, problems) if problems else (_SweepFile.model_validate(plain.data).sweep, [])
+
+
+def _conditions(sweep: Written, spec: SweepSpec) -> tuple[list[PlacedCondition], list[Problem]]:
+    texts = [spec.when] if isinstance(spec.when, str) else spec.when or []
+    written = _entries(sweep).get("when")
+    places = written.content if written is not None and isinstance(written.content, list) else [written]
+    conditions, problems = [], []
+    for text, place in zip(texts, places, strict=True):
+        assert place is not None
+        try:
+            condition = read_condition(text)
+        except ConditionError as error:
+            problems.append(Problem(f"{shorten(text)}: {error}", ("sweep.when",), location=place.location))
+            continue
+        paths = {name: name if name in DERIVED else resolve(name) for name in condition.names}
+        for name, path in paths.items():
+            if path is None:
+                message = f"{shorten(text)}: there is no field {shorten(name)}"
+                problems.append(Problem(message, ("sweep.when",), hint(name), place.location))
+        known = {name: path for name, path in paths.items() if path is not None}
+        conditions.append(PlacedCondition(condition, known, place.location))
+    return conditions, problems
+
+
+def _problems_of_the_base(base: Composition, axes: Axes) -> list[Problem]:
+    """What is wrong with the base whatever the cells say."""
+    varied = {path for part in axes.parts for point in part for path in point}
+    return [
+        problem
+        for problem in known_part(base)[1]
+        if not problem.paths or not any(_related(problem.paths[0], path) for path in varied)
+    ]
+
+
+def _related(one: str, other: str) -> bool:
+    return f"{one}.".startswith((f"{other}.", f"{other}[")) or other.startswith(f"{one}.")
+
+
+def _no_sweep(composition: Composition) -> Problem:
+    hint = "write a `sweep:` section, or run the one job with `orchestrator run`"
+    return Problem("says nothing of a sweep", ("sweep",), hint, Location(composition.root.location.source))
+
+
+def _job_name(base: Composition, cells: Cells) -> str:
+    written = _entries(base.root).get("name")
+    if written is not None and isinstance(name := written.text or written.content, str):
+        return name
+    return cells.cells[0].job.name if cells.cells else "sweep"
+
+
+def _entries(written: Written) -> dict[str, Written]:
+    return written.content if isinstance(written.content, dict) else {}

@@ -1,0 +1,73 @@
+"""What fields are called in a sweep: in full, by their last word where that says it all, or in short."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from orchestrator.spec.shape import leaf_paths, sections, shape_at
+from orchestrator.spec.suggestions import closest, suggest
+
+SHORT = {
+    "tp": "parallelism.tensor_model_parallel_size",
+    "pp": "parallelism.pipeline_model_parallel_size",
+    "vp": "parallelism.virtual_pipeline_model_parallel_size",
+    "sp": "parallelism.sequence_parallel",
+    "cp": "parallelism.context_parallel_size",
+    "ep": "parallelism.expert_model_parallel_size",
+    "dp": "parallelism.data_parallel_size",
+    "mbs": "batch.micro_batch_size",
+    "gbs": "batch.global_batch_size",
+    "iters": "schedule.train_iters",
+    "layers": "model.num_layers",
+    "hidden": "model.hidden_size",
+    "heads": "model.num_attention_heads",
+    "seq": "model.seq_length",
+}
+
+_SHORTER = {path: short for short, path in SHORT.items() if short not in ("iters", "layers", "hidden", "heads", "seq")}
+
+
+def resolve(name: str) -> str | None:
+    """The dotted path of the field that a name means; None when it means none, or several."""
+    if name in SHORT:
+        return SHORT[name]
+    if shape_at(tuple(name.split("."))) is not None:
+        return name
+    paths = _by_last_word().get(name, [])
+    return paths[0] if len(paths) == 1 else None
+
+
+def hint(name: str) -> str | None:
+    """What may have been meant by a name that means no field, or several."""
+    paths = _by_last_word().get(name, [])
+    if len(paths) > 1:
+        return f"{name} could be {' or '.join(paths)}"
+    *place, key = name.split(".")
+    legal = [path.rpartition(".")[2] for path in _all_paths() if path.split(".")[:-1] == place]
+    said, _ = suggest(key, tuple(place), [*legal, *(SHORT if not place else ())])
+    if said is None and place:
+        near = closest(".".join(place), {path.rpartition(".")[0] for path in _all_paths()} - {""})
+        said = f"did you mean {' or '.join(f'{section}.{key}' for section in near)}?" if near else None
+    return said
+
+
+@cache
+def short_name(path: str) -> str:
+    """What a field is called in the name of a cell: the shortest that means this field."""
+    if path in _SHORTER:
+        return _SHORTER[path]
+    last = path.rpartition(".")[2]
+    return last if resolve(last) == path else path
+
+
+@cache
+def _by_last_word() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in _all_paths():
+        found.setdefault(path.rpartition(".")[2], []).append(path)
+    return found
+
+
+@cache
+def _all_paths() -> tuple[str, ...]:
+    return (*leaf_paths(), *(".".join(path) for path in sections() if path))
