@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import Location, Problem
+from orchestrator.spec.base import Section
+from orchestrator.spec.document import JOB_SPEC, Document
 from orchestrator.spec.shape import Shape, fields_of, sections
 from orchestrator.spec.suggestions import suggest
 from orchestrator.spec.words import dotted
@@ -21,6 +23,7 @@ MAX_SUGGESTIONS = 100
 class Plain:
     """A tree of written values as plain data."""
 
+    document: Document[Any] = JOB_SPEC
     data: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     unavailable: set[str] = field(default_factory=set)
@@ -31,15 +34,16 @@ class Plain:
     """Dotted paths that an unknown key may have meant."""
 
 
-def to_plain(root: Written, shape: Shape) -> Plain:
-    """The plain data of the whole job."""
-    plain = Plain()
+def to_plain(root: Written, shape: Shape, document: Document[Any] = JOB_SPEC) -> Plain:
+    """The plain data of all that is written; messages speak of it as of that kind of document."""
+    plain = Plain(document)
     data = _convert(root, shape, (), plain)
     if isinstance(data, dict):
         plain.data = data
+    section: type[Section] = document.root
     for path in plain.meant:
         parts = tuple(path.split("."))
-        if parts in sections():
+        if parts in sections(section):
             plain.incomplete.append(parts)
         elif not _is_written(plain.data, parts):
             plain.unavailable.add(path)
@@ -98,9 +102,9 @@ def _has_value(value: Written, path: Path, plain: Plain) -> bool:
 def _unknown(key: str, place: Location, legal: list[str], path: Path, plain: Plain) -> None:
     hint = None
     if len(plain.problems) < MAX_SUGGESTIONS:
-        hint, meant = suggest(key, tuple(str(part) for part in path), legal)
+        hint, meant = suggest(key, tuple(str(part) for part in path), legal, plain.document)
         plain.meant.update(meant)
         if hint is None and legal:
             hint = f"keys here: {', '.join(legal)}"
-    where = dotted(path) or "a job spec"
+    where = dotted(path) or f"a {plain.document.noun}"
     plain.problems.append(Problem(f"there is no such key in {where}", (dotted((*path, key)),), hint, place))

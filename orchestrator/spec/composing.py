@@ -9,16 +9,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import Location, Problem
+from orchestrator.spec.document import JOB_SPEC, Document
 from orchestrator.spec.presets import preset_names, preset_text
-from orchestrator.spec.shape import shape_at
+from orchestrator.spec.shape import Shape, shape_at
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.words import dotted, shorten, show
 from orchestrator.spec.written import BROKEN, MAX_DEPTH, Written, parse_yaml, read_text
 
 MAX_EXTENDS = 16
-_NOT_OF_THE_JOB = ("extends", "base", "sweep")
+_SET_APART = ("extends", "base", "sweep")
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Composition:
     """What was written, merged, and what was wrong on the way."""
 
     root: Written
+    document: Document[Any] = JOB_SPEC
     problems: list[Problem] = field(default_factory=list)
     incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
     """Places below which more would have been written, had a source been readable."""
@@ -42,22 +45,22 @@ class Composition:
             self.root = merge(self.root, written)
 
     def refuse(self, problem: Problem) -> None:
-        """Note a problem that leaves the job incomplete."""
+        """Note a problem that leaves the document incomplete."""
         self.problems.append(problem)
         self.incomplete.append(())
 
 
-def compose_files(paths: Sequence[Path]) -> Composition:
+def compose_files(paths: Sequence[Path], document: Document[Any] = JOB_SPEC) -> Composition:
     """Files in order, each over what it extends."""
-    composition = Composition(Written({}, Location(str(paths[0]) if paths else "job")))
+    composition = Composition(Written({}, Location(str(paths[0]) if paths else "job")), document)
     for path in paths:
         _add_file(composition, Path(path), [], None)
     return composition
 
 
-def compose_text(text: str, source: str) -> Composition:
+def compose_text(text: str, source: str, document: Document[Any] = JOB_SPEC) -> Composition:
     """One text that is not in a file; what it extends is found from the working directory."""
-    composition = Composition(Written({}, Location(source)))
+    composition = Composition(Written({}, Location(source)), document)
     _add_text(composition, text, Path(source), [])
     return composition
 
@@ -81,7 +84,7 @@ def _add_file(composition: Composition, path: Path, chain: list[Path], place: Lo
     if len(chain) > MAX_EXTENDS:
         composition.refuse(Problem(f"a chain of more than {MAX_EXTENDS} files", ("extends",), location=place))
         return
-    text = read_text(path)
+    text = read_text(path, composition.document.noun)
     if isinstance(text, Problem):
         if place is not None:
             text = Problem(f"{path}: {text.message}", ("extends",), text.hint, place)
@@ -91,22 +94,21 @@ def _add_file(composition: Composition, path: Path, chain: list[Path], place: Lo
 
 
 def _add_text(composition: Composition, text: str, path: Path, chain: list[Path]) -> None:
-    parsed = parse_yaml(text, str(path))
+    parsed = parse_yaml(text, str(path), composition.document.noun)
     composition.problems.extend(parsed.problems)
     composition.incomplete.extend(parsed.incomplete)
-    root = parsed.root
+    root, apart = parsed.root, composition.document.set_apart
     if root is not None:
         root = _top_level(composition, root, text)
-    if root is not None and isinstance(root.content, dict) and not root.content.keys().isdisjoint(_NOT_OF_THE_JOB):
+    if root is not None and isinstance(root.content, dict) and not root.content.keys().isdisjoint(apart):
         content = dict(root.content)
-        extends, base, sweep = (content.pop(key, None) for key in _NOT_OF_THE_JOB)
-        if base is not None:  # a file that holds nothing but a sweep, and names its job
-            sweep = Written({**content, "sweep": sweep} if sweep is not None else content, base.location)
-            content = {}
+        extends, base, sweep = (content.pop(key, None) if key in apart else None for key in _SET_APART)
+        if base is not None and sweep is None:  # a file that holds nothing but a sweep, and names its job
+            sweep, content = Written(content, base.location), {}
         root = Written(content, root.location)
-        for other in (extends, base):
+        for key, other in (("extends", extends), ("base", base)):
             if other is not None:
-                _extend(composition, other, path, chain)
+                _extend(composition, key, other, path, chain)
         if sweep is not None:
             composition.sweep = merge(composition.sweep, sweep) if composition.sweep is not None else sweep
     composition.texts.append((str(path), text))
@@ -118,24 +120,24 @@ def _top_level(composition: Composition, root: Written, text: str) -> Written | 
         return root
     if root.content is BROKEN:
         return None
-    place = root.location
+    place, document = root.location, composition.document
     if root.content is None:
         message = "holds nothing but comments" if text.strip() else "is empty"
-        hint = "`orchestrator init` writes a job spec"
+        hint = f"`{document.written_by}` writes a {document.noun}"
         composition.problems.append(Problem(message, hint=hint, location=Location(place.source)))
         return None
     kind = "a list" if isinstance(root.content, list) else f"the text {show(root.content)}"
-    message = f"a job spec is a mapping with keys such as `name:` and `model:`, not {kind}"
+    message = f"a {document.noun} is a mapping with keys such as {document.such_as}, not {kind}"
     composition.problems.append(Problem(message, location=place))
     return None
 
 
-def _extend(composition: Composition, extends: Written, path: Path, chain: list[Path]) -> None:
+def _extend(composition: Composition, key: str, extends: Written, path: Path, chain: list[Path]) -> None:
     value = extends.text if extends.text is not None else extends.content
     if extends.content is None or extends.content is BROKEN:
         return
     if not isinstance(value, str) or not value or "\0" in value:
-        composition.refuse(Problem("expects the path of one file", ("extends",), location=extends.location))
+        composition.refuse(Problem("expects the path of one file", (key,), location=extends.location))
         return
     _add_file(composition, path.parent / value, [*chain, path], extends.location)
 
@@ -156,7 +158,7 @@ def apply_override(composition: Composition, override: str) -> None:
     if path == ("extends",):
         composition.problems.append(Problem("can only be written in a file", ("extends",), location=place))
         return
-    value, problems = _override_value(path, text.strip(), place)
+    value, problems = _override_value(path, text.strip(), place, composition.document.shape)
     composition.problems.extend(problems)
     composition.texts.append((place.source, ""))
     for part in reversed(path):
@@ -164,8 +166,8 @@ def apply_override(composition: Composition, override: str) -> None:
     composition.add(value)
 
 
-def _override_value(path: tuple[str, ...], text: str, place: Location) -> tuple[Written, list[Problem]]:
-    shape = shape_at(path)
+def _override_value(path: tuple[str, ...], text: str, place: Location, root: Shape) -> tuple[Written, list[Problem]]:
+    shape = shape_at(path, root)
     if shape is not None and shape.kind == "text" and text and text[0] not in "\"'" and text not in ("null", "~"):
         return Written(text, place, text), []
     parsed = parse_yaml(text, place.source)

@@ -6,18 +6,29 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from pydantic import ValidationError
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.spec.checking import Plain, to_plain
 from orchestrator.spec.composing import Composition, apply_override, apply_preset, compose_files, compose_text
+from orchestrator.spec.document import JOB_SPEC, Document, Root
 from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
-from orchestrator.spec.rules import check
 from orchestrator.spec.shape import JOB, Shape, fields_of
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[Root]):
+    """What a document of any kind says, and where it came from."""
+
+    value: Root
+    places: Places
+    """The location of each key."""
+    text: str
+    """What was written."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +70,44 @@ def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
 
 def load_composition(composition: Composition) -> LoadedJob:
     """The job of files that were read and merged already, overrides and preset included. Raises SpecError."""
+    loaded = _finish(composition, JOB_SPEC)
+    return LoadedJob(loaded.value, loaded.places, loaded.text)
+
+
+def load_document(path: Path, document: Document[Root]) -> Loaded[Root]:
+    """What is written in a YAML file of any kind. Raises SpecError with every problem, in the order of their places."""
+    return _finish(compose_files([path], document), document)
+
+
+def load_document_text(text: str, source: str, document: Document[Root]) -> Loaded[Root]:
+    """The same for YAML text that is not in a file; `source` is what messages call it."""
+    return _finish(compose_text(text, source, document), document)
+
+
+def _finish(composition: Composition, document: Document[Root]) -> Loaded[Root]:
     places = Places(composition.root, [source for source, _ in composition.texts])
-    plain = to_plain(composition.root, JOB)
-    job = None
+    plain = to_plain(composition.root, document.shape, document)
+    value = None
     if not composition.problems and not plain.problems:
-        job = _build(plain.data)
-    if job is None:
-        raise SpecError(places.ordered(_all_problems(composition, plain, places)))
-    return LoadedJob(job, places, _text(composition.texts))
+        value = _build(document, plain.data)
+    if value is None:
+        raise SpecError(places.ordered(_all_problems(composition, plain, places, document)))
+    return Loaded(value, places, _text(composition.texts))
 
 
-def _build(data: dict[str, Any]) -> JobSpec | None:
-    """The job, if there is nothing wrong with it."""
+def _build(document: Document[Root], data: dict[str, Any]) -> Root | None:
+    """What the document says, if there is nothing wrong with it."""
     try:
-        return JobSpec.model_validate(data)
+        return document.root.model_validate(data)
     except (ValidationError, SpecError):
         return None
 
 
-def _all_problems(composition: Composition, plain: Plain, places: Places) -> list[Problem]:
-    examination = Examination(plain.unavailable, composition.incomplete + plain.incomplete)
-    view: Any = examination.examine(JobSpec, plain.data)
-    found = [*plain.problems, *examination.problems, *check(view)]
+def _all_problems(composition: Composition, plain: Plain, places: Places, document: Document[Root]) -> list[Problem]:
+    incomplete = composition.incomplete + plain.incomplete
+    examination = Examination(plain.unavailable, incomplete, root=document.shape)
+    view = examination.examine(document.root, plain.data)
+    found = [*plain.problems, *examination.problems, *document.check(view)]
     return [*composition.problems, *(places.placed(problem) for problem in found)]
 
 

@@ -32,17 +32,17 @@ _KINDS = {
 }
 
 
-def problems_of(errors: list[ErrorDetails], prefix: Place = ()) -> list[Problem]:
+def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JOB) -> list[Problem]:
     """One problem for each place that pydantic refused; the alternatives of a union become one."""
     grouped: dict[Place, list[ErrorDetails]] = {}
     for error in errors:
-        grouped.setdefault(_place((*prefix, *error["loc"])), []).append(error)
+        grouped.setdefault(_place((*prefix, *error["loc"]), root), []).append(error)
     return [_problem(place, group) for place, group in grouped.items()]
 
 
-def _place(location: Place) -> Place:
+def _place(location: Place, root: Shape) -> Place:
     """The part of pydantic's location that a person wrote: behind a scalar it names the alternatives of a union."""
-    shape: Shape | None = JOB
+    shape: Shape | None = root
     for length, part in enumerate(location):
         if shape is None or shape.kind in ("scalar", "text"):
             return location[:length]
@@ -57,7 +57,7 @@ def _problem(place: Place, errors: list[ErrorDetails]) -> Problem:
     if isinstance(value, str) and "${env:" in value and error["type"] != "value_error":
         message = "${env:NAME} is resolved on the node, so it can only stand where text is expected"
         return Problem(message, paths)
-    if "[key]" in error["loc"]:
+    if "[key]" in error["loc"] and error["type"] == "string_pattern_mismatch":
         return Problem("a variable's name has letters, digits and _ only, and does not start with a digit", paths)
     kinds = [_KINDS[error["type"]] for error in errors if error["type"] in _KINDS]
     if kinds:

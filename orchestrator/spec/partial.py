@@ -12,7 +12,7 @@ from orchestrator.errors import Problem
 from orchestrator.spec.base import Section
 from orchestrator.spec.messages import problems_of
 from orchestrator.spec.rules.base import Unavailable
-from orchestrator.spec.shape import fields_of
+from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.words import dotted
 
 
@@ -43,6 +43,8 @@ class Examination:
     incomplete: list[tuple[str | int, ...]]
     """Places below which an absent key may stand in a source that could not be read."""
     problems: list[Problem] = field(default_factory=list)
+    root: Shape = JOB
+    """Of the whole document, for the places of problems."""
 
     def examine(self, section: type[Section], data: dict[str, Any], path: tuple[str, ...] = ()) -> PartialSection:
         """The known part of a section; what is wrong with the rest is added to `problems`."""
@@ -68,11 +70,22 @@ class Examination:
             return _adapter(section, name).validate_python(value)
         except ValidationError as error:
             errors = error.errors(include_url=False)
-        self.problems.extend(problems_of(errors, place))
+        self.problems.extend(problems_of(errors, place, self.root))
         if shape.kind == "mapping" and isinstance(value, dict):
+            if shape.items is not None and shape.items.section is not None:
+                return self._entries(shape.items.section, value, place)
             wrong = {found["loc"][0] for found in errors}
             return {key: entry for key, entry in value.items() if key not in wrong}
         raise Unavailable(name)
+
+    def _entries(self, section: type[Section], entries: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
+        """The known parts of sections under free keys, whose problems have been told."""
+        silent = Examination(self.unavailable, self.incomplete, root=self.root)
+        return {
+            key: silent.examine(section, entry, (*place, key))
+            for key, entry in entries.items()
+            if isinstance(entry, dict)
+        }
 
     def _absent(self, section: type[Section], name: str, place: tuple[str, ...], inner: type[Section] | None) -> Any:
         info = section.model_fields[name]

@@ -33,21 +33,21 @@ def fields_of(section: type[Section]) -> dict[str, Shape]:
     return {name: _shape(info.annotation) for name, info in section.model_fields.items()}
 
 
-def shape_at(path: tuple[str, ...]) -> Shape | None:
+def shape_at(path: tuple[str | int, ...], root: Shape = JOB) -> Shape | None:
     """The shape of a place; None where nothing is legal."""
-    shape: Shape | None = JOB
+    shape: Shape | None = root
     for key in path:
         if shape is None:
             return None
-        shape = fields_of(shape.section).get(key) if shape.section else shape.items
+        shape = fields_of(shape.section).get(str(key)) if shape.section else shape.items
     return shape
 
 
 @cache
-def sections() -> dict[tuple[str, ...], type[Section]]:
+def sections(root: type[Section] = JobSpec) -> dict[tuple[str, ...], type[Section]]:
     """Every section that has a path of its own (not those in lists), outermost first."""
     found: dict[tuple[str, ...], type[Section]] = {}
-    waiting: list[tuple[tuple[str, ...], type[Section]]] = [((), JobSpec)]
+    waiting: list[tuple[tuple[str, ...], type[Section]]] = [((), root)]
     while waiting:
         path, section = waiting.pop(0)
         found[path] = section
@@ -57,9 +57,9 @@ def sections() -> dict[tuple[str, ...], type[Section]]:
     return found
 
 
-def leaf_paths() -> Iterator[str]:
+def leaf_paths(root: type[Section] = JobSpec) -> Iterator[str]:
     """The dotted path of every field of the schema that is not a section."""
-    for path, section in sections().items():
+    for path, section in sections(root).items():
         for name, shape in fields_of(section).items():
             if shape.kind != "section":
                 yield ".".join((*path, name))

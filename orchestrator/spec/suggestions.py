@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
-from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.base import Section
+from orchestrator.spec.document import JOB_SPEC, Document
 from orchestrator.spec.shape import leaf_paths, sections
 
 
@@ -48,20 +50,23 @@ def _plain(word: str) -> str:
     return word.lstrip("-").replace("-", "_").lower()
 
 
-def suggest(key: str, place: tuple[str, ...], legal: Iterable[str]) -> tuple[str | None, list[str]]:
+def suggest(
+    key: str, place: tuple[str, ...], legal: Iterable[str], document: Document[Any] = JOB_SPEC
+) -> tuple[str | None, list[str]]:
     """For an unknown key at a place: (what to say, the dotted paths of fields that may have been meant)."""
     prefix = ".".join(place)
     plain = _plain(key)
     if key == "extends":
         return "`extends` stands at the top level of a file", []
-    foreign = FOREIGN_NAMES.get(plain)
+    foreign = document.foreign_names.get(plain)
     if foreign is not None:
         names = foreign.split(" | ")
         return _say(*names), [re.split("[: ]", name)[0] for name in names]
     near = closest(key, legal)
     if near and _plain(near[0]) == plain:
         return _say_here(near, prefix)
-    elsewhere = _elsewhere()
+    root: type[Section] = document.root
+    elsewhere = _elsewhere(root)
     if plain in elsewhere:
         return _say(*elsewhere[plain]), elsewhere[plain]
     if near:
@@ -80,12 +85,12 @@ def _say(*names: str) -> str:
 
 
 @cache
-def _elsewhere() -> dict[str, list[str]]:
+def _elsewhere(root: type[Section]) -> dict[str, list[str]]:
     """Every key of the schema and the dotted paths where it is legal."""
     found: dict[str, list[str]] = {}
-    for path in leaf_paths():
+    for path in leaf_paths(root):
         found.setdefault(path.rpartition(".")[2], []).append(path)
-    for path_parts in sections():
+    for path_parts in sections(root):
         if path_parts:
             found.setdefault(path_parts[-1], []).append(".".join(path_parts))
     return found

@@ -58,8 +58,8 @@ class Written:
         return Written(self.content, location, self.text, self.size)
 
 
-def read_text(path: Path) -> str | Problem:
-    """The text of a spec file, or what is wrong with the file."""
+def read_text(path: Path, noun: str = "job spec") -> str | Problem:
+    """The text of a file that is to hold a `noun`, or what is wrong with the file."""
     location = Location(str(path))
     try:
         with open(path, "rb") as file:
@@ -67,14 +67,14 @@ def read_text(path: Path) -> str | Problem:
     except FileNotFoundError:
         return Problem("there is no such file", location=location)
     except IsADirectoryError:
-        return Problem("is a folder; a job spec is a YAML file", location=location)
+        return Problem(f"is a folder; a {noun} is a YAML file", location=location)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return Problem(f"cannot be read: {reason or error}", location=location)
     if len(data) > MAX_BYTES:
-        return Problem(f"is larger than {MAX_BYTES // 1000} kB, which no job spec is", location=location)
+        return Problem(f"is larger than {MAX_BYTES // 1000} kB, which no {noun} is", location=location)
     if b"\0" in data:
-        return Problem("is a binary file; a job spec is YAML text", location=location)
+        return Problem(f"is a binary file; a {noun} is YAML text", location=location)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -96,11 +96,11 @@ class Parsed:
     """Places of mappings with a key that cannot be read."""
 
 
-def parse_yaml(text: str, source: str) -> Parsed:
+def parse_yaml(text: str, source: str, noun: str = "job spec") -> Parsed:
     """The value of one YAML document, and what is wrong with it."""
     if not text.isascii() and _SURROGATE.search(text):
         return Parsed(None, [Problem("is not UTF-8 text", location=Location(source))])
-    reader = _Reader(text, source)
+    reader = _Reader(text, source, noun)
     try:
         return Parsed(reader.document(), reader.problems, reader.incomplete)
     except _StopReading as stop:
@@ -133,6 +133,7 @@ class _StopReading(Exception):  # noqa: N818 - it ends the reading and never lea
 class _Reader:
     text: str
     source: str
+    noun: str
     problems: list[Problem] = field(default_factory=list)
     incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
 
@@ -165,7 +166,7 @@ class _Reader:
         self._next()  # the end of the document
         event = self._next()
         if not isinstance(event, yaml.StreamEndEvent):
-            self._problem("a second YAML document starts here; a job spec is one", (), event)
+            self._problem(f"a second YAML document starts here; a {self.noun} is one", (), event)
         return root
 
     def _problem(self, message: str, path: tuple[str | int, ...], event: Any, hint: str | None = None) -> None:

@@ -1,0 +1,55 @@
+"""The kinds of files that people write, and how messages speak of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from orchestrator.errors import Problem
+from orchestrator.spec.base import Section
+from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules import check
+from orchestrator.spec.shape import Shape
+
+Root = TypeVar("Root", bound=Section)
+
+
+def _no_rules(view: Any) -> list[Problem]:
+    return []
+
+
+@dataclass(frozen=True)
+class Document(Generic[Root]):
+    """A kind of file: the section that is its root, and the words for it."""
+
+    root: type[Root]
+    noun: str
+    """What it is called, without an article: `job spec`."""
+    such_as: str
+    """Some of its keys, for somebody who wrote something else altogether."""
+    written_by: str
+    """The command that writes one."""
+    foreign_names: Mapping[str, str] = field(default_factory=dict)
+    """What other tools call its fields; see foreign_names.py."""
+    set_apart: tuple[str, ...] = ("extends",)
+    """Keys at the top that are no fields of the root."""
+    check: Callable[[Any], list[Problem]] = _no_rules
+    """What is wrong between the fields of one, or of the part that is known (see partial.py)."""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the whole file."""
+        return Shape("section", self.root)
+
+
+JOB_SPEC = Document(
+    JobSpec,
+    noun="job spec",
+    such_as="`name:` and `model:`",
+    written_by="orchestrator init",
+    foreign_names=FOREIGN_NAMES,
+    set_apart=("extends", "base", "sweep"),
+    check=check,
+)
