@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Name, Positive, Seed, Text
@@ -51,7 +51,12 @@ class RandomSpec(Section):
     """Field → distribution."""
 
 
-Conditions = Text | Annotated[list[Text], Field(min_length=1)]
+Conditions = Annotated[
+    list[Text],
+    Field(min_length=1),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
 Points = list[Annotated[dict[Text, Any], Field(min_length=1)]]
 
 

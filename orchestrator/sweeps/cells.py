@@ -172,7 +172,13 @@ class _Expansion:
         over = nested({path: setting.written for path, setting in point.items()})
         note = "".join(f"# --set {path}={value}\n" for path, value in values.items())
         texts = [*base.texts, (f"cell {name}", note)]
-        composition = Composition(merge(base.root, over), list(base.problems), base.incomplete, texts)
+        composition = replace(
+            base,
+            root=merge(base.root, over),
+            problems=list(base.problems),
+            incomplete=list(base.incomplete),
+            texts=texts,
+        )
         apply_preset(composition)
         return load_composition(composition)
 
@@ -187,7 +193,7 @@ class _Expansion:
 
 def known_part(base: Composition) -> tuple[PartialSection, list[Problem]]:
     """What the base says by itself, defaults included, and what is wrong with it."""
-    composition = Composition(base.root, [], base.incomplete)
+    composition = replace(base, problems=[], incomplete=list(base.incomplete))
     apply_preset(composition)
     plain = to_plain(composition.root, JOB)
     examination = Examination(plain.unavailable, [*composition.incomplete, *plain.incomplete])

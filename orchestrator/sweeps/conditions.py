@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.spec.words import show, shorten
+from orchestrator.spec.words import shorten, show
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 40
@@ -183,7 +183,7 @@ def _number(node: ast.expr, lookup: Lookup) -> int | float:
     return _small(value)
 
 
-def _small(number: Any) -> Any:
+def _small(number: int | float) -> int | float:
     if isinstance(number, int) and number.bit_length() > _MAX_BITS:
         raise ConditionError("holds or makes a number that is too large")
     return number
@@ -193,10 +193,11 @@ def _arithmetic(node: ast.BinOp, lookup: Lookup) -> int | float:
     left, right = _number(node.left, lookup), _number(node.right, lookup)
     if isinstance(node.op, ast.Pow) and isinstance(left, int) and abs(right) * left.bit_length() > _MAX_BITS:
         raise ConditionError("holds or makes a number that is too large")
-    result = _ARITHMETIC[type(node.op)](left, right)
+    result: Any = _ARITHMETIC[type(node.op)](left, right)
     if isinstance(result, complex):
         raise ConditionError(f"{_part(node)} is not a real number")
-    return float(result) if isinstance(result, float) else int(_small(result))
+    assert isinstance(result, int | float)
+    return _small(result)
 
 
 def _compare(node: ast.Compare, lookup: Lookup) -> bool:

@@ -10,9 +10,9 @@ from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.spec.base import Section
 from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import Composition, apply_override, compose_files
+from orchestrator.spec.document import Document
 from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
-from orchestrator.spec.shape import Shape
 from orchestrator.spec.sweep import SweepSpec
 from orchestrator.spec.words import shorten
 from orchestrator.spec.written import Written
@@ -66,22 +66,40 @@ class _SweepFile(Section):
     sweep: SweepSpec
 
 
+_SWEEP = Document(_SweepFile, "sweep", "`base:` and `grid:`", "orchestrator init")
+
+
 def _spec(sweep: Written) -> tuple[SweepSpec | None, list[Problem]]:
     """The section as the schema reads it, or what is wrong with it."""
-    plain = to_plain(Written({"sweep": sweep}, sweep.location), Shape("section", _SweepFile))
-    examination = Examination(plain.unavailable, plain.incomplete)
+    tree = Written({"sweep": sweep}, sweep.location)
+    plain = to_plain(tree, _SWEEP.shape, _SWEEP)
+    examination = Examination(plain.unavailable, plain.incomplete, root=_SWEEP.shape)
     examination.examine(_SweepFile, plain.data)
-    problems = [*plain.problems, *examination.problems]
+    problems = [*plain.problems, *(_located(problem, tree) for problem in examination.problems)]
     return (None, problems) if problems else (_SweepFile.model_validate(plain.data).sweep, [])
 
 
+def _located(problem: Problem, tree: Written) -> Problem:
+    """The problem with its place. Keys of a sweep hold dots themselves: of those that fit, the longest is meant."""
+    written, rest = tree, problem.paths[0]
+    while rest:
+        content = written.content
+        keys = content if isinstance(content, dict) else {f"[{n}]": item for n, item in enumerate(_items(written))}
+        fitting = [key for key in keys if f"{rest}.".startswith((f"{key}.", f"{key}["))]
+        if not fitting:
+            break
+        key = max(fitting, key=len)
+        written, rest = keys[key], rest[len(key) :].removeprefix(".")
+    return replace(problem, location=written.location)
+
+
 def _conditions(sweep: Written, spec: SweepSpec) -> tuple[list[PlacedCondition], list[Problem]]:
-    texts = [spec.when] if isinstance(spec.when, str) else spec.when or []
     written = _entries(sweep).get("when")
-    places = written.content if written is not None and isinstance(written.content, list) else [written]
+    if written is None or spec.when is None:
+        return [], []
+    places = _items(written) or [written]
     conditions, problems = [], []
-    for text, place in zip(texts, places, strict=True):
-        assert place is not None
+    for text, place in zip(spec.when, places, strict=True):
         try:
             condition = read_condition(text)
         except ConditionError as error:
@@ -121,6 +139,10 @@ def _job_name(base: Composition, cells: Cells) -> str:
     if written is not None and isinstance(name := written.text or written.content, str):
         return name
     return cells.cells[0].job.name if cells.cells else "sweep"
+
+
+def _items(written: Written) -> list[Written]:
+    return written.content if isinstance(written.content, list) else []
 
 
 def _entries(written: Written) -> dict[str, Written]:
