@@ -47,9 +47,15 @@ CAUSES = {
         4,
     ),
     "out_of_memory": Cause(
-        "a process ran out of memory",
+        "a GPU ran out of memory",
         "lower batch.micro_batch_size, set runtime.recompute_granularity or raise the parallel sizes, "
         "then: orchestrator resume {run} --set …",
+        1,
+        5,
+    ),
+    "host_out_of_memory": Cause(
+        "a machine ran out of memory",
+        "ask for more (launch.memory_per_node) or lower data.num_workers, then: orchestrator resume {run} --set …",
         1,
         5,
     ),
@@ -62,8 +68,20 @@ CAUSES = {
         1,
         6,
     ),
+    "time_limit": Cause("the job's time was over", "continue with: orchestrator resume {run}", 1, 7),
+    "preempted": Cause(
+        "the scheduler took the machines for another job", "continue with: orchestrator resume {run}", 1, 7
+    ),
+    "cancelled": Cause("the job was cancelled", "continue with: orchestrator resume {run}", 1, 7),
+    "node_fail": Cause("a machine failed", "continue with: orchestrator resume {run}", 1, 7),
+    "nccl_error": Cause(
+        "the GPUs could not talk to each other",
+        "look at the nodes and the network; continue with: orchestrator resume {run}",
+        1,
+        7,
+    ),
     "killed": Cause("a process was killed", "continue with: orchestrator resume {run}", 1, 7),
-    "error": Cause("the training program failed", "the whole story: orchestrator logs {run}", 1, 8),
+    "bug": Cause("the training program failed", "the whole story: orchestrator logs {run}", 1, 8),
     "lost": Cause(
         "the launcher and its processes vanished without a word (machine gone, or everything was killed)",
         "continue with: orchestrator resume {run}",
@@ -74,18 +92,22 @@ CAUSES = {
 
 
 def cause_of(name: str) -> Cause:
-    """The table's row; an unknown cause, from another version, counts as an error."""
-    return CAUSES.get(name, CAUSES["error"])
+    """The table's row; an unknown cause, from another version, counts as a bug."""
+    return CAUSES.get(name, CAUSES["bug"])
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a launch ended. `iteration`: the last step that some rank reported, None when none did."""
+    """How a launch ended. `iteration`: the last step that some rank reported, None when none did. `evidence`: the lines
+    of the logs that show it. `node`: the machine at fault, where one is known.
+    """
 
     cause: str
     message: str
     iteration: int | None
     code: int
+    evidence: tuple[str, ...] = ()
+    node: str | None = None
 
     @classmethod
     def of(cls, cause: str, message: str, iteration: int | None) -> Exit:
@@ -115,7 +137,7 @@ def by_word_of_the_ranks(run: RunDir, launch_id: str) -> Exit | None:
         return None
     cause = records[rank]["cause"]
     message = str(records[rank].get("message") or "")
-    return Exit.of(cause if cause in CAUSES else "error", message, _iteration(records))
+    return Exit.of(cause if cause in CAUSES else "bug", message, _iteration(records))
 
 
 def _iteration(records: dict[int, dict[str, Any]]) -> int | None:

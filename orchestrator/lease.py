@@ -5,8 +5,8 @@ the process that made it, and is touched as a heartbeat. The number is the fenci
 has lost the lease for good. Nothing is ever deleted, so numbers only grow; a holder that ends cleanly leaves
 000001.released beside its file.
 
-A lease is taken over only when its holder has released it, is a dead process of this host, or has not touched its
-file for its time-to-live. Age is measured by the file system's own clock, so hosts' clocks need not agree.
+A lease is taken over only when its holder has released it, is a dead process of this host, has not touched its
+file for its time-to-live, or is an earlier incarnation of the same scheduler's job (`supersedes`). Age is measured by the file system's own clock, so hosts' clocks need not agree.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_TIME_TO_LIVE = 60.0
 """Seconds after which a holder that stays silent may be replaced."""
 
+_INCARNATION = re.compile(r"(.+)\.(\d+)")
 _LEASE_FILE = re.compile(r"(\d{6,})\.json")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
 
@@ -69,11 +70,14 @@ class Lease:
 
     @classmethod
     def acquire(cls, run: RunDir, *, launch_id: str, time_to_live: float = DEFAULT_TIME_TO_LIVE) -> Lease:
-        """Become the holder. Raises RunIsHeld when a live process holds the run, or wins the race for it."""
+        """Become the holder. Raises RunIsHeld when a live process holds the run, or wins the race for it.
+
+        An earlier incarnation of the same scheduler's job is replaced, live or not.
+        """
         run.lease.mkdir(parents=True, exist_ok=True)
         while True:
             holder = read_holder(run)
-            if holder is not None and holder.live:
+            if holder is not None and holder.live and not supersedes(launch_id, holder.launch_id):
                 raise RunIsHeld(held_message(run, holder))
             token = 1 if holder is None else holder.token + 1
             record = {
@@ -146,6 +150,16 @@ def read_holder(run: RunDir) -> Holder | None:
         live=live,
         reason=reason,
     )
+
+
+def supersedes(newer: str, older: str) -> bool:
+    """Whether two launch ids are incarnations JOB.RESTARTS of one scheduler's job, `newer` the later one.
+
+    A scheduler starts a job again only when it has given the earlier incarnation up, whose processes may still live
+    where it cannot reach them.
+    """
+    new, old = _INCARNATION.fullmatch(newer), _INCARNATION.fullmatch(older)
+    return bool(new and old and new.group(1) == old.group(1) and int(new.group(2)) > int(old.group(2)))
 
 
 def held_message(run: RunDir, holder: Holder) -> str:

@@ -120,6 +120,6 @@ def _failure(errors: str) -> OrchestratorError:
     lines = [line for line in own.splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
     if said is not None:
-        is_ours = UserError.exit_code in failed_ranks(errors).values()
+        is_ours = any(end.code == UserError.exit_code for end in failed_ranks(errors).values())
         return UserError(said) if is_ours else JobError(said)
     return JobError(f"generation failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.causes import Exit, by_word_of_the_ranks
@@ -13,14 +13,22 @@ from orchestrator.rundir import RunDir
 _TAIL_BYTES = 256 << 10
 _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)(?::.*)?")
-_OUT_OF_MEMORY = re.compile(
-    r"CUDA out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|std::bad_alloc|^MemoryError",
+_OUT_OF_MEMORY = {
+    "out_of_memory": re.compile(r"^.*(?:CUDA (?:error: )?out of memory|OutOfMemoryError).*$", re.MULTILINE),
+    "host_out_of_memory": re.compile(
+        r"^(?:.*(?:can't allocate memory|Cannot allocate memory|std::bad_alloc).*|MemoryError.*)$", re.MULTILINE
+    ),
+}
+_NCCL_ERROR = re.compile(
+    r"^.*(?:NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|Watchdog caught collective operation timeout).*$",
     re.MULTILINE,
 )
 # torchrun's account of a failure starts with a line of its logger: what the ranks printed themselves is before it.
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic", re.MULTILINE)
-# torchrun's report of a failed rank: "  rank      : 1 (local_rank: 1)" and "  exitcode  : -9 (pid: 123)".
-_FAILED_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
+# torchrun's report of a failed rank: "  host      : n1", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 2)".
+_FAILED_RANK = re.compile(
+    r"^\s*host\s*: (\S+)\n\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -60,27 +68,43 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
     if word is not None and _settles(word.cause, return_code, failed):
         return word
     iteration = word.iteration if word is not None else None
-    tails = {rank: marks.tail(run.rank_log(rank)) for rank in failed or {0: 0}}
-    for text in (*tails.values(), launcher_tail):
-        if _OUT_OF_MEMORY.search(text):
-            return Exit.of("out_of_memory", last_exception(text) or "", iteration)
-    killed = {rank: -code for rank, code in failed.items() if code < 0}
-    if killed:
-        first = min(killed)
-        return Exit.of("killed", _killed_message(first, killed[first]), iteration)
+    tails = {run.rank_log(rank): marks.tail(run.rank_log(rank)) for rank in (failed or [0])}
+    tails[run.launcher_log] = launcher_tail
+    for cause, pattern in _OUT_OF_MEMORY.items():
+        if found := _first_line(pattern, tails):
+            path, line = found
+            return _shown(Exit.of(cause, last_exception(tails[path]) or "", iteration), path, line)
+    killed = {rank: rank_end for rank, rank_end in failed.items() if rank_end.code < 0}
+    first = min(killed) if killed else None
+    # Peers of a rank that was killed report network errors, and a rank that does so itself ends by SIGABRT.
+    if (first is None or killed[first].code != -signal.SIGKILL) and (found := _first_line(_NCCL_ERROR, tails)):
+        host = failed[min(failed)].host if failed else None
+        return _shown(Exit.of("nccl_error", found[1], iteration), *found, node=host)
+    if first is not None:
+        end = Exit.of("killed", _killed_message(first, -killed[first].code), iteration)
+        return replace(end, node=killed[first].host)
     if return_code < 0:
         return Exit.of("killed", f"torchrun was ended by {signal_name(-return_code)}", iteration)
     if word is not None and word.message:
-        return Exit.of("error", word.message, iteration)
-    own = before_the_report(launcher_tail)
-    found = (last_exception(text) for text in (*tails.values(), own))
-    message = next(filter(None, found), None) or _last_line(own) or f"torchrun returned {return_code}"
-    return Exit.of("error", message, iteration)
+        return Exit.of("bug", word.message, iteration)
+    own = tails[run.launcher_log] = before_the_report(launcher_tail)
+    for path, text in tails.items():
+        if exception := last_exception(text):
+            return _shown(Exit.of("bug", exception, iteration), path, exception)
+    return Exit.of("bug", _last_line(own) or f"torchrun returned {return_code}", iteration)
 
 
-def failed_ranks(output: str) -> dict[int, int]:
-    """rank → exit code (negative: a signal) of the failed ranks, from what torchrun printed."""
-    return {int(rank): int(code) for rank, code in _FAILED_RANK.findall(output)}
+@dataclass(frozen=True)
+class RankEnd:
+    """What torchrun reports of a failed rank. `code`: its exit code, negative for a signal."""
+
+    code: int
+    host: str
+
+
+def failed_ranks(output: str) -> dict[int, RankEnd]:
+    """The failed ranks, from what torchrun printed."""
+    return {int(rank): RankEnd(int(code), host) for host, rank, code in _FAILED_RANK.findall(output)}
 
 
 def before_the_report(output: str) -> str:
@@ -107,12 +131,26 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _settles(cause: str, return_code: int, failed: dict[int, int]) -> bool:
+def _settles(cause: str, return_code: int, failed: dict[int, RankEnd]) -> bool:
     """Whether a rank's own word settles the matter. `completed` and `stopped` do only if nothing went wrong after."""
     if cause in ("completed", "stopped"):
         # torchrun returns 1 when it was sent SIGTERM itself, although every rank has stopped cleanly.
         return return_code == 0 or (return_code == 1 and not failed)
-    return cause not in ("error", "killed", "lost")
+    return cause not in ("bug", "killed", "lost")
+
+
+def _first_line(pattern: re.Pattern[str], tails: dict[Path, str]) -> tuple[Path, str] | None:
+    """The first line that matches, with the log it stands in."""
+    for path, text in tails.items():
+        found = pattern.search(text)
+        if found:
+            return path, found.group().strip()
+    return None
+
+
+def _shown(end: Exit, path: Path, line: str, node: str | None = None) -> Exit:
+    """The exit with the line of a log that shows it."""
+    return replace(end, evidence=(f"{path.name}: {line}",), node=node)
 
 
 def _killed_message(rank: int, number: int) -> str:

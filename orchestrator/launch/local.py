@@ -206,7 +206,7 @@ def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
     write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))
 
 
-def _stop_at_once(run: RunDir) -> str | None:
+def stop_at_once(run: RunDir) -> str | None:
     """Who asked, through the stop file, for an end without saving; None when nobody did."""
     try:
         request = json.loads(run.stop_file.read_bytes())
@@ -249,7 +249,7 @@ def _wait(
             request_stop(run, signals.first)
             watcher.say(f"{signals.first}: stopping after this step and saving; Ctrl-C again ends it at once, unsaved")
         if by_force is None:
-            by_force = "a second SIGINT" if signals.at_once else _stop_at_once(run)
+            by_force = "a second SIGINT" if signals.at_once else stop_at_once(run)
             if by_force is not None:
                 watcher.say(f"ending at once, without saving ({by_force})")
                 end_processes(launch_id)

@@ -47,16 +47,16 @@ def outcome_of(error: BaseException) -> Outcome:
         (CheckpointError, "checkpoint"),
         (UserError, "user_error"),
         (torch.OutOfMemoryError, "out_of_memory"),
-        (MemoryError, "out_of_memory"),
+        (MemoryError, "host_out_of_memory"),
     ]
     for kind, cause in causes:
         if isinstance(error, kind):
             return Outcome(cause, str(error))
     if isinstance(error, OrchestratorError):
-        return Outcome("user_error" if error.exit_code == 2 else "error", str(error))
+        return Outcome("user_error" if error.exit_code == 2 else "bug", str(error))
     if isinstance(error, OSError) and is_full_disk(error):
         return Outcome("disk_full", f"no space left on device: {error.filename or ''}".rstrip(": "))
-    return Outcome("error", f"{type(error).__name__}: {error}")
+    return Outcome("bug", f"{type(error).__name__}: {error}")
 
 
 def is_full_disk(error: OSError) -> bool:

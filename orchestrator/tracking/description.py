@@ -129,7 +129,7 @@ def run_state(
             case "finished":
                 cause, ended = "completed", event.get("time")
             case "exited" if event.get("cause") != "held":  # a start that found the run held changed nothing
-                cause = event.get("cause") or ("completed" if event.get("code") == 0 else "error")
+                cause = event.get("cause") or ("completed" if event.get("code") == 0 else "bug")
                 ended = event.get("time")
     if cause is None and launch_id is not None:
         word = by_word_of_the_ranks(run, str(launch_id))

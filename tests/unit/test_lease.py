@@ -268,3 +268,25 @@ def test_any_history_has_at_most_one_valid_lease(tmp_path_factory: pytest.TempPa
                 stale.check()
         if leases:
             leases[-1].check()
+
+
+def test_a_later_incarnation_of_the_same_job_takes_over_from_a_live_one(run: RunDir) -> None:
+    """SLURM starts a job again when it can no longer reach a node; what runs there does not know."""
+    stale = Lease.acquire(run, launch_id="lab-12.0")
+    make_foreign(run, 1)
+    fresh = Lease.acquire(run, launch_id="lab-12.1")
+    assert fresh.token == 2
+    fresh.check()
+    with pytest.raises(LeaseLost):
+        stale.check()
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id="lab-12.0")
+
+
+@pytest.mark.parametrize(
+    "other", ["lab-12.0", "lab-12.1", "lab-13.2", "ice-12.2", "20260131-120000-abcdef", "lab-12.x"]
+)
+def test_nothing_else_takes_over_from_a_live_holder(run: RunDir, other: str) -> None:
+    Lease.acquire(run, launch_id="lab-12.1")
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id=other)

@@ -59,13 +59,13 @@ def classified(run: RunDir, code: int) -> tuple[str, str]:
 def test_a_ranks_own_word_goes_before_what_its_peers_suffered(
     run: RunDir, record: Callable[..., None], cause: str
 ) -> None:
-    record(0, "error", "Connection closed by peer")
+    record(0, "bug", "Connection closed by peer")
     record(1, cause, "because")
-    assert classified(run, 1) == (cause, "because" if cause != "error" else "Connection closed by peer")
+    assert classified(run, 1) == (cause, "because" if cause != "bug" else "Connection closed by peer")
 
 
 def test_killed_rank_explains_the_errors_of_its_peers(run: RunDir, record: Callable[..., None]) -> None:
-    record(0, "error", "Connection closed by peer")
+    record(0, "bug", "Connection closed by peer")
     run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-9))
     cause, message = classified(run, 1)
     assert cause == "killed"
@@ -94,29 +94,45 @@ def test_completed_is_not_believed_when_a_rank_failed_after(run: RunDir, record:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("cause", "line"),
     [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory",
-        "MemoryError",
+        ("out_of_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("host_out_of_memory", "RuntimeError: [enforce fail at alloc_cpu.cpp:117] CPUAllocator: can't allocate memory"),
+        ("host_out_of_memory", "MemoryError"),
+        ("nccl_error", "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited"),
     ],
 )
-def test_out_of_memory_from_the_failing_ranks_log(run: RunDir, line: str) -> None:
+def test_the_failing_ranks_log_shows_the_cause(run: RunDir, cause: str, line: str) -> None:
     run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=1))
     run.rank_log(1).write_text(f"step 1\nTraceback (most recent call last):\n  File\n{line}\n")
-    assert classified(run, 1) == ("out_of_memory", line)
+    assert classified(run, 1) == (cause, line)
+    end = classify(run, "a", 1, LogMarks({}))
+    assert end.evidence == (f"rank-00001.log: {line}",)
+
+
+def test_a_killed_rank_explains_the_network_errors_of_its_peers(run: RunDir) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-9) + "ncclRemoteError: remote process exited\n")
+    end = classify(run, "a", 1, LogMarks({}))
+    assert (end.cause, end.node) == ("killed", "localhost")
+
+
+def test_a_rank_that_its_watchdog_aborted_is_a_network_error_of_its_node(run: RunDir) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-6))
+    run.rank_log(1).write_text("[rank1] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)\n")
+    end = classify(run, "a", 1, LogMarks({}))
+    assert (end.cause, end.node) == ("nccl_error", "localhost")
 
 
 def test_error_without_a_record_is_the_last_exception_of_the_failing_rank(run: RunDir) -> None:
     run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=1))
     run.rank_log(0).write_text("Traceback (most recent call last):\n  File\nRuntimeError: Connection closed\n")
     run.rank_log(1).write_text("[rank1]: Traceback (most recent call last):\n[rank1]:   File\n[rank1]: KeyError: 'x'\n")
-    assert classified(run, 1) == ("error", "KeyError: 'x'")
+    assert classified(run, 1) == ("bug", "KeyError: 'x'")
 
 
 def test_launcher_that_could_not_start(run: RunDir) -> None:
     run.launcher_log.write_text("=== launch a\n/usr/bin/python3: No module named torch\n")
-    assert classified(run, 1) == ("error", "/usr/bin/python3: No module named torch")
+    assert classified(run, 1) == ("bug", "/usr/bin/python3: No module named torch")
 
 
 def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
@@ -126,12 +142,12 @@ def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
     with open(run.launcher_log, "a") as file:
         file.write("=== launch a\n")
     end = classify(run, "a", 1, marks)
-    assert (end.cause, end.message) == ("error", "=== launch a")
+    assert (end.cause, end.message) == ("bug", "=== launch a")
 
 
 def test_ranks_that_said_nothing(run: RunDir) -> None:
     assert by_word_of_the_ranks(run, "a") is None
-    assert classified(run, 5) == ("error", "torchrun returned 5")
+    assert classified(run, 5) == ("bug", "torchrun returned 5")
 
 
 def test_damaged_record_is_passed_over(run: RunDir, record: Callable[..., None]) -> None:
@@ -143,7 +159,7 @@ def test_damaged_record_is_passed_over(run: RunDir, record: Callable[..., None])
 
 def test_cause_of_another_version_is_an_error(run: RunDir, record: Callable[..., None]) -> None:
     record(0, "solar_flare", "a bit flipped")
-    assert classified(run, 1) == ("error", "a bit flipped")
+    assert classified(run, 1) == ("bug", "a bit flipped")
 
 
 @pytest.mark.parametrize(

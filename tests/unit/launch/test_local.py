@@ -159,7 +159,7 @@ def test_killed_torchrun_leaves_nobody_behind(
     ("end", "cause", "message"),
     [
         ("nan@7", "nan", "the loss was NaN in 10 consecutive steps"),
-        ("raise@7", "error", "ValueError: the fake has a bug"),
+        ("raise@7", "bug", "ValueError: the fake has a bug"),
         ("memory@7", "out_of_memory", "MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
     ],
 )
@@ -183,7 +183,7 @@ def test_failure_has_a_cause(
 def test_program_that_cannot_be_started(make_job: MakeJob, make_run: Run) -> None:
     run = make_run(job := make_job())
     end = launch(run, job, module="no_such_program")
-    assert end.cause == "error"
+    assert end.cause == "bug"
     assert "No module named no_such_program" in end.message
 
 

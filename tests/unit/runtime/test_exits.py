@@ -28,18 +28,18 @@ CAUSES = [
     (RunIsHeld("pid 3"), "held", "pid 3"),
     (CheckpointError("none"), "checkpoint", "none"),
     (UserError("wrong"), "user_error", "wrong"),
-    (DataError("torn"), "error", "torn"),
+    (DataError("torn"), "bug", "torn"),
     (SpecError(problems=[Problem("bad spec", ("model",))]), "user_error", "model: bad spec"),
     (MissingDependency("no engine"), "user_error", "no engine"),
     (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", "CUDA out of memory"),
-    (MemoryError("host"), "out_of_memory", "host"),
+    (MemoryError("host"), "host_out_of_memory", "host"),
     (OSError(errno.ENOSPC, "No space left on device", "/x"), "disk_full", "no space left on device: /x"),
     (OSError(errno.EDQUOT, "Disk quota exceeded", "/x"), "disk_full", "no space left on device: /x"),
     (OSError(errno.EFBIG, "File too large", "/x"), "disk_full", "no space left on device: /x"),
     (DiskFullError("iteration 20: no space"), "disk_full", "iteration 20: no space"),
-    (OSError(errno.EACCES, "Permission denied"), "error", "PermissionError: [Errno 13] Permission denied"),
-    (KeyError("a"), "error", "KeyError: 'a'"),
-    (KeyboardInterrupt(), "error", "KeyboardInterrupt: "),
+    (OSError(errno.EACCES, "Permission denied"), "bug", "PermissionError: [Errno 13] Permission denied"),
+    (KeyError("a"), "bug", "KeyError: 'a'"),
+    (KeyboardInterrupt(), "bug", "KeyboardInterrupt: "),
 ]
 
 
@@ -49,8 +49,8 @@ def test_cause(error: BaseException, cause: str, message: str) -> None:
 
 
 def test_only_what_was_asked_for_is_a_success() -> None:
-    codes = {cause: Outcome(cause).exit_code for cause in ("completed", "stopped", "nan", "user_error", "error")}
-    assert codes == {"completed": 0, "stopped": 0, "nan": 1, "user_error": 1, "error": 1}
+    codes = {cause: Outcome(cause).exit_code for cause in ("completed", "stopped", "nan", "user_error", "bug")}
+    assert codes == {"completed": 0, "stopped": 0, "nan": 1, "user_error": 1, "bug": 1}
 
 
 def test_the_record_is_where_the_launcher_looks(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> RunDir:
         ([{"event": "exited", "code": 0, "cause": "stopped"}], ("killed", "stopped")),
         ([{"event": "exited", "code": 1, "cause": "killed"}], ("killed", "killed")),
         ([{"event": "exited", "code": 1, "cause": "unheard_of"}], ("failed", "unheard_of")),
-        ([{"event": "exited", "code": 3, "cause": None}], ("failed", "error")),
+        ([{"event": "exited", "code": 3, "cause": None}], ("failed", "bug")),
         # A start that found the run held says nothing about the run.
         ([{"event": "finished"}, {"event": "exited", "code": 2, "cause": "held"}], ("finished", "completed")),
         ([{"event": "exited", "code": 1, "cause": "nan"}, {"event": "started", "launch_id": "l2"}], ("killed", "lost")),
@@ -71,8 +71,8 @@ def test_a_run_runs_while_its_lease_is_held_and_its_holder_has_not_ended(run: Ru
         (["completed", "completed"], "finished"),
         (["stopped", "stopped"], "killed"),
         (["stopped", "hang"], "failed"),
-        (["killed", "error"], "killed"),
-        (["error", "lease_lost"], "killed"),
+        (["killed", "bug"], "killed"),
+        (["bug", "lease_lost"], "killed"),
     ],
 )
 def test_before_the_launcher_has_spoken_the_ranks_records_count(run: RunDir, causes: list[str], expected: str) -> None:
