@@ -13,7 +13,7 @@ from orchestrator.errors import Problem
 from orchestrator.spec.checking import to_plain
 from orchestrator.spec.partial import Examination, PartialSection
 from orchestrator.spec.rules.base import Unavailable
-from orchestrator.spec.shape import JOB, sections
+from orchestrator.spec.shape import JOB, sections, shape_at
 from orchestrator.spec.sweep import DistributionSpec, SweepSpec
 from orchestrator.spec.words import show
 from orchestrator.spec.written import Written
@@ -68,7 +68,7 @@ def read_axes(written: dict[str, Written], spec: SweepSpec) -> Axes:
     reader = _Reader([])
     parts: list[list[Point]] = []
     for name, values in _entries(written.get("grid")):
-        parts.append([{setting.path: setting} for setting in reader.settings(name, values)])
+        parts.append(reader.column(name, values))
     parts += reader.side_by_side(written.get("zip"))
     if points := _items(written.get("list")):
         parts.append([reader.point(item) for item in points])
@@ -113,29 +113,29 @@ def _overlaps(parts: list[list[Point]]) -> Iterator[Problem]:
 class _Reader:
     problems: list[Problem]
 
-    def settings(self, name: str, values: Written) -> list[Setting]:
+    def column(self, name: str, values: Written) -> list[Point]:
         """One field with a list of values."""
         path = self.path(name, values)
         if path is None:
             return []
         if not _items(values):
             self.problems.append(Problem("expects a list of values", (name,), location=values.location))
-        return [setting for item in _items(values) if (setting := self.setting(path, item)) is not None]
+        return [point for item in _items(values) if (point := self.value(path, item)) is not None]
 
     def point(self, item: Written) -> Point:
         """One mapping of fields to values."""
         point: Point = {}
         for name, value in _entries(item):
             path = self.path(name, value)
-            setting = self.setting(path, value) if path is not None else None
-            if setting is not None:
-                if any(_inside(setting.path, other) for other in point):
-                    message = "is given twice in one cell"
-                    self.problems.append(Problem(message, (setting.path,), location=value.location))
-                point[setting.path] = setting
+            settings = (self.value(path, value) or {}) if path is not None else {}
+            for twice in [path for path in settings if any(_inside(path, other) for other in point)]:
+                message = "is given twice in one cell"
+                self.problems.append(Problem(message, (twice,), location=value.location))
+            point |= settings
         return point
 
     def side_by_side(self, section: Written | None) -> list[list[Point]]:
+        """The rows of `zip`, as one part."""
         columns = [(name, values) for name, values in _entries(section)]
         if not columns:
             return []
@@ -145,13 +145,13 @@ class _Reader:
             message = f"values taken side by side must be equally many: {said}"
             self.problems.append(Problem(message, ("sweep.zip",), location=columns[0][1].location))
             return []
-        rows = zip(*(self.settings(name, values) for name, values in columns), strict=False)
-        return [[{setting.path: setting for setting in row} for row in rows]]
+        return [self.rows([self.column(name, values) for name, values in columns])]
 
     def draws(self, section: Written, spec: SweepSpec) -> list[Point]:
+        """What is drawn at random, as one part. A value depends on the seed, its field and its number only."""
         assert spec.random is not None
         assert isinstance(section.content, dict)
-        columns: list[list[Setting]] = []
+        columns: list[list[Point]] = []
         for name, written in _entries(section.content["fields"]):
             path = self.path(name, written)
             distribution = spec.random.fields.get(name)
@@ -160,26 +160,23 @@ class _Reader:
             if path is None or distribution is None:
                 continue
             choices = _items(written.content.get("choice")) if isinstance(written.content, dict) else []
-            column = []
-            for number in range(spec.random.count):
+            legal = [point for item in choices if (point := self.value(path, item)) is not None]
+            column: list[Point] = []
+            for number in range(spec.random.count if len(legal) == len(choices) else 0):
                 source = random.Random(f"{spec.random.seed}/{path}/{number}")
-                drawn = source.choice(choices) if choices else _number(source, distribution, written)
+                drawn = source.choice(legal) if legal else self.value(path, _number(source, distribution, written))
+                if drawn is None:
+                    break  # what is wrong with one is said once
                 column.append(drawn)
-            columns.append(self.column(path, column))
-        return [{setting.path: setting for setting in row} for row in zip(*columns, strict=False)]
+            columns.append(column)
+        return self.rows(columns)
 
-    def column(self, path: str, values: list[Written]) -> list[Setting]:
-        """Drawn values; what is wrong with them is said once."""
-        known: dict[int, Setting | None] = {}
-        column = []
-        for value in values:
-            if id(value) not in known:
-                known[id(value)] = self.setting(path, value)
-            setting = known[id(value)]
-            if setting is None:
-                return []
-            column.append(setting)
-        return column
+    def rows(self, columns: list[list[Point]]) -> list[Point]:
+        """Columns of settings as rows. A field that two of them set is a problem."""
+        self.problems.extend(_overlaps(columns))
+        return [
+            {path: setting for point in row for path, setting in point.items()} for row in zip(*columns, strict=False)
+        ]
 
     def path(self, name: str, written: Written) -> str | None:
         path = resolve(name)
@@ -189,6 +186,17 @@ class _Reader:
             self.problems.append(Problem("cannot be varied", (name,), _FIXED[path], written.location))
             return None
         return path
+
+    def value(self, path: str, written: Written) -> Point | None:
+        """A value for a field, or for several that are in one section; None when there is something wrong with it."""
+        shape = shape_at(tuple(path.split(".")))
+        if shape is not None and shape.kind == "section" and isinstance(written.content, dict) and written.content:
+            inner = self.point(
+                Written({f"{path}.{key}": item for key, item in written.content.items()}, written.location)
+            )
+            return inner if len(inner) >= len(written.content) else None
+        setting = self.setting(path, written)
+        return {path: setting} if setting is not None else None
 
     def setting(self, path: str, written: Written) -> Setting | None:
         """The value for the field, checked by the schema on its own."""

@@ -46,10 +46,10 @@ class PlacedCondition:
     paths: Mapping[str, str]
     location: Location
 
-    @property
-    def needs_the_job(self) -> bool:
-        """Whether it asks for what follows from other fields, which only a whole job can tell."""
-        return any(path in DERIVED for path in self.paths.values())
+    def needs_the_job(self, point: Point) -> bool:
+        """Whether it asks for what follows from other fields of a cell, which only a whole job can tell."""
+        preset = "model.preset" in point
+        return any(path in DERIVED or (preset and path.startswith("model.")) for path in self.paths.values())
 
     def holds(self, cell: str, value_of: Callable[[str], Any]) -> bool:
         """Whether the cell meets it. `value_of` takes a path. Raises SpecError when that cannot be said."""
@@ -146,18 +146,19 @@ class _Expansion:
         self._base = base
         self._check = check
         self._known = known_part(base)[0]
-        self._early = [condition for condition in conditions if not condition.needs_the_job]
-        self._late = [condition for condition in conditions if condition.needs_the_job]
+        self._conditions = conditions
 
     def cell(self, point: Point) -> Cell | Pruned | None:
         """The cell of a point, or why it cannot run; None when it does not meet the conditions."""
         values = {path: describe(setting) for path, setting in point.items()}
         name = ",".join(f"{short_name(path)}={shorten(value, 40)}" for path, value in values.items())
-        if not all(condition.holds(name, partial(self._value, point)) for condition in self._early):
+        late = [condition for condition in self._conditions if condition.needs_the_job(point)]
+        early = [condition for condition in self._conditions if condition not in late]
+        if not all(condition.holds(name, partial(self._value, point)) for condition in early):
             return None
         try:
             loaded = self._load(point, name, values)
-            if not all(condition.holds(name, partial(_value_of_job, loaded.job)) for condition in self._late):
+            if not all(condition.holds(name, partial(_value_of_job, loaded.job)) for condition in late):
                 return None
             make_plan(loaded.job)
         except SpecError as error:
@@ -185,9 +186,6 @@ class _Expansion:
     def _value(self, point: Point, path: str) -> Any:
         if path in point:
             return point[path].value
-        for given, setting in point.items():
-            if path.startswith(f"{given}."):
-                return value_at(setting.value, path[len(given) + 1 :])
         return value_at(self._known, path)
 
 
