@@ -9,7 +9,8 @@ OrchestratorError            anything a person should read as one message, witho
 └── JobError                 the job failed: exit code 1
     ├── LeaseLost            another incarnation of this run has taken over
     ├── CheckpointError      a checkpoint is missing, torn or damaged, or could not be written
-    └── DataError            a data set does not hold what the job needs
+    ├── DataError            a data set does not hold what the job needs
+    └── SchedulerError       the cluster's scheduler does not answer, or fails
 """
 
 # ruff: noqa: N818 - these names say what happened; a suffix would only repeat the base class
@@ -57,6 +58,10 @@ class CheckpointError(JobError):
 
 class DataError(JobError):
     """A data set does not hold what the job needs."""
+
+
+class SchedulerError(JobError):
+    """The cluster's scheduler does not answer, or fails."""
 
 
 @dataclass(frozen=True, slots=True)

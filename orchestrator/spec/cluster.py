@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, model_validator
 
+from orchestrator.errors import Problem, SpecError
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Duration, Name, Positive, ReferringText, Size, Text, VariableName
+from orchestrator.spec.rules.base import Unavailable
+from orchestrator.spec.suggestions import closest
+from orchestrator.spec.values import (
+    Duration,
+    Memory,
+    Name,
+    Positive,
+    ReferringText,
+    ShellLine,
+    Size,
+    Text,
+    VariableName,
+    Word,
+)
 
-ShellLine = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-"""Text that a shell runs as it is."""
+
+def _check_option(text: str) -> str:
+    if not text.startswith("--") or text == "--" or text.partition("=")[0].split() != [text.partition("=")[0]]:
+        raise ValueError("an option of sbatch is written --NAME or --NAME=VALUE")
+    if "\n" in text:
+        raise ValueError("an option of sbatch is one line")
+    return text
+
+
+SbatchOption = Annotated[Text, AfterValidator(_check_option)]
+"""`--mail-type=FAIL`, as one word."""
 
 
 class PartitionSpec(Section):
     """A partition and the most that a job may ask of it. What is not known is not checked."""
 
     nodes: Positive | None = None
-    """Nodes it has."""
+    """Nodes that one job may have."""
     gpus_per_node: Size | None = None
     """GPUs of its largest node."""
     cpus_per_node: Positive | None = None
@@ -45,36 +69,36 @@ class ClusterSpec(Section):
     """How one SLURM cluster is used. Written by `orchestrator cluster init`, then by hand."""
 
     name: Name
-    """What `launch.cluster` and `--cluster` call it."""
-    partition: Text | None = None
+    """What `launch.cluster` and `--cluster` call it; the name of its file."""
+    partition: Word | None = None
     """Where jobs go that name no partition; the cluster's own default otherwise."""
-    partitions: dict[Text, PartitionSpec] = Field(default_factory=dict)
+    partitions: dict[Word, PartitionSpec] = Field(default_factory=dict)
     """What the partitions have; a job is checked against this before it is submitted."""
-    account: Text | None = None
+    account: Word | None = None
     """Account that is charged."""
-    qos: Text | None = None
+    qos: Word | None = None
     """Quality of service."""
     gpu_request: Literal["gres", "gpus-per-node", "none"] = "gres"
     """How GPUs are asked for: --gres=gpu:N, --gpus-per-node=N, or not at all (nodes are given whole)."""
-    gpu_type: Text | None = None
+    gpu_type: Word | None = None
     """Type in the request: gpu:TYPE:N."""
     cpus_per_gpu: Positive | None = None
     """CPUs to ask for, per training process."""
-    memory_per_node: Text | None = None
+    memory_per_node: Memory | None = None
     """Memory to ask for, per node, as --mem takes it: 500G, or 0 for all of it."""
     time: Duration | None = None
     """Time limit of jobs that name none."""
     exclusive: bool = False
     """Ask for whole nodes."""
-    exclude: list[Text] = Field(default_factory=list)
-    """Nodes that are never used."""
-    constraint: Text | None = None
+    exclude: list[Word] = Field(default_factory=list)
+    """Nodes that are never used, each a name or a list as SLURM writes it: `gpu[001-003]`."""
+    constraint: Word | None = None
     """Features that nodes must have."""
-    data_partition: Text | None = None
+    data_partition: Word | None = None
     """Where data preparation runs, which needs no GPU; `partition` by default."""
-    options: list[Text] = Field(default_factory=list)
+    options: list[SbatchOption] = Field(default_factory=list)
     """Further options of sbatch, each as it is written there: `--mail-type=FAIL`."""
-    modules: list[Text] = Field(default_factory=list)
+    modules: list[Word] = Field(default_factory=list)
     """Modules to load, in this order."""
     virtual_env: Text | None = None
     """Virtual environment to activate."""
@@ -82,9 +106,50 @@ class ClusterSpec(Section):
     """Python on the nodes, when it is not the one that submits."""
     setup: list[ShellLine] = Field(default_factory=list)
     """Shell lines that run before the training starts on the first node, as they are."""
-    env: dict[VariableName, ReferringText] = Field(default_factory=dict)
-    """Environment of every process, NCCL's variables for example. `launch.env` goes over it."""
     template: Text | None = None
     """A template of your own for the batch script instead of the shipped one."""
+    env: dict[VariableName, ReferringText] = Field(default_factory=dict)
+    """Environment of every process, NCCL's variables for example. `launch.env` goes over it."""
     container: ContainerSpec | None = None
     """Image that the training processes run in."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterSpec:
+        problems = check_cluster(self)
+        if problems:
+            raise SpecError(problems=problems)
+        return self
+
+
+def check_cluster(cluster: ClusterSpec) -> list[Problem]:
+    """What is wrong between the fields of a profile, or of the known part of one."""
+    problems: list[Problem] = []
+    for rule in (_partition_is_listed, _data_partition_is_listed, _type_is_asked_for):
+        try:
+            problems += rule(cluster)
+        except Unavailable:
+            continue
+    return problems
+
+
+def _partition_is_listed(cluster: ClusterSpec) -> Iterator[Problem]:
+    yield from _unlisted("partition", cluster.partition, list(cluster.partitions))
+
+
+def _data_partition_is_listed(cluster: ClusterSpec) -> Iterator[Problem]:
+    yield from _unlisted("data_partition", cluster.data_partition, list(cluster.partitions))
+
+
+def _unlisted(field: str, value: str | None, listed: list[str]) -> Iterator[Problem]:
+    """SLURM takes several partitions, separated by commas, and picks one."""
+    for name in value.split(",") if value is not None and listed else ():
+        if name not in listed:
+            near = closest(name, listed)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"partitions: {', '.join(listed)}"
+            yield Problem(f"there is no partition {name} in partitions", (field, "partitions"), hint)
+
+
+def _type_is_asked_for(cluster: ClusterSpec) -> Iterator[Problem]:
+    if cluster.gpu_type is not None and cluster.gpu_request == "none":
+        message = "a type of GPU is asked for together with their number, and gpu_request is none"
+        yield Problem(message, ("gpu_type", "gpu_request"), "leave it out, or write gpu_request: gres")

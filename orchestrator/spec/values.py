@@ -157,6 +157,43 @@ ReferringText = Annotated[str, AfterValidator(_check_references)]
 """Text that may hold `${env:NAME}`: kept as written, resolved on the node by `resolve_environment`."""
 
 
+def _check_word(text: str) -> str:
+    if not text or any(character.isspace() for character in text):
+        raise ValueError("expects one word, without blanks")
+    return _check_no_references(text)
+
+
+Word = Annotated[str, AfterValidator(_check_word), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
+"""Text without blanks, not empty: a name that SLURM knows, or a list of them with commas."""
+
+ShellLine = Annotated[str, AfterValidator(_check_text)]
+"""Text that a shell runs as it is."""
+
+_MEMORY = re.compile(r"(\d{1,12})([KMGT]?)", re.ASCII | re.IGNORECASE)
+
+
+def _check_memory(text: str) -> str:
+    if _MEMORY.fullmatch(text) is None:
+        raise ValueError("a size of memory is a number of MB or like 500G, 64000M, 2T; 0 is all of a node")
+    return text
+
+
+Memory = Annotated[
+    str,
+    AfterValidator(_check_memory),
+    WithJsonSchema({"type": "string", "pattern": r"^\d{1,12}[kKmMgGtT]?$", "examples": ["500G", "0"]}),
+]
+"""An amount of memory as sbatch's --mem takes it."""
+
+
+def megabytes(memory: str) -> int:
+    """MB (2^20 bytes, as SLURM counts) of a `Memory`, rounded up."""
+    match = _MEMORY.fullmatch(memory)
+    assert match is not None, "a Memory has been checked"
+    number, unit = int(match.group(1)), match.group(2).upper()
+    return -(-number // 1024) if unit == "K" else number * {"": 1, "M": 1, "G": 1024, "T": 1024**2}[unit]
+
+
 def environment_references(text: str) -> list[str]:
     """The names in the `${env:NAME}` references of a text."""
     return _ENV_REFERENCE.findall(text)

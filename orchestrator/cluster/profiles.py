@@ -1,0 +1,102 @@
+"""Cluster profiles: where they are kept, and loading one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from orchestrator.errors import Problem, SpecError, UserError
+from orchestrator.spec.cluster import ClusterSpec, check_cluster
+from orchestrator.spec.document import Document
+from orchestrator.spec.loading import load_document
+from orchestrator.spec.suggestions import closest
+from orchestrator.spec.words import shorten
+
+PROJECT_FOLDER = Path("clusters")
+"""In the folder where the command is started."""
+
+_SUFFIX = ".yaml"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
+
+PROFILE = Document(
+    ClusterSpec,
+    noun="cluster profile",
+    such_as="`name:` and `partition:`",
+    written_by="orchestrator cluster init",
+    foreign_names={
+        "time_limit": "time",
+        "walltime": "time",
+        "mem": "memory_per_node",
+        "memory": "memory_per_node",
+        "cpus_per_task": "cpus_per_gpu",
+        "gres": "gpu_request",
+        "queue": "partition",
+        "project": "account",
+        "charge_account": "account",
+        "venv": "virtual_env",
+        "virtualenv": "virtual_env",
+        "conda_env": "setup: [conda activate NAME]",
+        "module": "modules",
+        "module_load": "modules",
+        "environment": "env",
+        "env_vars": "env",
+        "image": "container.image",
+        "container_image": "container.image",
+        "container_mounts": "container.mounts",
+        "sbatch_options": "options",
+        "extra_args": "options",
+        "exclude_nodes": "exclude",
+        "features": "constraint",
+    },
+    check=check_cluster,
+)
+
+
+def user_folder() -> Path:
+    """Where a person's own profiles are kept: `~/.config/orchestrator/clusters`."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orchestrator" / "clusters"
+
+
+def known_profiles(start: Path | None = None) -> dict[str, Path]:
+    """Every profile by name; the project's (below `start`, here by default) go before a person's own."""
+    found: dict[str, Path] = {}
+    for folder in (user_folder(), (start or Path()) / PROJECT_FOLDER):
+        for path in sorted(folder.glob(f"*{_SUFFIX}")):
+            if _NAME.fullmatch(path.stem):
+                found[path.stem] = path
+    return dict(sorted(found.items()))
+
+
+def load_profile(name: str, start: Path | None = None) -> ClusterSpec:
+    """The profile of that name. Raises UserError, naming the nearest, when there is none, and SpecError with every
+    problem of one that is wrong.
+    """
+    path = known_profiles(start).get(name)
+    if path is None:
+        message, hint = unknown_profile(name, start)
+        raise UserError(f"{message}: {hint}")
+    return read_profile(path)
+
+
+def read_profile(path: Path) -> ClusterSpec:
+    """The profile in a file. Raises SpecError with every problem in it."""
+    loaded = load_document(path, PROFILE)
+    if loaded.value.name != path.stem:
+        message = f"this profile is found as {path.stem}, by its file, and calls itself {loaded.value.name}"
+        hint = f"write name: {path.stem}, or rename the file to {loaded.value.name}{_SUFFIX}"
+        raise SpecError(problems=[loaded.places.placed(Problem(message, ("name",), hint))])
+    return loaded.value
+
+
+def unknown_profile(name: str, start: Path | None = None) -> tuple[str, str]:
+    """What to say of a name that no profile has: (what is wrong, the way out)."""
+    known = list(known_profiles(start))
+    near = closest(name, known)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    if known:
+        hint += f"There are {', '.join(known)}" if near else f"there are {', '.join(known)}"
+    else:
+        hint = "`orchestrator cluster init` on a login node writes one"
+    folders = f"{PROJECT_FOLDER}/ or {user_folder()}"
+    return f"there is no cluster profile {shorten(repr(name))} in {folders}", hint

@@ -1,0 +1,221 @@
+"""The scheduler's client: jobs submitted, asked about, cancelled and put back into the queue with SLURM's own commands.
+
+Only what SLURM 22.05 and everything after it have in common is used. Times are asked for in epoch seconds, so that no
+time zone is guessed. Job names are never asked for: they can hold anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.cluster.commands import SUBMIT_SECONDS, Answer, failure, run, unreachable, words_of
+from orchestrator.cluster.nodelist import expand_nodelist
+from orchestrator.cluster.refusals import refusal
+from orchestrator.errors import SchedulerError, UserError
+
+OVER = frozenset(
+    (
+        *("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+        *("DEADLINE", "BOOT_FAIL", "REVOKED"),
+    )
+)
+"""States of a job that will not go on by itself."""
+_WAITING = frozenset(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+
+_JOB_ID = re.compile(r"(\d+)(?:_\d+)?", re.ASCII)
+_SUBMITTED = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
+_NO_WORD_BACK = re.compile(r"timed out|Zero Bytes")
+_PERHAPS_SUBMITTED = "The job may be in the queue nevertheless: look with `squeue --me` before you submit it again"
+_ALREADY_OVER = re.compile(r"Invalid job id|already completing or completed|Job has already finished", re.IGNORECASE)
+_MOST_IDS = 5000
+"""In one call: an argument may have 128 kB."""
+
+_SQUEUE_FIELDS = (
+    *("JobArrayID", "State", "RestartCnt", "exit_code", "SubmitTime", "StartTime", "EndTime", "NodeList"),
+    "Reason",  # last: it may hold anything
+)
+_SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "Reason")
+
+Warn = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What the scheduler says about a job. Times are epoch seconds."""
+
+    job_id: str
+    """`123`, or `123_4` for a task of an array."""
+    state: str
+    """SLURM's long name: PENDING, RUNNING, COMPLETED, TIMEOUT, …"""
+    reason: str | None
+    """Why it waits, or why it ended so."""
+    nodes: tuple[str, ...]
+    exit_code: int | None
+    """Of a job that is over, as a shell says it: 128 + N after signal N."""
+    restarts: int
+    """How often it was put back into the queue."""
+    submitted: float | None
+    """When it came into the queue; for a job that was put back, the last time."""
+    started: float | None
+    ended: float | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will not go on by itself."""
+        return self.state in OVER
+
+
+def submit(script: Path, arguments: Sequence[str] = (), warn: Warn = lambda message: None) -> str:
+    """Submit a batch script with further options of sbatch; returns the job id. `warn` hears what else sbatch says.
+
+    Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked.
+    """
+    try:
+        answer = run(["sbatch", "--parsable", *arguments, str(script)], seconds=SUBMIT_SECONDS)
+    except SchedulerError as error:
+        raise SchedulerError(f"{error}. {_PERHAPS_SUBMITTED}") from error
+    if answer.code != 0:
+        away = unreachable(answer)
+        if away is not None and _NO_WORD_BACK.search(answer.err):
+            raise SchedulerError(f"{away}. {_PERHAPS_SUBMITTED}")
+        raise away or refusal(answer, script, arguments)
+    for line in reversed(answer.out.splitlines()):
+        if match := _SUBMITTED.fullmatch(line.strip()):
+            if answer.err.strip():
+                warn(f"sbatch: {words_of(answer)}")
+            return match.group(1)
+    raise SchedulerError(f"sbatch gave no job id but said: {words_of(answer)}. {_PERHAPS_SUBMITTED}")
+
+
+def job_states(job_ids: Iterable[str], warn: Warn = lambda message: None) -> dict[str, JobState]:
+    """What is known about jobs: one call of squeue, and one of sacct for those that it no longer knows.
+
+    An array's own id brings all of its tasks, each under its own id. A job that nobody knows is absent, and so is one
+    that only accounting believes to be running. `warn` hears that accounting could not be asked, which takes nothing
+    from what squeue said. Raises SchedulerError when squeue cannot be asked. Beyond 5,000 ids there are more calls.
+    """
+    wanted = sorted({job_id for job_id in job_ids if _JOB_ID.fullmatch(job_id)})
+    found: dict[str, JobState] = {}
+    for first in range(0, len(wanted), _MOST_IDS):
+        batch = wanted[first : first + _MOST_IDS]
+        found.update((state.job_id, state) for state in _ask_squeue(batch))
+        gone = [job_id for job_id in batch if not _is_among(job_id, found)]
+        found.update((state.job_id, state) for state in _ask_sacct(gone, warn))
+    return found
+
+
+def cancel(job_ids: Iterable[str], signal: str | None = None) -> None:
+    """End jobs, or send a signal to their batch shells alone, as `--signal=B:` does. One that is over stays so."""
+    ids = sorted(set(job_ids))
+    if not ids:
+        return
+    how = [] if signal is None else [f"--signal={signal}", "--batch"]
+    answer = run(["scancel", *how, *ids])
+    complaints = [line for line in answer.err.splitlines() if line.strip() and not _ALREADY_OVER.search(line)]
+    if complaints:
+        raise failure(Answer(answer.command, answer.code, "", "\n".join(complaints)))
+
+
+def requeue(job_id: str) -> None:
+    """End a running job, or take one that is over, and put it back into the queue under the same id."""
+    answer = run(["scontrol", "requeue", job_id])
+    if answer.code != 0:
+        raise failure(answer)
+
+
+def has_accounting() -> bool:
+    """Whether this cluster keeps accounts of jobs (sacct)."""
+    answer = run(["scontrol", "show", "config"])
+    if answer.code != 0:
+        raise failure(answer)
+    match = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.out, re.MULTILINE)
+    return match is not None and match.group(1) not in ("accounting_storage/none", "(null)")
+
+
+def _is_among(job_id: str, found: dict[str, JobState]) -> bool:
+    return job_id in found or any(known.startswith(f"{job_id}_") for known in found)
+
+
+def _ask_squeue(job_ids: list[str]) -> Iterator[JobState]:
+    columns = ",".join(f"{name}:|" for name in _SQUEUE_FIELDS)  # width 0: nothing is cut off
+    options = ["--noheader", "--all", "--array", "--states=all", f"--Format={columns}"]
+    answer = run(["squeue", *options, f"--jobs={','.join(job_ids)}"])
+    if answer.code != 0:
+        if "Invalid job id" in answer.err:
+            return  # the only one asked about is not known
+        raise failure(answer)
+    for line in answer.out.splitlines():
+        fields = [field.strip() for field in line.split("|", len(_SQUEUE_FIELDS) - 1)]
+        if len(fields) == len(_SQUEUE_FIELDS) and _JOB_ID.fullmatch(fields[0]):
+            job_id, state, restarts, status, submitted, started, ended, nodes, reason = fields
+            exit_code = _exit_code(int(status) >> 8, int(status) & 0x7F) if status.isdigit() else None
+            count = int(restarts) if restarts.isdigit() else 0
+            yield _job_state(job_id, state, reason[:-1].strip(), nodes, exit_code, count, (submitted, started, ended))
+
+
+def _ask_sacct(job_ids: list[str], warn: Warn) -> Iterator[JobState]:
+    """Of jobs that are over. A job that was put back into the queue has a record for each time: the last one counts."""
+    records: dict[str, list[list[str]]] = {}
+    for line in _sacct_lines(job_ids, warn) if job_ids else ():
+        fields = line.split("|", len(_SACCT_FIELDS) - 1)
+        if len(fields) == len(_SACCT_FIELDS) and _JOB_ID.fullmatch(fields[0]):
+            records.setdefault(fields[0], []).append(fields)
+    for earlier in records.values():
+        job_id, state, exit_code, submitted, started, ended, nodes, reason = max(earlier, key=lambda fields: fields[3])
+        code, _, number = exit_code.partition(":")
+        status = _exit_code(int(code), int(number)) if code.isdigit() and number.isdigit() else None
+        # "CANCELLED by 1000"
+        found = _job_state(
+            job_id, state.split(" ")[0], reason, nodes, status, len(earlier) - 1, (submitted, started, ended)
+        )
+        if found.is_over:
+            yield found
+
+
+def _sacct_lines(job_ids: list[str], warn: Warn) -> list[str]:
+    options = ["--noheader", "--parsable2", "--allocations", "--duplicates", f"--format={','.join(_SACCT_FIELDS)}"]
+    try:
+        answer = run(["sacct", *options, f"--jobs={','.join(job_ids)}"])
+    except (SchedulerError, UserError) as error:
+        if isinstance(error, SchedulerError):  # a UserError: this machine has no sacct
+            warn(str(error))
+        return []
+    if answer.code != 0:
+        if "accounting storage is disabled" not in answer.err:
+            warn(str(failure(answer)))
+        return []
+    return answer.out.splitlines()
+
+
+def _job_state(
+    job_id: str, state: str, reason: str, nodes: str, exit_code: int | None, restarts: int, times: tuple[str, str, str]
+) -> JobState:
+    """Of the columns that squeue and sacct share. What lies in the future is an estimate, and left out."""
+    names = tuple(_names(nodes))
+    submitted, started, ended = (float(time) if time.isdigit() else None for time in times)
+    is_over = state in OVER
+    return JobState(
+        job_id=job_id,
+        state=state,
+        reason=None if reason in ("", "None", "(null)") else reason,
+        nodes=names,
+        exit_code=exit_code if is_over else None,
+        restarts=restarts,
+        submitted=submitted,
+        started=started if names and state not in _WAITING else None,
+        ended=ended if is_over else None,
+    )
+
+
+def _names(nodes: str) -> list[str]:
+    try:
+        return expand_nodelist(nodes)
+    except ValueError:
+        return [nodes]  # one odd line must not hide all other jobs
+
+
+def _exit_code(code: int, signal: int) -> int:
+    return 128 + signal if signal else code
