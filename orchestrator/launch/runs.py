@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator.errors import RunNotFound, UserError
-from orchestrator.launch.code import code_state
+from orchestrator.launch.code import CodeState, code_state
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
@@ -106,14 +106,16 @@ def attach_or_create(
     return run, False
 
 
-def create_run(job: JobSpec, written: str, runs_dir: Path) -> RunDir:
-    """A new run directory, whole from the moment it exists. `written` is the spec as its author wrote it."""
-    while (created := _create(job, written, runs_dir, only=next_run_dir(job, runs_dir))) is None:
+def create_run(job: JobSpec, written: str, runs_dir: Path, code: CodeState | None = None) -> RunDir:
+    """A new run directory, whole from the moment it exists. `written` is the spec as its author wrote it; `code` is
+    found out where it is not given, which takes a moment.
+    """
+    while (created := _create(job, written, runs_dir, only=next_run_dir(job, runs_dir), code=code)) is None:
         pass
     return created
 
 
-def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir) -> RunDir | None:
+def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: CodeState | None = None) -> RunDir | None:
     """Create that run directory; None when someone else was faster."""
     folder = runs_dir.absolute() / job.name
     try:
@@ -123,7 +125,7 @@ def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir) -> RunDir 
         raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
     try:
         draft.chmod(0o777 & ~_umask())
-        _fill(RunDir(draft), only.run_id, job, written)
+        _fill(RunDir(draft), only.run_id, job, written, code or code_state(Path.cwd()))
         try:
             os.rename(draft, only.path)
         except OSError:
@@ -144,10 +146,9 @@ def add_generation(run: RunDir, job: JobSpec, written: str) -> None:
     write_atomically(path, dump_resolved(job))
 
 
-def _fill(run: RunDir, run_id: str, job: JobSpec, written: str) -> None:
+def _fill(run: RunDir, run_id: str, job: JobSpec, written: str, code: CodeState) -> None:
     write_atomically(run.job_yaml, written)
     write_atomically(run.path / "resolved.json", dump_resolved(job))
-    code = code_state(Path.cwd())
     write_atomically(run.path / "code.json", json.dumps(code.record, indent=1))
     write_atomically(run.path / "code.diff", code.diff)
     run.logs.mkdir()
