@@ -3,13 +3,14 @@
     runs/<name>/<run_id>/
         job.yaml              the spec as written (all files, joined), for people
         resolved.json         the complete spec of the first start; resolved.2.json, … after a resume that changed it
-        launch.sh             the script as it was started
+        launch.sh             the script as it was started; launch.sbatch: as it was submitted to a cluster
         code.json, code.diff  commit and uncommitted changes of the code that ran
         events.jsonl          what happened, one JSON object a line
         metrics.jsonl         what was measured, one JSON object a line
         logs/                 launcher.log, rank-00000.log, mlflow.log, …
         stacks/               Python stacks of every rank, when a step hung
         exits/<launch_id>/    why each rank ended, where it could say
+        health/<launch_id>.json  what the check before the first step found
         checkpoints/          iter_0000500/ with a commit marker each
         lease/                who may write (see lease.py)
         stop                  present when a stop was requested
@@ -61,6 +62,10 @@ class RunDir:
         return self.path / "launch.sh"
 
     @property
+    def batch_script(self) -> Path:
+        return self.path / "launch.sbatch"
+
+    @property
     def events_file(self) -> Path:
         return self.path / "events.jsonl"
 
@@ -86,6 +91,10 @@ class RunDir:
     def exit_record(self, launch_id: str, rank: int) -> Path:
         """Why a rank of one launch ended, where it could say: {"cause": …, "message": …, "iteration": …}."""
         return self.path / "exits" / launch_id / f"rank-{rank:05d}.json"
+
+    def health_report(self, launch_id: str) -> Path:
+        """What the check before the first step of one launch found."""
+        return self.path / "health" / f"{launch_id}.json"
 
     @property
     def checkpoints(self) -> Path:

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunName, RunsDir, label
+from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
 from orchestrator.launch.local import request_stop
 from orchestrator.launch.processes import end_processes
@@ -17,6 +18,7 @@ from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir
 
 _SECONDS_FOR_THE_LAUNCHER = 10.0
+_SECONDS_BETWEEN_QUESTIONS = 2.0
 
 
 def command(
@@ -35,8 +37,12 @@ def command(
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
     status = status_of(run)
-    was_live = status.is_live
-    if was_live:
+    was_live = status.is_active
+    if status.state == "queued" and status.job is not None:
+        slurm.cancel([status.job.job_id])
+        run.append_event("withdrawn", job_id=status.job.job_id, by="orchestrator cancel")
+        status, wait = status_of(run), True
+    elif was_live:
         request_stop(run, "orchestrator cancel --now" if now else "orchestrator cancel", at_once=now)
         if wait:
             if not as_json:
@@ -56,9 +62,11 @@ def _wait(run: RunDir, now: bool) -> RunStatus:
     asked = time.monotonic()
     while (status := status_of(run)).is_live:
         if now and time.monotonic() - asked > _SECONDS_FOR_THE_LAUNCHER:
-            _end_without_the_launcher(run, status)
-            return status_of(run)
-        time.sleep(0.2)
+            if status.job is None:
+                _end_without_the_launcher(run, status)
+                return status_of(run)
+            slurm.cancel([status.job.job_id])
+        time.sleep(0.2 if status.job is None else _SECONDS_BETWEEN_QUESTIONS)
     return status
 
 

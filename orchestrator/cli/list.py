@@ -11,7 +11,7 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, ago, aligned
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs, default_runs_dir
-from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.states import RunStatus, statuses_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.spec.loading import load_resolved
 
@@ -29,7 +29,7 @@ def command(
       orchestrator list gpt-small --json
     """
     folder = runs_dir or default_runs_dir()
-    statuses = [status_of(run) for run in all_runs(folder) if name in (None, run.name)]
+    statuses = statuses_of([run for run in all_runs(folder) if name in (None, run.name)])
     if as_json:
         print_json([status.to_json() for status in statuses])
     elif statuses:
@@ -41,6 +41,8 @@ def command(
 
 def _row(status: RunStatus) -> list[str]:
     state = status.state if status.cause in (None, status.state) else f"{status.state} ({status.cause})"
+    if status.is_active and status.job is not None:
+        state = f"{status.state} (job {status.job.job_id})"
     return [
         status.run.name,
         status.run.run_id,

@@ -19,6 +19,7 @@ from orchestrator.rundir import RunDir
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LOOKS = 2.0
+_MORE_SECONDS_ON_A_CLUSTER = 8.0
 
 
 def command(
@@ -82,6 +83,9 @@ def _follow(run: RunDir, follower: LogFollower, form: Callable[[str, str], str],
                 _print(follower, form)
                 return
             if not status.is_live and not waiting and not quiet:
-                typer.echo(f"run {label(run)} does not run: {status.describe()}; waiting for a resume, Ctrl-C leaves")
+                ahead = "its start" if status.state == "queued" else "a resume"
+                typer.echo(f"run {label(run)} does not run: {status.describe()}; waiting for {ahead}, Ctrl-C leaves")
             waiting = not status.is_live
+            if status.job is not None:  # each look asks the scheduler
+                looked += _MORE_SECONDS_ON_A_CLUSTER
         time.sleep(_POLL_SECONDS)

@@ -21,7 +21,8 @@ from orchestrator.cli.running import (
     start,
     wait_for_previous,
 )
-from orchestrator.errors import UserError
+from orchestrator.cli.submitting import cluster_of, submit_and_tell
+from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import check_startable
 from orchestrator.launch.runs import add_generation, default_runs_dir, find_run
 from orchestrator.launch.states import status_of
@@ -52,7 +53,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a run from its last checkpoint. A changed spec is compared with the old one first.
+    """Continue a run from its last checkpoint, where it ran before: here, or as a job on its cluster. A changed spec is
+    compared with the old one first.
 
     \b
     Example:
@@ -62,7 +64,6 @@ def command(
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
     old = load_resolved(run.resolved())
-    check_installed(old)
     changed = changed_job(run, old, jobs or [], overrides or [])
     changes = diff_jobs(old, changed.job) if changed else []
     if changed is not None and changes:
@@ -75,12 +76,22 @@ def command(
     if status.state == "completed" and not changes and not from_scratch:
         describe_completed(run, status, as_json)
         return
+    if status.is_active and status.job is not None:
+        raise RunIsHeld(
+            f"run {label(run)} is on its way already ({status.describe()}).\n"
+            f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
+            f"`orchestrator cancel {run.run_id}`."
+        )
     if changed is not None and changes:
         check_startable(run, changed.job)
         add_generation(run, changed.job, changed.text)
     job = changed.job if changed else old
     if not as_json:
         typer.echo(f"resuming run {label(run)} in {run.path} ({status.describe()})")
+    if status.job is not None:  # where it ran before
+        submit_and_tell(run, job, cluster_of(job), from_scratch=from_scratch, after=(), as_json=as_json)
+        return
+    check_installed(job)
     raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))
 
 

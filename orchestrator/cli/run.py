@@ -17,6 +17,7 @@ from orchestrator.cli.running import (
     label,
     start,
 )
+from orchestrator.cli.submitting import describe_active
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
 from orchestrator.launch.states import status_of
@@ -55,6 +56,9 @@ def command(
         said = f"new run {label(run)} in {run.path}"
     else:
         status = status_of(run)
+        if status.is_active and status.job is not None:
+            describe_active(status, as_json)
+            return
         if status.state == "completed" and not from_scratch:
             describe_completed(run, status, as_json)
             return

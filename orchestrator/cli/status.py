@@ -38,7 +38,9 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
 
 def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, str]]:
     run = status.run
-    lines = [("state", status.describe()), ("iteration", f"{status.iteration or 0} of {total}")]
+    lines = [("state", status.describe())]
+    lines += [("" if number else "shown by", line) for number, line in enumerate(status.evidence)]
+    lines.append(("iteration", f"{status.iteration or 0} of {total}"))
     values = status.values
     for key, name in (("train/loss", "loss"), ("validation/loss", "validation loss"), ("train/lr", "learning rate")):
         if key in values:

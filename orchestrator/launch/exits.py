@@ -20,12 +20,12 @@ _OUT_OF_MEMORY = {
     ),
 }
 _NCCL_ERROR = re.compile(
-    r"^.*(?:NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|Watchdog caught collective operation timeout).*$",
+    r"^.*(?:NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|Watchdog caught collective operation time).*$",
     re.MULTILINE,
 )
 # torchrun's account of a failure starts with a line of its logger: what the ranks printed themselves is before it.
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic", re.MULTILINE)
-# torchrun's report of a failed rank: "  host      : n1", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 2)".
+# torchrun's report of a failed rank: "  host      : n1", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 2)"
 _FAILED_RANK = re.compile(
     r"^\s*host\s*: (\S+)\n\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE
 )

@@ -16,6 +16,7 @@ from orchestrator.spec.values import environment_references
 
 RUNTIME_MODULE = "orchestrator.runtime"
 SHIPPED_TEMPLATE = "torchrun.sh.j2"
+_PLAIN_IN_DIRECTIVES = "=-_.,:/@+%[]"
 
 
 class Quoted(str):
@@ -30,6 +31,16 @@ def shell_quote(value: object) -> Quoted:
     if "\0" in text:
         raise UserError(f"{text!r} contains a NUL character, which cannot be passed to a program")
     return Quoted(shlex.quote(text))
+
+
+def directive(option: object) -> Quoted:
+    """An option as the rest of an `#SBATCH` line, which sbatch reads itself: a backslash takes the meaning from the
+    character after it. Raises UserError for what no such line can hold.
+    """
+    text = str(option)
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise UserError(f"{text!r} cannot be asked of SLURM: a line feed or control character would end the line")
+    return Quoted("".join(c if c.isalnum() or c in _PLAIN_IN_DIRECTIVES else f"\\{c}" for c in text))
 
 
 def render(
@@ -59,8 +70,8 @@ def render_program(
     job: JobSpec, *, python: str, module: str, arguments: Sequence[str], processes_per_node: int, nodes: int = 1
 ) -> str:
     """The script that starts any program of ours on several processes, with the environment of the job."""
-    source = Path(job.launch.template) if job.launch.template else resource_root("templates") / SHIPPED_TEMPLATE
-    context: dict[str, Any] = {
+    template = Path(job.launch.template) if job.launch.template else None
+    context = {
         "environment": script_environment(job, processes_per_node),
         "python": python,
         "module": module,
@@ -68,8 +79,18 @@ def render_program(
         "nodes": nodes,
         "processes_per_node": processes_per_node,
     }
+    return render_template(template, SHIPPED_TEMPLATE, context)
+
+
+def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> str:
+    """A template of the user's own, which may extend a shipped one, or the shipped one of that name.
+
+    Raises UserError when it cannot be read or rendered.
+    """
+    folders = [str(resource_root("templates")), *([str(own.parent)] if own else [])]
     # What a template forgets to quote is quoted all the same: `finalize` sees every expression.
     engine = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         finalize=shell_quote,
         trim_blocks=True,
@@ -77,7 +98,8 @@ def render_program(
         keep_trailing_newline=True,
         autoescape=False,
     )
-    engine.filters["shell_quote"] = shell_quote
+    engine.filters.update(shell_quote=shell_quote, directive=directive, as_is=Quoted)
+    source = own or resource_root("templates") / shipped
     try:
         return engine.from_string(source.read_text(encoding="utf-8")).render(context)
     except (OSError, UnicodeDecodeError) as error:

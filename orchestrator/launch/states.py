@@ -1,23 +1,24 @@
-"""What state a run is in, derived from its events, its lease and its exit records. Nothing is stored."""
+"""What state a run is in, derived from its events, its lease, its exit records and the scheduler. Nothing is stored."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
+from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
 from orchestrator.launch.local import last_launch
+from orchestrator.launch.state_words import State, state_after, working_state, written_end
+from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 
-State = Literal["created", "running", "stopping", "completed", "stopped", "failed", "lost"]
-
-_STATES: dict[str, State] = {"completed": "completed", "stopped": "stopped", "lost": "lost"}
 _SECONDS_TO_TAKE_THE_LEASE = 600.0
 _METRIC_TAIL_BYTES = 64 << 10
 
@@ -39,16 +40,27 @@ class RunStatus:
     launched: float | None
     ended: float | None
     launches: int
+    job: SlurmRun | None
+    """Its job on a cluster, when its latest start was one."""
+    reason: str | None
+    """Why it waits in the queue, or what is not known of it."""
+    evidence: tuple[str, ...]
+    """Lines of its logs that show why it ended."""
 
     @property
     def is_live(self) -> bool:
         """Whether some process works on it."""
         return self.state in ("running", "stopping")
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it works or will do so without anybody's doing."""
+        return self.is_live or self.state == "queued"
+
     def describe(self) -> str:
         """The state in one sentence."""
         if self.cause is None or self.state == "completed":
-            return self.state
+            return f"{self.state}: {self.reason}" if self.reason else self.state
         sentence = cause_of(self.cause).sentence
         if self.state == "stopped":
             return sentence
@@ -79,15 +91,34 @@ class RunStatus:
             "launched": self.launched,
             "ended": self.ended,
             "launches": self.launches,
+            "job_id": self.job.job_id if self.job else None,
+            "cluster": self.job.cluster if self.job else None,
+            "reason": self.reason,
+            "evidence": list(self.evidence),
         }
 
 
 def status_of(run: RunDir) -> RunStatus:
-    """The status of a run."""
-    events = run.events()
+    """The status of a run. A scheduler that cannot be asked takes nothing from it but its own word."""
+    return statuses_of([run])[0]
+
+
+def statuses_of(runs: Sequence[RunDir]) -> list[RunStatus]:
+    """The statuses of many runs, with one question to the scheduler for all of them."""
+    events = [run.events() for run in runs]
+    jobs = [latest_job(each) for each in events]
+    words = ask_the_scheduler(job.job_id for job in jobs if job is not None and not job.is_over)
+    return [_status(run, each, job, words) for run, each, job in zip(runs, events, jobs, strict=True)]
+
+
+def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, words: SchedulersWord) -> RunStatus:
     launched = last_launch(events)
     holder = read_holder(run)
-    state, end = _state(run, launched, holder)
+    if job is None:
+        reason = None
+        state, end = _state(run, launched, holder)
+    else:
+        state, end, reason = state_on_cluster(run, job, holder, words)
     iteration, values = last_metrics(run)
     return RunStatus(
         run=run,
@@ -103,6 +134,9 @@ def status_of(run: RunDir) -> RunStatus:
         launched=launched["time"] if launched else None,
         ended=launched["exited"]["time"] if launched and launched["exited"] else None,
         launches=sum(event.get("event") == "launched" for event in events),
+        job=job,
+        reason=reason,
+        evidence=end.evidence if end else (),
     )
 
 
@@ -112,16 +146,12 @@ def _state(run: RunDir, launched: dict[str, Any] | None, holder: Holder | None) 
         return ("running" if lives else "created"), None
     exited = launched["exited"]
     if exited is not None and not (lives and holder is not None and holder.launch_id != launched["launch_id"]):
-        end = Exit(str(exited.get("cause")), str(exited.get("message") or ""), exited.get("iteration"), 0)
-        return _state_of(end.cause), end
+        end = written_end(exited)
+        return state_after(end.cause), end
     if lives or (exited is None and not _launcher_is_gone(launched, holder)):
-        return ("stopping" if run.stop_file.exists() else "running"), None
+        return working_state(run), None
     end = by_word_of_the_ranks(run, str(launched["launch_id"])) or Exit("lost", "", None, cause_of("lost").exit_code)
-    return _state_of(end.cause), end
-
-
-def _state_of(cause: str) -> State:
-    return _STATES.get(cause, "failed")
+    return state_after(end.cause), end
 
 
 def _launcher_is_gone(launched: dict[str, Any], holder: Holder | None) -> bool:

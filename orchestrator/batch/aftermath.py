@@ -1,0 +1,94 @@
+"""After an incarnation has ended: its last event, and the way back into the queue."""
+
+from __future__ import annotations
+
+from orchestrator.batch.policy import Decision, decide
+from orchestrator.batch.slurm_job import SlurmJob
+from orchestrator.batch.verdict import unspoken_end
+from orchestrator.causes import Exit, by_word_of_the_ranks
+from orchestrator.cluster.requeueing import earlier_ends, requeue_later
+from orchestrator.errors import OrchestratorError
+from orchestrator.launch.local import last_launch
+from orchestrator.lease import supersedes
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+
+def is_stale(run: RunDir, launch_id: str) -> bool:
+    """Whether a later start of the run has begun: then that one has the last word."""
+    newest = last_launch(run.events())
+    return newest is not None and newest["launch_id"] != launch_id
+
+
+def conclude(run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | None) -> Decision:
+    """Write down how this incarnation ended, decide what comes next, and do it.
+
+    A stale incarnation writes nothing and asks for nothing. Going back into the queue is written down first: SLURM
+    ends this job's processes as soon as it is asked.
+    """
+    if is_stale(run, slurm.launch_id):
+        return Decision(False, "a newer start of this run has taken over")
+    write_exit(run, slurm.launch_id, end, code)
+    decision = decide(job.launch, end, run.events())
+    if decision.requeue:
+        requeue(run, slurm, decision)
+    elif end.code and end.cause not in ("stopped", "cancelled"):
+        run.append_event("gave_up", launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason)
+    return decision
+
+
+def account_for_previous(run: RunDir, slurm: SlurmJob) -> None:
+    """Write the ends of earlier incarnations of this job that could not do so themselves: SLURM started it again."""
+    launched: list[str] = []
+    ended: set[str] = set()
+    queued: set[str] = set()
+    for event in run.events():
+        launch_id = str(event.get("launch_id"))
+        if event.get("event") == "launched" and supersedes(slurm.launch_id, launch_id):
+            launched.append(launch_id)
+        elif event.get("event") == "exited":
+            ended.add(launch_id)
+        elif event.get("event") == "requeued":
+            queued.add(launch_id)
+    for launch_id in launched:
+        cause = "cancelled"
+        if launch_id not in ended:
+            end = unspoken_end(by_word_of_the_ranks(run, launch_id), earlier_ends(slurm.job_id))
+            cause = end.cause
+            write_exit(run, launch_id, end, None)
+        if launch_id not in queued:
+            run.append_event(
+                "requeued", launch_id=launch_id, job_id=slurm.job_id, cause=cause, by="slurm", exclude=[], delay=0.0
+            )
+
+
+def write_exit(run: RunDir, launch_id: str, end: Exit, code: int | None) -> None:
+    """The `exited` event of a launch."""
+    run.append_event(
+        "exited",
+        launch_id=launch_id,
+        code=code,
+        cause=end.cause,
+        message=end.message,
+        iteration=end.iteration,
+        evidence=list(end.evidence),
+        node=end.node,
+    )
+
+
+def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
+    """Put the job back into the queue, to start after the decision's delay and not on the nodes it excludes."""
+    run.append_event(
+        "requeued",
+        launch_id=slurm.launch_id,
+        job_id=slurm.job_id,
+        cause=decision.reason,
+        by="orchestrator",
+        exclude=list(decision.exclude),
+        delay=decision.delay,
+    )
+    try:
+        requeue_later(slurm.job_id, decision.delay, decision.exclude)
+    except OrchestratorError as error:
+        run.append_event("requeue_failed", launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error))
+        raise

@@ -1,0 +1,87 @@
+"""What to do after an incarnation has ended: stop, or go back into the queue, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.causes import Exit
+from orchestrator.spec.launch import Action, FailureCause, LaunchSpec
+
+DEFAULT_ACTIONS: Mapping[FailureCause, Action] = {
+    "time_limit": "requeue",
+    "preempted": "requeue",
+    "node_fail": "requeue_elsewhere",
+    "nccl_error": "requeue_elsewhere",
+    "hang": "requeue",
+    "killed": "requeue",
+    "lost": "requeue",
+    "out_of_memory": "stop",
+    "host_out_of_memory": "stop",
+    "nan": "stop",
+    "checkpoint": "stop",
+    "disk_full": "stop",
+    "bug": "stop",
+}
+"""A fault of the machine goes away elsewhere or later; a fault of the job comes back."""
+
+NO_FAILURE = ("time_limit", "preempted")
+_MOST_FAILURES_WITHOUT_PROGRESS = 5
+_MOST_DOUBLINGS = 4
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`requeue` with a delay in seconds and without some nodes, or a stop; `reason` is one line for people."""
+
+    requeue: bool
+    reason: str
+    delay: float = 0.0
+    exclude: tuple[str, ...] = ()
+
+
+def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -> Decision:
+    """What to do after `end`. `events` are the run's so far, the `exited` event of this end included."""
+    if end.cause in ("completed", "stopped", "cancelled"):
+        return Decision(False, "nothing is left to do" if end.cause == "completed" else "a person asked for it")
+    action = launch.on_failure.get(end.cause) or DEFAULT_ACTIONS.get(end.cause, "stop")  # type: ignore[call-overload]
+    if action == "stop":
+        return Decision(False, f"after {end.cause} a run stays where it is (launch.on_failure)")
+    mine = since_submission(events)
+    requeues = sum(event.get("event") == "requeued" for event in mine)
+    if requeues >= launch.max_requeues:
+        return Decision(False, f"it has gone back into the queue {requeues} times (launch.max_requeues)")
+    if end.cause in NO_FAILURE:
+        return Decision(True, end.cause)
+    failures = failures_without_progress(mine)
+    if failures >= _MOST_FAILURES_WITHOUT_PROGRESS:
+        return Decision(False, f"{failures} failures in a row without a new checkpoint")
+    return Decision(
+        True,
+        end.cause,
+        delay=float(launch.requeue_delay * 2 ** min(max(failures - 1, 0), _MOST_DOUBLINGS)),
+        exclude=nodes_at_fault(mine) if action == "requeue_elsewhere" else (),
+    )
+
+
+def since_submission(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The events from the last `submitted` on: what was before is no business of this job."""
+    starts = [number for number, event in enumerate(events) if event.get("event") == "submitted"]
+    return list(events[starts[-1] if starts else 0 :])
+
+
+def failures_without_progress(events: Sequence[Mapping[str, Any]]) -> int:
+    """Failures since the last new checkpoint; ends that are no failures are passed over."""
+    count = 0
+    for event in reversed(events):
+        if event.get("event") == "checkpoint_saved":
+            break
+        count += event.get("event") == "exited" and event.get("cause") not in NO_FAILURE
+    return count
+
+
+def nodes_at_fault(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Every node that an exit of this job was blamed on."""
+    nodes = (str(event["node"]) for event in events if event.get("event") == "exited" and event.get("node"))
+    return tuple(sorted(set(nodes)))

@@ -1,0 +1,136 @@
+"""One incarnation of a run inside a SLURM job: start the training on all nodes, see it through, decide what comes next.
+
+SLURM's notice (`--signal=B:USR1@N`) reaches this process, which is the batch script itself; the ranks hear of it
+through the stop file, save after their step and end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale
+from orchestrator.batch.slurm_job import SlurmJob
+from orchestrator.batch.verdict import unhealthy, verdict
+from orchestrator.causes import Exit
+from orchestrator.launch.exits import LogMarks, classify
+from orchestrator.launch.local import StopSignals, caught_signals, request_stop, stop_at_once
+from orchestrator.launch.processes import LAUNCH_VARIABLE
+from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+SUPERVISOR_VARIABLE = "ORCHESTRATOR_SUPERVISOR"
+HEALTH_MODULE = "orchestrator.runtime.health"
+_POLL_SECONDS = 0.2
+_SECONDS_OF_TOLERANCE = 60.0
+"""SLURM's notice comes up to this much early (its documentation says so)."""
+_SECONDS_FOR_A_HOLDER = 1.5 * DEFAULT_TIME_TO_LIVE
+
+
+@dataclass(frozen=True)
+class Commands:
+    """`on_each_node`: srun and what starts a program once per node; `training`: that program, its Python first."""
+
+    on_each_node: Sequence[str]
+    training: Sequence[str]
+    health_check: bool
+    from_scratch: bool
+
+
+def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) -> int:
+    """Run one incarnation; returns the exit code of the batch script: 0 when the run has nothing left to do."""
+    with caught_signals() as signals:
+        account_for_previous(run, slurm)
+        run.stop_file.unlink(missing_ok=True)
+        marks = LogMarks.of(run)
+        run.append_event(
+            "launched",
+            launch_id=slurm.launch_id,
+            job_id=slurm.job_id,
+            restart=slurm.restarts,
+            nodes=list(slurm.nodes),
+            **Process.current().to_record(),
+        )
+        _say(f"launch {slurm.launch_id} on {', '.join(slurm.nodes)}")
+        end, code = _train(run, job, slurm, commands, signals, marks)
+        decision = conclude(run, job, slurm, end, code)
+        what = "goes back into the queue" if decision.requeue else "stays where it is"
+        _say(f"launch {slurm.launch_id} ended: {end.cause}: {end.message}; the run {what}: {decision.reason}")
+    return 0 if end.cause in ("completed", "stopped") else 1
+
+
+def _train(
+    run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands, signals: StopSignals, marks: LogMarks
+) -> tuple[Exit, int | None]:
+    """From waiting for whoever still holds the run to the end of the training; with srun's return code."""
+    refusal = _wait_for_holder(run, slurm, signals)
+    if refusal is not None:
+        return Exit.of("held", refusal, None), None
+    code: int | None = None
+    if commands.health_check:
+        check = [commands.training[0], "-m", HEALTH_MODULE, str(run.path)]
+        code = _see_through(run, slurm, [*commands.on_each_node, *check], signals)
+        if code != 0 and signals.first is None:
+            return unhealthy(run, slurm.launch_id, code), code
+    if signals.first is None:
+        # Only the very first start may begin at iteration 0: what comes after a requeue has something to continue.
+        anew = ["--from-scratch"] if commands.from_scratch and slurm.restarts == 0 else []
+        code = _see_through(run, slurm, [*commands.on_each_node, *commands.training, *anew], signals)
+        end = classify(run, slurm.launch_id, code, marks)
+        forced_by = stop_at_once(run)
+        if forced_by is not None:
+            message = f"ended at once, without saving, by {forced_by}"
+            return Exit.of("cancelled", message, end.iteration), code
+    else:
+        end = Exit.of("stopped", "asked to stop before the training began", None)
+    left = slurm.seconds_left(time.time())
+    time_is_over = left is not None and left <= job.launch.stop_margin + _SECONDS_OF_TOLERANCE
+    return verdict(end, signals.first, time_is_over, marks.tail(run.launcher_log)), code
+
+
+def _wait_for_holder(run: RunDir, slurm: SlurmJob, signals: StopSignals) -> str | None:
+    """Wait until nobody else may write the run; None when that is so, else who holds it."""
+    deadline = time.monotonic() + _SECONDS_FOR_A_HOLDER
+    said = False
+    while True:
+        holder = read_holder(run)
+        if holder is None or not holder.live or supersedes(slurm.launch_id, holder.launch_id):
+            return None
+        if time.monotonic() > deadline or signals.first is not None:
+            return held_message(run, holder)
+        if not said:
+            said = True
+            _say(f"the run is held by {holder.describe()} ({holder.reason}): waiting for it")
+        time.sleep(_POLL_SECONDS)
+
+
+def _see_through(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: StopSignals) -> int:
+    """Run srun to its end, passing stop requests on to the ranks; returns its exit code, negative for a signal."""
+    environment = {
+        **os.environ,
+        LAUNCH_VARIABLE: slurm.launch_id,
+        SUPERVISOR_VARIABLE: json.dumps(Process.current().to_record()),
+    }
+    # In a session of its own, so that a signal to this process's group does not make srun abort the step.
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+    asked = forced = False
+    while (code := child.poll()) is None:
+        if signals.first is not None and not asked and not is_stale(run, slurm.launch_id):
+            asked = True
+            request_stop(run, signals.first)
+            _say(f"{signals.first}: stopping after this step and saving")
+        if not forced and stop_at_once(run) is not None:
+            forced = True
+            child.terminate()
+        time.sleep(_POLL_SECONDS)
+    return code
+
+
+def _say(message: str) -> None:
+    print(f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)

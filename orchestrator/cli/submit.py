@@ -1,0 +1,83 @@
+"""`orchestrator submit`: train a job on a SLURM cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
+from orchestrator.cli.planned import layout_line, plan_loaded
+from orchestrator.cli.run import check_data
+from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label
+from orchestrator.cli.submitting import (
+    cluster_of,
+    describe_active,
+    describe_request,
+    jobs_before,
+    place_for,
+    submit_and_tell,
+)
+from orchestrator.launch.runs import attach_or_create, create_run, find_same, next_run_dir, runs_dir_of
+from orchestrator.launch.sbatch import render_sbatch
+from orchestrator.launch.states import status_of
+from orchestrator.spec.loading import load_job
+
+
+def command(
+    jobs: JobFiles,
+    overrides: Overrides = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile, instead of launch.cluster.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Start another run although this very spec has one.")] = False,
+    from_scratch: FromScratch = False,
+    after: Annotated[
+        list[str] | None,
+        typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be given several times."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the batch script; create and submit nothing.")
+    ] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it when it has ended.
+
+    \b
+    Example:
+      orchestrator submit job.yaml --cluster juwels
+      orchestrator submit job.yaml --set launch.time=4h --dry-run
+      orchestrator submit finetune.yaml --after pretrain
+    """
+    words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
+    loaded = load_job(jobs, words)
+    job = loaded.job
+    profile = cluster_of(job)
+    plan = plan_loaded(loaded)
+    check_data(plan)
+    folder = runs_dir_of(job, runs_dir)
+    before = jobs_before(after or [], folder)
+    if dry_run:
+        run = (None if new else find_same(job, folder, warn)) or next_run_dir(job, folder)
+        script = render_sbatch(job, profile, place_for(run), from_scratch=from_scratch, after=before)
+        if as_json:
+            print_json({"run_dir": str(run.path), "script": script})
+        else:
+            typer.echo(script, nl=False)
+            typer.echo(f"{layout_line(plan)}\n{describe_request(run, job, profile, before)}", err=True)
+        return
+    if new:
+        run, is_new = create_run(job, loaded.text, folder), True
+    else:
+        run, is_new = attach_or_create(job, loaded.text, folder, warn)
+    status = status_of(run)
+    if status.is_active:
+        describe_active(status, as_json)
+        return
+    if status.state == "completed" and not from_scratch:
+        describe_completed(run, status, as_json)
+        return
+    if not as_json:
+        typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
+    submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)

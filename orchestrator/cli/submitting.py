@@ -1,0 +1,91 @@
+"""Submitting a run to its cluster and telling what was asked for: what `submit` and `resume` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from orchestrator.cli.common import print_json, warn
+from orchestrator.cli.running import label
+from orchestrator.cluster.profiles import known_profiles, load_profile
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import find_run
+from orchestrator.launch.sbatch import Place, sbatch_options
+from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.submission import place_of, submit_run
+from orchestrator.rundir import RunDir
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+
+
+def cluster_of(job: JobSpec) -> ClusterSpec:
+    """The profile of the job's cluster; where it names none, the only one there is. Raises UserError."""
+    if job.launch.cluster is not None:
+        return load_profile(job.launch.cluster)
+    known = list(known_profiles())
+    if len(known) == 1:
+        return load_profile(known[0])
+    if known:
+        raise UserError(f"which cluster? Say it with --cluster or launch.cluster: {', '.join(known)}")
+    raise UserError(
+        "there is no cluster profile yet: write one on a login node with `orchestrator cluster init`, "
+        "or train on this machine with `orchestrator run`"
+    )
+
+
+def jobs_before(names: Sequence[str], runs_dir: Path) -> tuple[str, ...]:
+    """Ids of the jobs of runs that must have completed first; for one that has completed already, none.
+
+    Raises UserError for a run that is not going to complete.
+    """
+    ids = []
+    for name in names:
+        status = status_of(find_run(name, runs_dir))
+        if status.state == "completed":
+            continue
+        if status.job is None or not status.is_active:
+            raise UserError(
+                f"--after {name}: run {label(status.run)} is no job on a cluster that will complete "
+                f"({status.describe()}): submit or resume it first"
+            )
+        ids.append(status.job.job_id)
+    return tuple(ids)
+
+
+def place_for(run: RunDir) -> Place:
+    """Where the run will work."""
+    return place_of(run, sys.executable)
+
+
+def submit_and_tell(
+    run: RunDir, job: JobSpec, cluster: ClusterSpec, *, from_scratch: bool, after: tuple[str, ...], as_json: bool
+) -> None:
+    """Submit a run and say so."""
+    job_id = submit_run(run, job, cluster, place_for(run), from_scratch=from_scratch, after=after, warn=warn)
+    if as_json:
+        print_json({**status_of(run).to_json(), "job_id": job_id})
+        return
+    typer.echo(describe_request(run, job, cluster, after))
+    typer.echo(f"submitted run {label(run)} as job {job_id} on {cluster.name}; it is in {run.path}")
+    typer.echo(f"      follow it with: orchestrator logs {run.run_id} -f")
+
+
+def describe_request(run: RunDir, job: JobSpec, cluster: ClusterSpec, after: tuple[str, ...]) -> str:
+    """What SLURM is asked for, for a person."""
+    quiet = ("--job-name", "--output", "--open-mode", "--ntasks")
+    shown = [option for option in sbatch_options(job, cluster, run, after) if not option.startswith(quiet)]
+    return f"asking {cluster.name} for: {' '.join(shown)}"
+
+
+def describe_active(status: RunStatus, as_json: bool) -> None:
+    """Say that the run is on its way already."""
+    if as_json:
+        print_json(status.to_json())
+        return
+    typer.echo(
+        f"run {label(status.run)} is on its way already ({status.describe()}); nothing was submitted.\n"
+        f"      Follow it with `orchestrator logs {status.run.run_id} -f`, or start another with --new."
+    )

@@ -1,0 +1,110 @@
+"""What state a run on a cluster is in: its own word where it had one, else the scheduler's, else its lease's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.causes import Exit, by_word_of_the_ranks
+from orchestrator.cluster.slurm import JobState, job_states
+from orchestrator.errors import OrchestratorError
+from orchestrator.launch.state_words import State, state_after, working_state, written_end
+from orchestrator.launch.submission import SlurmRun
+from orchestrator.lease import Holder
+from orchestrator.rundir import RunDir
+
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
+_CAUSES = {
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail",
+    "OUT_OF_MEMORY": "host_out_of_memory",
+    "CANCELLED": "cancelled",
+}
+_SECONDS_TO_TAKE_THE_LEASE = 600.0
+
+
+@dataclass(frozen=True)
+class SchedulersWord:
+    """What the scheduler knows of jobs; `trouble` in one line when it could not be asked."""
+
+    jobs: Mapping[str, JobState]
+    trouble: str | None = None
+
+
+def ask_the_scheduler(job_ids: Iterable[str]) -> SchedulersWord:
+    """What the scheduler says of these jobs; nothing is asked for none of them."""
+    wanted = list(job_ids)
+    if not wanted:
+        return SchedulersWord({})
+    troubles: list[str] = []
+    try:
+        return SchedulersWord(job_states(wanted, troubles.append), troubles[0] if troubles else None)
+    except OrchestratorError as error:
+        return SchedulersWord({}, str(error))
+
+
+def state_on_cluster(
+    run: RunDir, job: SlurmRun, holder: Holder | None, word: SchedulersWord
+) -> tuple[State, Exit | None, str | None]:
+    """State, end and what else there is to say of a run whose latest start was a job."""
+    if job.withdrawn:
+        return "stopped", Exit.of("cancelled", "taken out of the queue", None), None
+    if job.is_over and job.exited is not None:
+        end = written_end(job.exited)
+        return state_after(end.cause), end, None
+    known = word.jobs.get(job.job_id)
+    if known is None:
+        return _by_the_run_itself(run, job, holder, word.trouble)
+    where = f"job {job.job_id} on {job.cluster}"
+    if known.state in _WAITING:
+        return "queued", None, f"{where}" + (f", {known.reason}" if known.reason else "")
+    if not known.is_over:
+        return working_state(run), None, where
+    end = _unspoken_end(run, job, known)
+    return state_after(end.cause), end, None
+
+
+def _by_the_run_itself(
+    run: RunDir, job: SlurmRun, holder: Holder | None, trouble: str | None
+) -> tuple[State, Exit | None, str | None]:
+    """For a job that the scheduler says nothing of."""
+    reason = f"job {job.job_id} on {job.cluster}, as far as the run directory tells" + (
+        f" ({trouble})" if trouble else ""
+    )
+    if holder is not None and holder.live:
+        return working_state(run), None, reason
+    if job.exited is not None and job.requeued is None:
+        end = written_end(job.exited)
+        return state_after(end.cause), end, None
+    if trouble and (not job.launches or job.requeued is not None):
+        return "queued", None, reason
+    started = float(job.launches[-1]["time"]) if job.launches else job.submitted
+    if trouble and time.time() - started < _SECONDS_TO_TAKE_THE_LEASE:
+        return working_state(run), None, reason
+    end = _word_of_the_ranks(run, job) or Exit.of("lost", "the scheduler no longer knows its job", None)
+    return state_after(end.cause), end, None
+
+
+def _unspoken_end(run: RunDir, job: SlurmRun, known: JobState) -> Exit:
+    """The end of a job that is over, of which the run itself has not said the last word."""
+    cause = _CAUSES.get(known.state)
+    iteration = job.exited.get("iteration") if job.exited is not None else None
+    if cause is not None:
+        nodes = f" on {', '.join(known.nodes)}" if known.nodes else ""
+        message = f"SLURM says {known.state}" + (f" ({known.reason})" if known.reason else "") + nodes
+        return Exit.of(cause, message, iteration)
+    if job.exited is not None:
+        return written_end(job.exited)
+    said = _word_of_the_ranks(run, job)
+    if said is not None:
+        return said
+    how = f"with exit code {known.exit_code}" if known.exit_code else "without a word"
+    return Exit.of("lost", f"the batch script ended {how}: see logs/launcher.log", iteration)
+
+
+def _word_of_the_ranks(run: RunDir, job: SlurmRun) -> Exit | None:
+    return by_word_of_the_ranks(run, str(job.launches[-1].get("launch_id"))) if job.launches else None

@@ -1,0 +1,40 @@
+"""The states of a run, and what a written end says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from orchestrator.causes import Exit
+from orchestrator.rundir import RunDir
+
+State = Literal["created", "queued", "running", "stopping", "completed", "stopped", "failed", "lost"]
+
+_STATES: dict[str, State] = {
+    "completed": "completed",
+    "stopped": "stopped",
+    "cancelled": "stopped",
+    "lost": "lost",
+}
+
+
+def state_after(cause: str) -> State:
+    """The state of a run whose last start ended so."""
+    return _STATES.get(cause, "failed")
+
+
+def working_state(run: RunDir) -> State:
+    """The state of a run that some process works on."""
+    return "stopping" if run.stop_file.exists() else "running"
+
+
+def written_end(exited: Mapping[str, Any]) -> Exit:
+    """The end that an `exited` event tells of."""
+    return Exit(
+        str(exited.get("cause")),
+        str(exited.get("message") or ""),
+        exited.get("iteration"),
+        0,
+        tuple(str(line) for line in exited.get("evidence") or ()),
+        exited.get("node"),
+    )

@@ -1,0 +1,98 @@
+"""Submitting a run to a SLURM cluster, and what its events say of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cluster.slurm import Warn, submit
+from orchestrator.launch.render import RUNTIME_MODULE
+from orchestrator.launch.sbatch import Place, render_sbatch
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SlurmRun:
+    """What the event log says of a run's latest job."""
+
+    job_id: str
+    cluster: str
+    submitted: float
+    launches: tuple[Event, ...]
+    """`launched` events of this job."""
+    exited: Event | None
+    """The end of the last launch, where it was written."""
+    requeued: Event | None
+    """Its way back into the queue after that end."""
+    withdrawn: bool
+    """Whether a person took it out of the queue."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run said itself that this job has nothing left to do. What SLURM ended may be queued again."""
+        if self.withdrawn:
+            return True
+        return self.exited is not None and self.requeued is None and self.exited.get("cause") != "cancelled"
+
+
+def latest_job(events: Sequence[Event]) -> SlurmRun | None:
+    """The newest job of a run, if its newest start was one on a cluster."""
+    start = max((number for number, event in enumerate(events) if _names_a_job(event)), default=None)
+    if start is None or any(_is_local_launch(event) for event in events[start + 1 :]):
+        return None
+    job_id = str(events[start]["job_id"])
+    mine = [event for event in events if str(event.get("job_id")) == job_id]
+    launches = tuple(event for event in mine if event.get("event") == "launched")
+    exited = requeued = None
+    if launches:
+        launch_id = launches[-1].get("launch_id")
+        of_last = [event for event in events if event.get("launch_id") == launch_id]
+        exited = next((event for event in of_last if event.get("event") == "exited"), None)
+        requeued = next((event for event in of_last if event.get("event") == "requeued"), None)
+    cluster = next((str(event["cluster"]) for event in mine if "cluster" in event), "slurm")
+    withdrawn = bool(mine) and mine[-1].get("event") == "withdrawn"
+    return SlurmRun(job_id, cluster, float(mine[0]["time"]), launches, exited, requeued, withdrawn)
+
+
+def _names_a_job(event: Event) -> bool:
+    return event.get("event") in ("submitted", "launched") and event.get("job_id") is not None
+
+
+def _is_local_launch(event: Event) -> bool:
+    return event.get("event") == "launched" and event.get("job_id") is None
+
+
+def submit_run(
+    run: RunDir,
+    job: JobSpec,
+    cluster: ClusterSpec,
+    place: Place,
+    *,
+    from_scratch: bool = False,
+    after: tuple[str, ...] = (),
+    module: str = RUNTIME_MODULE,
+    warn: Warn = lambda message: None,
+) -> str:
+    """Write the run's batch script and submit it; returns the job id. `after`: ids of jobs that must succeed before.
+
+    Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked; the run stays as
+    it was then.
+    """
+    run.logs.mkdir(exist_ok=True)
+    script = render_sbatch(job, cluster, place, from_scratch=from_scratch, after=after, module=module)
+    write_atomically(run.batch_script, script)
+    run.stop_file.unlink(missing_ok=True)
+    job_id = submit(run.batch_script, warn=warn)
+    run.append_event("submitted", job_id=job_id, cluster=cluster.name)
+    return job_id
+
+
+def place_of(run: RunDir, python: str, snapshot: Path | None = None) -> Place:
+    """Where a run submitted from here works: here, or in a snapshot of it."""
+    return Place(run, snapshot or Path.cwd(), python, snapshot)
