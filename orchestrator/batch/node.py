@@ -46,6 +46,7 @@ def rendezvous(slurm: SlurmJob, node_rank: int) -> dict[str, str]:
         "NODES": str(len(slurm.nodes)),
         "NODE_RANK": str(node_rank),
         "NODE_NAME": slurm.nodes[node_rank],
+        "NODE_NAMES": ",".join(slurm.nodes),
         "PET_RDZV_ENDPOINT": f"{head}:{port}",
         "PET_RDZV_ID": slurm.launch_id,
         # Said outright: to find it out from host names and addresses takes minutes where name service is slow.
