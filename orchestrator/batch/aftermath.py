@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from orchestrator.batch.policy import Decision, decide
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unspoken_end
@@ -9,6 +11,7 @@ from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.local import last_launch
+from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -76,6 +79,15 @@ def write_exit(run: RunDir, launch_id: str, end: Exit, code: int | None) -> None
     )
 
 
+def left_to_caller(decision: Decision) -> int | None:
+    """The exit code that asks whoever started this process to put the job back into the queue; None where nobody
+    offered to, or where there is more to it than that.
+    """
+    code = os.environ.get(REQUEUE_CODE_VARIABLE)
+    alone = not decision.requeue or decision.delay or decision.exclude
+    return None if code is None or alone else int(code)
+
+
 def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
     """Put the job back into the queue, to start after the decision's delay and not on the nodes it excludes."""
     run.append_event(
@@ -87,6 +99,8 @@ def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
         exclude=list(decision.exclude),
         delay=decision.delay,
     )
+    if left_to_caller(decision) is not None:
+        return
     try:
         requeue_later(slurm.job_id, decision.delay, decision.exclude)
     except OrchestratorError as error:

@@ -35,6 +35,9 @@ class SlurmJob:
         job_id = environment.get("SLURM_JOB_ID")
         if job_id is None:
             raise UserError("this program runs inside a SLURM job: start it with `orchestrator submit`")
+        array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+        if array is not None and task is not None:
+            job_id = f"{array}_{task}"  # what the scheduler calls it everywhere else
         started = float(environment.get("SLURM_JOB_START_TIME") or time.time())
         end_time = environment.get("SLURM_JOB_END_TIME")
         limit_ends = None if time_limit is None else started + time_limit

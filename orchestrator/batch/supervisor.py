@@ -13,13 +13,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale
+from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale, left_to_caller
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.local import StopSignals, caught_signals, request_stop, stop_at_once
-from orchestrator.launch.processes import LAUNCH_VARIABLE
+from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
@@ -62,6 +62,8 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
         decision = conclude(run, job, slurm, end, code)
         what = "goes back into the queue" if decision.requeue else "stays where it is"
         _say(f"launch {slurm.launch_id} ended: {end.cause}: {end.message}; the run {what}: {decision.reason}")
+    if (asking := left_to_caller(decision)) is not None:
+        return asking
     return 0 if end.cause in ("completed", "stopped") else 1
 
 
@@ -117,6 +119,7 @@ def _see_through(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: 
         LAUNCH_VARIABLE: slurm.launch_id,
         SUPERVISOR_VARIABLE: json.dumps(Process.current().to_record()),
     }
+    environment.pop(REQUEUE_CODE_VARIABLE, None)  # an offer to this process, which nobody keeps once it is gone
     # In a session of its own, so that a signal to this process's group does not make srun abort the step.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
     asked = forced = False

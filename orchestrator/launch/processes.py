@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 
 LAUNCH_VARIABLE = "ORCHESTRATOR_LAUNCH_ID"
+REQUEUE_CODE_VARIABLE = "ORCHESTRATOR_REQUEUE_EXIT_CODE"
+"""Set by a program that starts a supervisor and puts the job back into the queue itself, when the supervisor ends with
+this exit code."""
 _SECONDS_TO_DIE = 30.0
 
 

@@ -1,0 +1,212 @@
+"""Cells in submitit's hands: arrays on a SLURM cluster, or some at a time on this machine. The only module that imports
+submitit; light code starts it as a program (`python -m orchestrator.sweeps`).
+
+A cell is carried on by submitit's own protocol: SLURM's notice reaches the task, which passes it on; the training saves
+and ends; then submitit calls `checkpoint`, stores what it returns, and puts the task back into the queue. What the
+cells come to is read from their run directories, never from submitit's results.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from submitit import LocalExecutor, SlurmExecutor
+from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
+
+from orchestrator.cluster.commands import Answer, unreachable
+from orchestrator.cluster.refusals import refusal
+from orchestrator.errors import JobError, OrchestratorError
+from orchestrator.launch.local import last_launch
+from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ledger import SweepDir
+from orchestrator.sweeps.request import REQUEUE_CODE, Request, Task
+
+NOTICE = signal.SIGUSR1
+"""What SLURM sends some time before it ends a task; see __main__.py."""
+
+_PASSED_ON = (NOTICE, signal.SIGTERM, signal.SIGINT)
+_POLL_SECONDS = 0.2
+_REQUEUE_ATTEMPTS = 20
+_SECONDS_BETWEEN_ATTEMPTS = 15.0
+_NO_TIME_LIMIT = 10 * 365 * 24 * 60
+"""Minutes: submitit's local executor wants some limit."""
+
+
+@dataclass
+class CellTask:
+    """What submitit stores and calls: one cell, trained to its end or to the next notice."""
+
+    sweep_dir: str
+    task: Task
+    devices: str | None = None
+    """CUDA_VISIBLE_DEVICES of a local cell."""
+
+    def __call__(self) -> None:
+        """Raises JobError when the training failed, so that the scheduler shows it too."""
+        if SweepDir(Path(self.sweep_dir)).cancels(self.task.cell) > self.task.cancels:
+            print(f"cell {self.task.name} was cancelled before it started", flush=True)
+            return
+        code, noticed = self._see_through()
+        if code == REQUEUE_CODE or (noticed and self._stopped_by_notice()):
+            self._requeue()
+        if code != 0:
+            raise JobError(f"cell {self.task.name} ended with exit code {code}: see {self.task.run_dir}")
+
+    def checkpoint(self) -> DelayedSubmission:
+        """submitit's protocol: what to call after the requeue. The run directory holds all there is to continue."""
+        return DelayedSubmission(self)
+
+    def _see_through(self) -> tuple[int, bool]:
+        """Run the command to its end; its exit code, and whether the notice came."""
+        run = RunDir(Path(self.task.run_dir))
+        run.logs.mkdir(exist_ok=True)
+        tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
+        with open(run.launcher_log, "ab") as log:
+            child = subprocess.Popen(
+                [*tether, *self.task.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        with _passing_on(child) as received:
+            while (code := child.poll()) is None:
+                time.sleep(_POLL_SECONDS)
+        return (128 - code if code < 0 else code), NOTICE in received
+
+    def _environment(self) -> dict[str, str]:
+        environment = {**os.environ, REQUEUE_CODE_VARIABLE: str(REQUEUE_CODE)}
+        if "SUBMITIT_LOCAL_JOB_ID" in os.environ:
+            environment.pop("CUDA_VISIBLE_DEVICES", None)  # submitit's, which hides all
+            if self.devices is not None:
+                environment["CUDA_VISIBLE_DEVICES"] = self.devices
+        return environment
+
+    def _stopped_by_notice(self) -> bool:
+        """Whether the last launch saved and stopped, on this machine, where nobody says so by an exit code."""
+        launched = last_launch(RunDir(Path(self.task.run_dir)).events())
+        exited = launched["exited"] if launched is not None else None
+        return exited is not None and exited.get("cause") == "stopped"
+
+    def _requeue(self) -> None:
+        """Have submitit put this task back into the queue: its handler of the notice does that, and ends this process.
+
+        A controller that is away for a while is asked again: the training has ended, and nothing is lost by waiting.
+        """
+        for attempt in range(1, _REQUEUE_ATTEMPTS + 1):
+            try:
+                signal.raise_signal(NOTICE)
+                return
+            except subprocess.SubprocessError as error:
+                print(f"attempt {attempt} to go back into the queue failed: {error}", flush=True)
+                time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+
+@contextmanager
+def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Pass signals on to a child; yields those that came. submitit's handlers are back in place afterwards."""
+    received: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        child.send_signal(number)
+
+    previous = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _Executor(SlurmExecutor):
+    """submitit's, usable for a dry run on a machine without SLURM."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 2
+
+    def script(self, tasks: int) -> str:
+        """The batch script that submitting so many tasks writes."""
+        parameters = self.parameters
+        try:
+            if tasks > 1:
+                self.parameters = {**parameters, "map_count": tasks}
+            return str(self._make_submission_file_text(self._submitit_command_str, "dry-run"))
+        finally:
+            self.parameters = parameters
+
+
+def submit_arrays(request: Request, say: Callable[[dict[str, object]], None]) -> None:
+    """Submit one array for each kind of cell; says the script of each, and the job id once it has one.
+
+    Raises UserError when SLURM refuses what is asked for, SchedulerError when it cannot be asked. What was submitted
+    before is written down by then.
+    """
+    sweep = SweepDir(Path(request.sweep_dir))
+    for array in request.arrays:
+        # The task becomes the batch shell itself, so that `--signal=B:` reaches it and nobody else.
+        executor = _Executor(sweep.submitit, max_num_timeout=request.max_requeues + 1, python=f"exec {request.python}")
+        parallel = request.max_parallel or len(array.tasks)
+        executor.update_parameters(**array.parameters, use_srun=False, wckey=None, array_parallelism=parallel)
+        if request.dry_run:
+            say({"script": executor.script(len(array.tasks)), "tasks": len(array.tasks)})
+            continue
+        sweep.submitit.mkdir(parents=True, exist_ok=True)
+        try:
+            jobs = executor.submit_array([CellTask(request.sweep_dir, task) for task in array.tasks])
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise _scheduler_error(error, sweep) from error
+        ids = {task.cell: str(job.job_id) for task, job in zip(array.tasks, jobs, strict=True)}
+        sweep.append("submitted", how="slurm", cluster=request.cluster, jobs=ids)
+        for task in array.tasks:
+            RunDir(Path(task.run_dir)).append_event("submitted", job_id=ids[task.cell], cluster=request.cluster)
+        say({"job_id": next(iter(ids.values())).partition("_")[0], "tasks": len(ids)})
+
+
+def _scheduler_error(error: Exception, sweep: SweepDir) -> OrchestratorError:
+    answer = Answer("sbatch", 1, "", str(error))
+    script = max(sweep.submitit.glob(".submission_file_*.sh"), key=lambda path: path.stat().st_mtime, default=Path())
+    return unreachable(answer) or refusal(answer, script, [])
+
+
+def run_here(request: Request) -> None:
+    """Run the cells on this machine, some at a time, until all have ended or the rest was cancelled."""
+    sweep = SweepDir(Path(request.sweep_dir))
+    waiting = [task for array in request.arrays for task in array.tasks]
+    driver = Process.current().to_record()
+    sweep.append("submitted", how="local", cluster=None, jobs={task.cell: "local" for task in waiting}, driver=driver)
+    sweep.submitit.mkdir(parents=True, exist_ok=True)
+    free = list(request.gpus)
+    running: list[tuple[Any, list[str]]] = []
+    while waiting or running:
+        for job, devices in [pair for pair in running if pair[0].done()]:
+            running.remove((job, devices))
+            free += devices
+        while waiting and len(running) < (request.max_parallel or 1):
+            task = waiting[0]
+            needed = min(task.gpus, len(request.gpus))
+            if needed > len(free):
+                break
+            waiting.pop(0)
+            if sweep.cancels(task.cell) > task.cancels:
+                continue
+            devices, free = free[:needed], free[needed:]
+            executor = LocalExecutor(sweep.submitit, max_num_timeout=request.max_requeues + 1)
+            executor.update_parameters(timeout_min=_NO_TIME_LIMIT)
+            cell = CellTask(request.sweep_dir, task, ",".join(devices) if devices else None)
+            running.append((executor.submit(cell), devices))
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,189 @@
+"""A sweep directory: which cells a sweep has, and what was started. Everything else is derived from the cells' runs.
+
+    runs/sweeps/<name>/
+        sweep.yaml, sweep.2.yaml, …   as written, at each change
+        ledger.jsonl                  what happened, one JSON object a line
+        submitit/                     what submitit writes: scripts, pickled cells, the output of its tasks
+
+Events, each with a `time`: `planned {generation, metric, goal, cells: [{id, name, values, run}], pruned: [{name,
+values, reason}], filtered, repeated}`, `submitted {how, cluster, jobs: {cell id: job id}, driver}`,
+`cancelled {cells}`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RunNotFound, UserError
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
+from orchestrator.spec.suggestions import closest
+
+FOLDER = "sweeps"
+"""In the runs folder."""
+MEMBERSHIP = "sweep.json"
+"""In a run directory: the sweep and the cell that it belongs to."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of the ledger. `id`: its configuration hash; `run`: its run directory, relative to the runs folder."""
+
+    id: str
+    name: str
+    values: dict[str, str]
+    run: str
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The last time a cell was handed to a scheduler, or to a driver on this machine."""
+
+    job_id: str
+    how: str
+    cluster: str | None
+    time: float
+    driver: Process | None
+    cancelled: bool
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a sweep is now: the newest `planned` event."""
+
+    generation: int
+    metric: str | None
+    goal: str
+    cells: list[Entry] = field(default_factory=list)
+    pruned: list[dict[str, Any]] = field(default_factory=list)
+    filtered: int = 0
+    repeated: int = 0
+
+
+@dataclass(frozen=True)
+class SweepDir:
+    """Paths and ledger of one sweep. Creating the object touches nothing on disk."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def runs_dir(self) -> Path:
+        return self.path.parent.parent
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def submitit(self) -> Path:
+        return self.path / "submitit"
+
+    @property
+    def driver_log(self) -> Path:
+        """What the program wrote that started cells."""
+        return self.path / "driver.log"
+
+    def run(self, entry: Entry) -> RunDir:
+        """The run directory of a cell."""
+        return RunDir(self.runs_dir / entry.run)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Add one line to the ledger."""
+        append_line(self.ledger, {"time": time.time(), "event": kind, **fields})
+
+    def planned(self) -> Planned:
+        """Raises UserError when the ledger says nothing that can be read."""
+        newest = next((event for event in reversed(self._events()) if event.get("event") == "planned"), None)
+        if newest is None:
+            raise UserError(f"{self.path} is not a sweep: its ledger names no cells")
+        return Planned(
+            generation=int(newest.get("generation", 1)),
+            metric=newest.get("metric"),
+            goal=str(newest.get("goal", "min")),
+            cells=[Entry(cell["id"], cell["name"], cell["values"], cell["run"]) for cell in newest.get("cells", [])],
+            pruned=list(newest.get("pruned", [])),
+            filtered=int(newest.get("filtered", 0)),
+            repeated=int(newest.get("repeated", 0)),
+        )
+
+    def plan(self, planned: Planned, text: str) -> None:
+        """Make this what the sweep is. `text`: the files as written."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        name = "sweep.yaml" if planned.generation == 1 else f"sweep.{planned.generation}.yaml"
+        write_atomically(self.path / name, text)
+        self.append("planned", **asdict(planned))
+
+    def next_generation(self) -> int:
+        """The number of the next plan."""
+        return 1 + sum(1 for event in self._events() if event.get("event") == "planned")
+
+    def submissions(self) -> dict[str, Submission]:
+        """The last submission of each cell, by cell id."""
+        found: dict[str, Submission] = {}
+        for event in self._events():
+            if event.get("event") == "submitted":
+                driver = event.get("driver")
+                for cell, job_id in event.get("jobs", {}).items():
+                    found[cell] = Submission(
+                        job_id=str(job_id),
+                        how=str(event.get("how")),
+                        cluster=event.get("cluster"),
+                        time=float(event["time"]),
+                        driver=Process.from_record(driver) if isinstance(driver, dict) else None,
+                        cancelled=False,
+                    )
+            elif event.get("event") == "cancelled":
+                for cell in event.get("cells", []):
+                    if cell in found:
+                        found[cell] = Submission(**{**vars(found[cell]), "cancelled": True})
+        return found
+
+    def cancels(self, cell: str) -> int:
+        """How often a cell was cancelled."""
+        cancelled = [event for event in self._events() if event.get("event") == "cancelled"]
+        return sum(1 for event in cancelled if cell in event.get("cells", []))
+
+    def _events(self) -> list[dict[str, Any]]:
+        return list(read_lines(self.ledger))
+
+
+def sweep_dir(name: str, runs_dir: Path) -> SweepDir:
+    """The directory of the sweep of that name, there or not."""
+    return SweepDir(runs_dir.absolute() / FOLDER / name)
+
+
+def all_sweeps(runs_dir: Path) -> list[SweepDir]:
+    """Every sweep of a runs folder, by name."""
+    return [SweepDir(path.parent) for path in sorted((runs_dir.absolute() / FOLDER).glob("*/ledger.jsonl"))]
+
+
+def find_sweep(name: str, runs_dir: Path) -> SweepDir:
+    """The sweep that a person means: its name, or its directory. Raises RunNotFound, naming the nearest."""
+    for sweep in (SweepDir(Path(name).absolute()), sweep_dir(name, runs_dir)):
+        if sweep.ledger.is_file():
+            return sweep
+    known = [sweep.name for sweep in all_sweeps(runs_dir)]
+    near = closest(name, known)
+    if near:
+        way_out = f"did you mean {' or '.join(near)}?"
+    else:
+        way_out = f"there are {', '.join(known)}" if known else "`orchestrator sweep run` starts one"
+    raise RunNotFound(f"there is no sweep {name} in {runs_dir}: {way_out}")
+
+
+def same_cells(one: Planned, other: Planned) -> bool:
+    """Whether two plans are the same sweep."""
+    return (one.metric, one.goal, _ids(one.cells)) == (other.metric, other.goal, _ids(other.cells))
+
+
+def _ids(cells: Sequence[Entry]) -> list[str]:
+    return [cell.id for cell in cells]

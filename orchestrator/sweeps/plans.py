@@ -1,0 +1,73 @@
+"""From the cells of a sweep to their run directories and the ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from orchestrator.errors import UserError
+from orchestrator.launch.code import code_state
+from orchestrator.launch.runs import create_run, next_run_dir
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.canonical import config_hash
+from orchestrator.spec.job import JobSpec
+from orchestrator.sweeps.cells import Cell
+from orchestrator.sweeps.ledger import MEMBERSHIP, Entry, Planned, SweepDir, same_cells
+from orchestrator.sweeps.loading import LoadedSweep
+
+
+def run_of(job: JobSpec, runs_dir: Path) -> RunDir | None:
+    """The latest run whose spec is this very one, among those that began with it; without reading other runs."""
+    end = next_run_dir(job, runs_dir).run_id
+    base, _, number = end.partition("-")
+    for count in reversed(range(1, int(number or 1))):
+        run = RunDir(runs_dir.absolute() / job.name / (base if count == 1 else f"{base}-{count}"))
+        if _spec_hash(run) == job.config_hash:
+            return run
+    return None
+
+
+def _spec_hash(run: RunDir) -> str | None:
+    """The hash of a run's current spec; None where it cannot be read."""
+    try:
+        return config_hash(json.loads(run.resolved().read_bytes()))
+    except (OSError, ValueError, UserError):
+        return None
+
+
+def planned_run(job: JobSpec, runs_dir: Path) -> RunDir:
+    """The run directory of a cell: the one it has, or the one it would get."""
+    return run_of(job, runs_dir) or next_run_dir(job, runs_dir)
+
+
+def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> Planned:
+    """Give every cell a run directory and write down what the sweep is now. The same sweep again changes nothing."""
+    code = None
+    entries = []
+    for cell in loaded.cells.cells:
+        run = run_of(cell.job, sweep.runs_dir)
+        if run is None:
+            code = code or code_state(Path.cwd())
+            run = create_run(cell.job, cell.loaded.text, sweep.runs_dir, code)
+        _join(run, sweep, cell)
+        entries.append(Entry(cell.id, cell.name, cell.values, str(run.path.relative_to(sweep.runs_dir))))
+    planned = Planned(
+        generation=sweep.next_generation(),
+        metric=loaded.spec.metric,
+        goal=loaded.spec.goal,
+        cells=entries,
+        pruned=[{"name": cell.name, "values": cell.values, "reason": cell.reason} for cell in loaded.cells.pruned],
+        filtered=loaded.cells.filtered,
+        repeated=loaded.cells.repeated,
+    )
+    if planned.generation == 1 or not same_cells(sweep.planned(), planned):
+        sweep.plan(planned, loaded.text)
+    return planned
+
+
+def _join(run: RunDir, sweep: SweepDir, cell: Cell) -> None:
+    """Note in a run directory which sweep it belongs to; the first one keeps it."""
+    path = run.path / MEMBERSHIP
+    if not path.exists():
+        record = {"sweep": sweep.name, "sweep_dir": str(sweep.path), "cell": cell.name, "values": cell.values}
+        write_atomically(path, json.dumps(record, indent=1) + "\n")

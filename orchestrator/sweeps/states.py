@@ -1,0 +1,119 @@
+"""How far the cells of a sweep are: derived from their runs, the ledger and the scheduler's word."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.cluster.slurm import job_states
+from orchestrator.launch.states import RunStatus, statuses_of
+from orchestrator.sweeps.ledger import Entry, Planned, Submission, SweepDir
+
+State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled"]
+
+STARTED_BY_RUN = ("missing", "stopped", "cancelled")
+"""What `sweep run` starts: what has not failed, is not done and is not on its way."""
+STARTED_BY_RETRY = ("failed", "missing")
+UNDER_WAY = ("pending", "running")
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """One cell as it is now."""
+
+    entry: Entry
+    state: State
+    status: RunStatus
+    submission: Submission | None
+
+    @property
+    def note(self) -> str:
+        """Why it failed or waits, in a few words."""
+        return (self.status.cause or "") if self.state == "failed" else ""
+
+    def value(self, metric: str) -> float | None:
+        """The last value of a metric; None where it was not measured."""
+        return self.status.values.get(metric)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        values = {key: value if math.isfinite(value) else str(value) for key, value in self.status.values.items()}
+        return {
+            "cell": self.entry.id,
+            "name": self.entry.name,
+            "settings": self.entry.values,
+            "state": self.state,
+            "cause": self.status.cause,
+            "message": self.status.message,
+            "run_id": self.status.run.run_id,
+            "path": str(self.status.run.path),
+            "job_id": self.submission.job_id if self.submission else None,
+            "iteration": self.status.iteration,
+            "values": values,
+        }
+
+
+def cell_statuses(sweep: SweepDir, planned: Planned) -> list[CellStatus]:
+    """The status of every cell, in the order of the sweep. The scheduler is asked once for all of them."""
+    submissions = sweep.submissions()
+    statuses = statuses_of([sweep.run(entry) for entry in planned.cells])
+    return [
+        CellStatus(entry, _state(status, submissions.get(entry.id)), status, submissions.get(entry.id))
+        for entry, status in zip(planned.cells, statuses, strict=True)
+    ]
+
+
+def check_scheduler(cells: Iterable[CellStatus]) -> None:
+    """Raises SchedulerError when a scheduler that may still have cells does not answer."""
+    ids = [cell.status.job.job_id for cell in cells if cell.status.job is not None and not cell.status.job.is_over]
+    if ids:
+        job_states(ids)
+
+
+def _state(status: RunStatus, submission: Submission | None) -> State:
+    if status.is_live:
+        return "running"
+    if status.state == "completed":
+        return "completed"
+    if status.state == "queued" or _waits_here(status, submission):
+        return "pending"
+    if submission is not None and submission.cancelled and status.state != "failed":
+        return "cancelled"
+    if status.state in ("failed", "lost"):
+        return "failed"
+    return "stopped" if status.state == "stopped" else "missing"
+
+
+def _waits_here(status: RunStatus, submission: Submission | None) -> bool:
+    """Whether a driver on this machine will start it yet."""
+    if submission is None or submission.driver is None or submission.cancelled:
+        return False
+    return submission.driver.is_alive and (status.launched or 0.0) < submission.time
+
+
+def counts(cells: Iterable[CellStatus]) -> dict[str, int]:
+    """How many cells are in each state, the most frequent first."""
+    return dict(Counter(cell.state for cell in cells).most_common())
+
+
+def metric_of(planned: Planned, cells: Iterable[CellStatus]) -> str:
+    """What cells are compared by."""
+    if planned.metric is not None:
+        return planned.metric
+    evaluated = any("validation/loss" in cell.status.values for cell in cells)
+    return "validation/loss" if evaluated else "train/loss"
+
+
+def ranked(cells: Iterable[CellStatus], metric: str, goal: str) -> list[CellStatus]:
+    """The best first; those that have no such value, or none that is a number, last."""
+    sign = -1.0 if goal == "max" else 1.0
+
+    def key(cell: CellStatus) -> tuple[bool, float]:
+        value = cell.value(metric)
+        missing = value is None or not math.isfinite(value)
+        return missing, 0.0 if missing or value is None else sign * value
+
+    return sorted(cells, key=key)

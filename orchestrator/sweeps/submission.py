@@ -1,0 +1,208 @@
+"""Which cells are started, as what; and the program that does it (`python -m orchestrator.sweeps`)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import errors
+from orchestrator.checkpoints import committed
+from orchestrator.errors import JobError, UserError
+from orchestrator.launch.render import RUNTIME_MODULE, render_template, shell_quote
+from orchestrator.launch.sbatch import Place, render_sbatch, sbatch_options
+from orchestrator.launch.submission import place_of
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.sweeps.ledger import SweepDir
+from orchestrator.sweeps.request import Array, Request, Task
+
+_OF_THE_ARRAY = ("job-name", "output", "error", "open-mode", "signal", "dependency", "array", "time")
+"""Options that submitit writes itself."""
+_GPU_DEVICE = re.compile(r"nvidia(\d+)")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A cell to start: its run directory exists unless this is a dry run."""
+
+    id: str
+    name: str
+    job: JobSpec
+    run: RunDir
+
+
+def needs_scratch(run: RunDir) -> bool:
+    """Whether a run was started before and never saved anything: then it begins again, and nothing is lost by that."""
+    events = {event.get("event") for event in run.events()}
+    return "started" in events and "checkpoint_saved" not in events and not committed(run)
+
+
+def cluster_request(
+    sweep: SweepDir,
+    starts: Sequence[Start],
+    cluster: ClusterSpec,
+    *,
+    max_parallel: int | None,
+    dry_run: bool = False,
+    module: str = RUNTIME_MODULE,
+) -> Request:
+    """The cells as arrays on a cluster: one for all that ask SLURM for the same. Writes each cell's batch script into
+    its run directory, unless this is a dry run.
+
+    Raises UserError for what no batch script can carry.
+    """
+    arrays: dict[str, Array] = {}
+    for start in starts:
+        place = place_of(start.run, sys.executable)
+        scratch = not dry_run and needs_scratch(start.run)
+        script = render_sbatch(start.job, cluster, place, from_scratch=scratch, module=module)
+        if not dry_run:
+            start.run.logs.mkdir(exist_ok=True)
+            write_atomically(start.run.batch_script, script)
+            start.run.stop_file.unlink(missing_ok=True)
+        parameters = array_parameters(sweep, start.job, cluster, place)
+        array = arrays.setdefault(json.dumps(parameters, sort_keys=True), Array(parameters, []))
+        command = ["bash", str(start.run.batch_script)]
+        array.tasks.append(Task(start.id, start.name, str(start.run.path), command, cancels=sweep.cancels(start.id)))
+    return Request(
+        sweep_dir=str(sweep.path),
+        how="slurm",
+        arrays=list(arrays.values()),
+        max_parallel=max_parallel,
+        cluster=cluster.name,
+        python=shell_quote(cluster.python or sys.executable),
+        max_requeues=max((start.job.launch.max_requeues for start in starts), default=0),
+        dry_run=dry_run,
+    )
+
+
+def array_parameters(sweep: SweepDir, job: JobSpec, cluster: ClusterSpec, place: Place) -> dict[str, Any]:
+    """What a cell asks SLURM for, as parameters of submitit's SlurmExecutor: the options that `submit` would write."""
+    if "%" in str(sweep.path):
+        raise UserError(f"{sweep.path}: submitit cannot work in a folder with a % in its name")
+    asked = dict(_option(option) for option in sbatch_options(job, cluster, place.run))
+    time = _time_limit(job, cluster)
+    setup = {
+        "modules": list(cluster.modules),
+        "virtual_env": cluster.virtual_env,
+        "setup": list(cluster.setup),
+        "signal": "USR1",
+        "python_path": str(place.python_path) if place.python_path else None,
+        "working_directory": str(place.working_directory),
+    }
+    return {
+        "job_name": f"sweep/{sweep.name}",
+        "time": math.ceil(time / 60),
+        "signal_delay_s": job.launch.stop_margin,
+        "setup": render_template(None, "sweep-setup.sh.j2", setup).splitlines(),
+        "additional_parameters": {
+            **{name: value for name, value in asked.items() if name not in _OF_THE_ARRAY},
+            "signal": asked["signal"],
+        },
+    }
+
+
+def _option(text: str) -> tuple[str, str | bool]:
+    """`--gres=gpu:4` as (gres, gpu:4), `--requeue` as (requeue, True)."""
+    if not text.startswith("--"):
+        raise UserError(f"options: {text!r}: for a sweep, write the option's long form, --name=value")
+    name, given, value = text[2:].partition("=")
+    return name, value if given else True
+
+
+def _time_limit(job: JobSpec, cluster: ClusterSpec) -> int:
+    """Seconds. Raises UserError where nobody says: submitit tells a time-out from a preemption by it."""
+    partition = cluster.partitions.get(job.launch.partition or cluster.partition or "")
+    time = job.launch.time or cluster.time or (partition.time_limit if partition is not None else None)
+    if time is None:
+        raise UserError("the cells of a sweep need a time limit: write launch.time, or `time` in the cluster's profile")
+    return time
+
+
+def local_request(
+    sweep: SweepDir, starts: Sequence[Start], *, max_parallel: int | None, module: str = RUNTIME_MODULE
+) -> Request:
+    """The cells for this machine, `max_parallel` at a time (one by default)."""
+    gpus = visible_gpus()
+    tasks = []
+    for start in starts:
+        command = [sys.executable, "-m", "orchestrator.launch", str(start.run.path), "--module", module]
+        command += ["--from-scratch"] if needs_scratch(start.run) else []
+        wanted = 0 if start.job.runtime.device == "cpu" else start.job.processes_per_node
+        task = Task(start.id, start.name, str(start.run.path), command, wanted, sweep.cancels(start.id))
+        tasks.append(task)
+    return Request(
+        sweep_dir=str(sweep.path),
+        how="local",
+        arrays=[Array({}, tasks)],
+        max_parallel=max_parallel or 1,
+        max_requeues=max((start.job.launch.max_requeues for start in starts), default=0),
+        gpus=gpus,
+    )
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that programs started here see, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    numbers = (match.group(1) for path in Path("/dev").glob("nvidia*") if (match := _GPU_DEVICE.fullmatch(path.name)))
+    return sorted(numbers, key=int)
+
+
+def submit(request: Request) -> list[dict[str, Any]]:
+    """Hand arrays to SLURM; what the program answered. Raises what it could not do."""
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator.sweeps"],
+        input=request.to_json(),
+        capture_output=True,
+        text=True,
+        env=_environment(),
+        check=False,
+    )
+    answers = list(_answers(done.stdout))
+    for answer in answers:
+        if "error" in answer:
+            kind = getattr(errors, str(answer["error"]), JobError)
+            raise kind(str(answer["message"]))
+    if done.returncode != 0:
+        raise JobError(f"the cells could not be submitted: {done.stderr.strip()[-2000:] or 'no reason was given'}")
+    return answers
+
+
+def start_driver(request: Request, log: Path) -> subprocess.Popen[str]:
+    """Start the program that runs cells on this machine, in a session of its own: Ctrl-C does not reach it."""
+    with open(log, "a") as output:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.sweeps"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    assert driver.stdin is not None
+    driver.stdin.write(request.to_json())
+    driver.stdin.close()
+    return driver
+
+
+def _answers(text: str) -> Iterable[dict[str, Any]]:
+    for line in text.splitlines():
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def _environment() -> dict[str, str]:
+    """Without what a job tells about itself, which sbatch would hand on to other jobs."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SERVER")
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in kept}
