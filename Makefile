@@ -40,12 +40,16 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 
 .PHONY: test
-test: $(INSTALLED) ## the whole test suite
+test: $(INSTALLED) install-slurm ## the whole test suite
 	$(PY) -m pytest --ignore=tests/benchmarks --numprocesses=$(WORKERS) --dist=worksteal --durations=10
+
+.PHONY: install-slurm
+install-slurm: $(INSTALLED) ## the SLURM that the tests start, from the distribution's packages; nothing without root and apt-get
+	@PYTHONPATH=tests $(PY) -m slurm.packages
 
 # Subsets of `make test`, by marker. pytest exits with 5 when it finds nothing to run.
 .PHONY: test-slurm test-browser test-gpu
-test-slurm: $(INSTALLED) ## only the tests on a SLURM cluster
+test-slurm: $(INSTALLED) install-slurm ## only the tests on a SLURM cluster
 test-browser: $(INSTALLED) ## only the tests in a browser
 test-gpu: $(INSTALLED) ## only the tests on a GPU (skipped where there is none)
 test-slurm test-browser test-gpu: test-%:

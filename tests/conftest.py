@@ -33,6 +33,8 @@ FOREIGN_NAMES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "PYTHONWARNINGS"),
 )
+# What says how to test, not what a test sees.
+KEPT = {"ORCHESTRATOR_TEST_SLURM"}
 FIXED = {
     "DO_NOT_TRACK": "true",
     "HF_HUB_OFFLINE": "1",
@@ -50,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     home = tempfile.TemporaryDirectory(prefix="orchestrator-home-")
     config.add_cleanup(home.cleanup)
     for name in list(os.environ):
-        if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
+        if name not in KEPT and (name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES):
             del os.environ[name]
     os.environ.update(FIXED, HOME=home.name)
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):

@@ -1,0 +1,390 @@
+"""A real SLURM cluster on this machine, for the tests, with the faults that they play.
+
+    PYTHONPATH=tests python -m slurm.cluster [COMMAND ...]    a command (or a shell) beside a cluster that ends with it
+
+The controller and the nodes n1, n2, ... are machines (machine.py). A bridge in the controller's network joins them, and
+one link leads from there to this machine, the login node. Clusters do not see each other: names and ports are the
+machines' own, and the network's address is one that is free.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from slurm.machine import Machine, MachineError, run, wait_until
+
+GPU_TYPE = "h200"
+ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+}
+
+# Waiting times are about as short as they work.
+SLURM_CONF = """\
+ClusterName=test
+SlurmctldHost=controller({network}.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+# The credentials' lifetime is what a requeued job waits for: 120 s by default.
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmdPidFile={folder}/run/%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/%n.log
+MailProg=/bin/true
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=100
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmctldTimeout=10
+SlurmdTimeout=5
+MessageTimeout=5
+TCPTimeout=1
+BatchStartTimeout=10
+InactiveLimit=0
+KillWait=5
+JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+PriorityType=priority/basic
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=1,sched_min_interval=20000
+GresTypes=gpu
+NodeName=n[1-{nodes}] NodeAddr={network}.[11-{last}] CPUs=16 RealMemory=64000 Gres=gpu:{gpu_type}:{gpus} State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=1-0 DefaultTime=60 PriorityTier=10
+PartitionName=low Nodes=ALL MaxTime=1-0 DefaultTime=60 PriorityTier=1 GraceTime=5
+"""
+WITH_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost={network}.1
+AccountingStoragePass={folder}/munge.socket
+AccountingStorageTRES=gres/gpu
+AccountingStorageEnforce=associations,limits,qos
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=5
+"""
+WITHOUT_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+"""
+SLURMDBD_CONF = """\
+DbdHost=controller
+DbdAddr={network}.1
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+LogFile={folder}/log/slurmdbd.log
+PidFile={folder}/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+"""
+
+
+class Cluster:
+    """A controller and `nodes` nodes, n1 first, of 16 pretended cores, 64 GB and `gpus` pretended GPUs each.
+
+    Partitions: `main`, the default, and `low`, whose jobs are requeued when `main` needs their nodes. With accounting
+    there are the account `research` and the QoS `normal` and `debug` (30 minutes at most). `settings` are further lines
+    of slurm.conf.
+    """
+
+    def __init__(self, nodes: int = 4, *, gpus: int = 2, accounting: bool = True, settings: Iterable[str] = ()) -> None:
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.accounting = accounting
+        self._gpus = gpus
+        self._settings = list(settings)
+        self._folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: it holds sockets
+        self._controller = Machine("controller", self._folder)
+        self._machines = {name: Machine(name, self._folder) for name in self.nodes}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables by which SLURM's commands find this cluster."""
+        return {"SLURM_CONF": str(self._folder / "slurm.conf")}
+
+    def start(self) -> None:
+        """Raises MachineError where namespaces are not allowed. Whoever calls it calls `stop`, also when it fails."""
+        for name in ("database", "dev", "log", "run", "spool", "state"):
+            (self._folder / name).mkdir()
+        (self._folder / "hosts").write_text("127.0.0.1 localhost\n")
+        (self._folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        self._controller.boot()
+        self._network = self._connect_controller()
+        addresses = {"controller": 1, **{name: 10 + number for number, name in enumerate(self.nodes, start=1)}}
+        with open(self._folder / "hosts", "a") as hosts:
+            hosts.writelines(f"{self._network}.{number} {name}\n" for name, number in addresses.items())
+        self._write_settings()
+        self.start_munge()
+        if self.accounting:
+            self._start_database()
+            self.start_accounting()
+            self._add_accounts()
+        self.start_controller()
+        for name in self.nodes:
+            self.start_node(name)
+        wait_until(self._is_idle, 30, "all nodes are idle")
+
+    def stop(self) -> None:
+        """End every process of the cluster and remove its files."""
+        for machine in (*self._machines.values(), self._controller):
+            machine.kill()
+        shutil.rmtree(self._folder)
+
+    def restore(self) -> None:
+        """Back to all nodes idle: daemons and nodes started again, networks healed, jobs ended."""
+        if not self._lives(self._controller, "munged"):
+            self.start_munge()
+        if self.accounting and not self._lives(self._controller, "slurmdbd"):
+            self.start_accounting()
+        if not self._lives(self._controller, "slurmctld"):
+            self.start_controller()
+        for name in self.nodes:
+            self.start_node(name)
+        if self._is_idle():
+            return
+        self.call("scancel", "--user=root")
+        wait_until(lambda: not self.call("squeue", "--noheader"), 30, "all jobs have ended")
+        for name in self.call("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N").split():
+            self.call("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
+        wait_until(self._is_idle, 30, "all nodes are idle")
+
+    def _is_idle(self) -> bool:
+        return set(self.node_states().values()) == {"idle"}
+
+    def _connect_controller(self) -> str:
+        """Make the bridge and link this machine to it. Returns the first three numbers of a network that is free."""
+        self._controller.ip("link", "add", "bridge", "type", "bridge")
+        routes = run("ip", "-4", "route", "show").stdout
+        for number in random.sample(range(512), 512):
+            network = f"198.{18 + number // 256}.{number % 256}"  # of 198.18.0.0/15, which is set aside for tests
+            name = f"slurm-{number}"  # two clusters that choose the same number at once: the kernel lets one have it
+            link = [
+                "ip",
+                "link",
+                "add",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "login",
+                "netns",
+                str(self._controller.pid),
+            ]
+            if f"{network}." not in routes and run(*link, check=False).returncode == 0:
+                break
+        else:
+            raise MachineError("no network interface could be added")
+        run("ip", "address", "add", f"{network}.254/24", "dev", name)
+        run("ip", "link", "set", name, "up")
+        self._controller.ip("link", "set", "login", "up", "master", "bridge")
+        self._controller.ip("address", "add", f"{network}.1/24", "dev", "bridge")
+        self._controller.ip("link", "set", "bridge", "up")
+        return network
+
+    def _write_settings(self) -> None:
+        values = {
+            "folder": self._folder,
+            "network": self._network,
+            "nodes": len(self.nodes),
+            "last": 10 + len(self.nodes),
+            "gpu_type": GPU_TYPE,
+            "gpus": self._gpus,
+        }
+        accounting = WITH_ACCOUNTING if self.accounting else WITHOUT_ACCOUNTING
+        settings = (SLURM_CONF + accounting).format(**values) + "".join(f"{line}\n" for line in self._settings)
+        (self._folder / "slurm.conf").write_text(settings)
+        (self._folder / "slurmdbd.conf").write_text(SLURMDBD_CONF.format(**values))
+        (self._folder / "slurmdbd.conf").chmod(0o600)
+        # Of a plain file a job would see no CUDA_VISIBLE_DEVICES; a link to a device will do.
+        devices = [self._folder / "dev" / f"nvidia{number}" for number in range(self._gpus)]
+        for device in devices:
+            device.symlink_to("/dev/null")
+        gpus = "".join(f"Name=gpu Type={GPU_TYPE} File={device}\n" for device in devices)
+        (self._folder / "gres.conf").write_text(f"AutoDetect=off\n{gpus}")
+        # slurmd loads a cgroup plugin even when nothing uses it; this one does without a cgroup file system.
+        (self._folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        key = self._folder / "munge.key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(128))
+
+    def _start_database(self) -> None:
+        socket, log = self._folder / "database.socket", self._folder / "log" / "mariadbd"
+        options = ["--no-defaults", "--user=root", f"--datadir={self._folder}/database", "--innodb-log-file-size=16M"]
+        run("mariadb-install-db", *options, "--auth-root-authentication-method=socket", "--auth-root-socket-user=root")
+        options += [f"--socket={socket}", "--skip-networking", "--innodb-buffer-pool-size=64M"]
+        options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
+        self._controller.run("sh", "-c", '"$@" >"$0" 2>&1 &', str(log), "mariadbd", *options)
+        create = ["mariadb", "--no-defaults", f"--socket={socket}", "--execute=create database slurm"]
+        wait_until(lambda: run(*create, check=False).returncode == 0, 30, f"the database is up ({log})")
+
+    def _add_accounts(self) -> None:
+        self._account("cluster", "test")
+        self._account("qos", "debug", "MaxWall=00:30:00", "Flags=DenyOnLimit")
+        self._account("account", "research", "QOS=normal,debug", "DefaultQOS=normal")
+        self._account("user", "root", "account=research", "DefaultAccount=research")
+
+    def _account(self, *entry: str) -> None:
+        self.call("sacctmgr", "--immediate", "add", *entry)
+
+    # What runs on the controller
+
+    def start_munge(self) -> None:
+        run, socket = self._folder / "run", self._folder / "munge.socket"
+        files = {"key-file": self._folder / "munge.key", "socket": socket, "pid-file": run / "munged.pid"}
+        files |= {"log-file": self._folder / "log" / "munged", "seed-file": run / "munged.seed"}
+        self._controller.run("munged", "--force", *(f"--{name}={path}" for name, path in files.items()))
+        wait_until(socket.exists, 5, "munged is up")
+
+    def stop_munge(self) -> None:
+        """No SLURM command and no daemon can authenticate itself any more."""
+        self._end(self._controller, "munged", "TERM")
+
+    def start_accounting(self) -> None:
+        """slurmdbd, behind sacct."""
+        socket = {"MYSQL_UNIX_PORT": str(self._folder / "database.socket")}
+        self._controller.run("slurmdbd", variables=self.variables | socket)
+        answers = ["sacctmgr", "--noheader", "list", "cluster"]
+        wait_until(lambda: run(*answers, check=False, variables=self.variables).returncode == 0, 20, "slurmdbd is up")
+
+    def stop_accounting(self) -> None:
+        self._end(self._controller, "slurmdbd", "TERM")
+
+    def start_controller(self) -> None:
+        """slurmctld."""
+        self._controller.run("slurmctld", variables=self.variables)
+        # It may end after it said that it has started.
+        wait_until(lambda: "is UP" in self.call("scontrol", "ping", check=False), 20, "slurmctld is up")
+
+    def stop_controller(self) -> None:
+        """Jobs go on; no command that asks slurmctld is answered."""
+        self._end(self._controller, "slurmctld", "TERM")
+
+    # What happens to nodes
+
+    def start_node(self, name: str) -> None:
+        """The node (again), booted if it was killed, with its slurmd."""
+        node = self._machines[name]
+        if not node.is_up:
+            self._pid_file(name).unlink(missing_ok=True)  # its number may be in use after the boot
+            node.boot()
+            link = ["type", "veth", "peer", "name", "eth0", "netns", str(node.pid)]
+            self._controller.ip("link", "add", name, "master", "bridge", *link)
+            address = f"{self._network}.{10 + int(name[1:])}/24"
+            node.ip("address", "add", address, "dev", "eth0")
+            node.ip("link", "set", "eth0", "up")
+        self.heal(name)
+        if not self._lives(node, name):
+            node.run("slurmd", "-N", name, variables=self.variables)
+            wait_until(lambda: self._lives(node, name), 10, f"slurmd of {name} is up")
+
+    def kill_node(self, name: str) -> None:
+        """Power failure: nothing of it goes on, and nothing is heard of it."""
+        self._controller.ip("link", "delete", name)
+        self._machines[name].kill()
+
+    def kill_slurmd(self, name: str) -> None:
+        """Kill -9 of the daemon alone: its jobs' processes go on."""
+        self._end(self._machines[name], name, "KILL")
+
+    def cut(self, name: str) -> None:
+        """Unplug the node's network; all on it goes on, and the shared files stay."""
+        self._controller.ip("link", "set", name, "down")
+
+    def heal(self, name: str) -> None:
+        """Plug it in again."""
+        self._controller.ip("link", "set", name, "up")
+
+    def _pid_file(self, daemon: str) -> Path:
+        return self._folder / "run" / f"{daemon}.pid"
+
+    def _lives(self, machine: Machine, daemon: str) -> bool:
+        file = self._pid_file(daemon)
+        pid = file.read_text().strip() if file.exists() else ""
+        return pid != "" and machine.is_up and machine.run("kill", "-0", pid, check=False).returncode == 0
+
+    def _end(self, machine: Machine, daemon: str, signal: str) -> None:
+        pid = self._pid_file(daemon).read_text().strip()
+        machine.run("kill", f"-{signal}", pid)
+        wait_until(lambda: machine.run("kill", "-0", pid, check=False).returncode != 0, 10, f"{daemon} has ended")
+        self._pid_file(daemon).unlink(missing_ok=True)
+
+    # Asking
+
+    def call(self, *command: str, check: bool = True) -> str:
+        """What a command, such as squeue, prints on this machine. AssertionError when it fails, unless told not to."""
+        return run(*command, check=check, variables=self.variables).stdout.strip()
+
+    def submit(self, script: str, *options: str, folder: Path) -> int:
+        """The id of a batch job. The script's first line is added. Its output goes to `folder`/slurm-ID.out."""
+        file = folder / "job.sh"
+        file.write_text(f"#!/bin/bash\n{script}\n")
+        return int(self.call("sbatch", "--parsable", f"--chdir={folder}", *options, str(file)))
+
+    def job(self, job_id: int) -> dict[str, str]:
+        """What `scontrol show job` says: JobState, Reason, ExitCode, Restarts, NodeList, ..."""
+        return dict(re.findall(r"(\S+?)=(\S*)", self.call("scontrol", "--oneliner", "show", "job", str(job_id))))
+
+    def job_state(self, job_id: int) -> str:
+        return self.job(job_id)["JobState"]
+
+    def wait_for(self, job_id: int, *states: str, restarts: int = 0, timeout: float = 30) -> dict[str, str]:
+        """The job, as soon as it is in one of the states and has been requeued at least `restarts` times."""
+        job: dict[str, str] = {}
+
+        def is_there() -> bool:
+            job.update(self.job(job_id))
+            return job["JobState"] in states and int(job["Restarts"]) >= restarts
+
+        def what() -> str:
+            now = ", ".join(f"{key}={job[key]}" for key in ("JobState", "Reason", "Restarts", "ExitCode", "NodeList"))
+            return f"job {job_id} {' or '.join(states)} after {restarts} restarts, but {now}"
+
+        wait_until(is_there, timeout, what)
+        return job
+
+    def node_states(self) -> dict[str, str]:
+        """idle, mixed, allocated, down*, ... by node."""
+        shown = self.call("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
+        return dict(line.split() for line in shown.splitlines())
+
+
+def main() -> int:
+    """A command beside a cluster."""
+    command = sys.argv[1:] or [os.environ.get("SHELL", "/bin/sh")]
+    cluster = Cluster()
+    try:
+        cluster.start()
+        print(f"SLURM_CONF={cluster.variables['SLURM_CONF']}: {', '.join(cluster.nodes)}", file=sys.stderr)
+        return subprocess.run(command, env=os.environ | cluster.variables, check=False).returncode
+    finally:
+        cluster.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Clusters for tests: `cluster`, with accounting, and `cluster_without_accounting`, all nodes idle.
+
+Each is started when the first test of a process asks for it, and is put in order again after every test. In the test,
+SLURM_CONF is set, so that whatever it starts finds the cluster. Where there can be none, these tests are skipped; with
+ORCHESTRATOR_TEST_SLURM=required they fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from slurm.cluster import Cluster
+from slurm.machine import MachineError
+from slurm.packages import what_is_missing
+
+HERE = Path(__file__).parent
+Start = Callable[[bool], Cluster]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever is in this folder is a test on a SLURM cluster."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("slurm")
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip the test, or fail it where a cluster is required."""
+    if os.environ.get("ORCHESTRATOR_TEST_SLURM") == "required":
+        pytest.fail(f"ORCHESTRATOR_TEST_SLURM=required: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Start]:
+    """Starts a cluster, with accounting or without, or gives the one that was started before."""
+    started: dict[bool, Cluster] = {}
+    with ExitStack() as stack:
+
+        def start(accounting: bool) -> Cluster:
+            if reason := what_is_missing():
+                unavailable(reason)
+            if accounting not in started:
+                cluster = Cluster(accounting=accounting)
+                stack.callback(cluster.stop)
+                try:
+                    cluster.start()
+                except MachineError as error:
+                    unavailable(str(error))
+                started[accounting] = cluster
+            return started[accounting]
+
+        yield start
+
+
+@pytest.fixture
+def cluster(clusters: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster with accounting."""
+    yield from _in_order(clusters(True), monkeypatch)
+
+
+@pytest.fixture
+def cluster_without_accounting(clusters: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster where sacct knows nothing."""
+    yield from _in_order(clusters(False), monkeypatch)
+
+
+def _in_order(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    for name, value in cluster.variables.items():
+        monkeypatch.setenv(name, value)
+    yield cluster
+    cluster.restore()

@@ -1,0 +1,117 @@
+"""Machines made of Linux namespaces: a host name, a network, process ids and /etc/hosts of their own, shared files.
+
+All of a machine hangs on one process: when it is killed, the machine's other processes and its network are gone, as in a
+power failure. It is also killed when the process that booted the machine dies, so nothing outlives a test run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+SYSTEM_FOLDERS = "/usr/sbin:/sbin"
+MOST_SECONDS = 60
+
+# It reaps orphans, as an init does. A look-up of a name is answered from /etc/hosts or refused at once.
+INIT = """
+    hostname "$1" && mount --bind "$2/hosts" /etc/hosts && ip link set lo up &&
+    mount --bind "$2/resolv.conf" "$(readlink -f /etc/resolv.conf)" &&
+    echo ready && exec >/dev/null && while :; do sleep 1000 & wait; done
+"""
+
+
+class MachineError(Exception):
+    """Machines cannot be had here; the message says why."""
+
+
+def search_path() -> str:
+    """PATH with the folders where daemons are."""
+    return f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_FOLDERS}"
+
+
+def wait_until(condition: Callable[[], object], timeout: float, what: str | Callable[[], str]) -> None:
+    """Return as soon as the condition holds; AssertionError when it does not within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what}")
+        time.sleep(0.05)
+
+
+def run(
+    *command: str, check: bool = True, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command with more environment variables. AssertionError when it fails, unless `check` is False."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PATH": search_path(), **(variables or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=MOST_SECONDS,
+    )
+    assert done.returncode == 0 or not check, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return done
+
+
+class Machine:
+    """A host name `name`; /etc/hosts and /etc/resolv.conf are the files `hosts` and `resolv.conf` of `folder`."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self._init: subprocess.Popen[str] | None = None
+
+    def boot(self) -> None:
+        """Start it, with no network but loopback. Raises MachineError where namespaces are not allowed."""
+        unshare = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._init = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *unshare, "sh", "-c", INIT, "init", self.name, str(self._folder)],
+            env={**os.environ, "PATH": search_path()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._init.stdout is not None
+        with self._init.stdout as output:
+            line = output.readline().strip()
+        if line != "ready":
+            self.kill()
+            raise MachineError(f"this machine gives no namespaces: {line}")
+
+    @property
+    def is_up(self) -> bool:
+        return self._init is not None
+
+    @property
+    def pid(self) -> int:
+        """A process in its network, as `ip link ... netns PID` wants it."""
+        assert self._init is not None, f"{self.name} is not up"
+        return self._init.pid
+
+    def kill(self) -> None:
+        """Power failure: all its processes and its network are gone."""
+        if self._init is not None:
+            self._init.kill()
+            self._init.wait()
+            self._init = None
+
+    def run(
+        self, *command: str, check: bool = True, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """`run` on this machine."""
+        return run(*self._enter(), *command, check=check, variables=variables)
+
+    def ip(self, *command: str) -> None:
+        """`ip` in its network. Process ids, as in `netns PID`, are those of this side."""
+        run("nsenter", f"--net=/proc/{self.pid}/ns/net", "--", "ip", *command)
+
+    def _enter(self) -> list[str]:
+        here = f"/proc/{self.pid}/ns"
+        namespaces = [f"--net={here}/net", f"--uts={here}/uts", f"--mount={here}/mnt", f"--pid={here}/pid_for_children"]
+        return ["nsenter", *namespaces, "--"]
