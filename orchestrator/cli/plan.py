@@ -8,29 +8,31 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, short_count
-from orchestrator.cli.planned import describe, plan_of
+from orchestrator.cli.planned import ClusterName, cluster_line, describe, plan_for
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.topology import LayerRange, Rank
+from orchestrator.spec.cluster import ClusterSpec
 
 MANY_RANKS = 64
 """With more ranks than this, the rank table shows the first replica, and no more than this of it."""
 
 
-def command(jobs: JobFiles, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def command(jobs: JobFiles, overrides: Overrides = None, cluster: ClusterName = None, as_json: AsJson = False) -> None:
     """Show what a job will do: topology, parameters per rank, batch arithmetic, steps, tokens and the data blend.
 
     \b
     Example:
       orchestrator plan job.yaml
       orchestrator plan job.yaml --set parallelism.tensor_model_parallel_size=4 --json
+      orchestrator plan job.yaml --cluster alps
     """
-    plan = plan_of(jobs, overrides)
+    plan, profile = plan_for(jobs, overrides, cluster)
     if as_json:
-        print_json(plan.to_dict())
+        print_json({**plan.to_dict(), "cluster": profile.name if profile else None})
         return
     # Names and paths may hold brackets: nothing is markup. In a file there is no terminal width to keep to.
     console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
-    for table in (_summary(plan), _stages(plan), _ranks(plan), _rampup(plan), _blend(plan)):
+    for table in (_summary(plan, profile), _stages(plan), _ranks(plan), _rampup(plan), _blend(plan)):
         if table.row_count:
             console.print(table)
             console.print()
@@ -45,11 +47,12 @@ def _table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _summary(plan: Plan) -> Table:
+def _summary(plan: Plan, cluster: ClusterSpec | None) -> Table:
     table = _table(f"Plan of {plan.job.name}", "", "")
     words = plan.vocabulary
     rows = [
         *describe(plan),
+        *([("cluster", cluster_line(plan.job, cluster))] if cluster is not None else []),
         ("vocabulary", f"{words.size:,} tokens, padded to {words.padded_size:,}"),
         ("parameters", f"{plan.parameters.total:,}, at most {plan.parameters.largest_rank:,} on one rank"),
         ("samples", f"{plan.batch.train_samples:,} sequences of {plan.job.model.seq_length:,} tokens"),

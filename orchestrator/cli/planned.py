@@ -4,24 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from orchestrator.cli.common import short_count
-from orchestrator.errors import SpecError
+from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
+from orchestrator.errors import Problem, SpecError
+from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.words import duration
+
+ClusterName = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NAME", help="Check it against this cluster profile, instead of launch.cluster."),
+]
 
 
-def plan_of(files: Sequence[Path], overrides: Sequence[str] | None) -> Plan:
-    """Load and plan a job. Raises SpecError with the place of every problem."""
-    return plan_loaded(load_job(files, overrides or []))
+def plan_for(
+    files: Sequence[Path], overrides: Sequence[str] | None, cluster: str | None
+) -> tuple[Plan, ClusterSpec | None]:
+    """Load a job and plan it for its cluster, if there is one. Raises SpecError with the place of every problem."""
+    words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster is not None else [])]
+    if cluster is not None:
+        load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
+    loaded = load_job(files, words)
+    profile = named_profile(loaded)
+    return plan_loaded(loaded, profile), profile
 
 
-def plan_loaded(loaded: LoadedJob) -> Plan:
-    """Plan a job that is loaded. Raises SpecError with the place of every problem."""
+def named_profile(loaded: LoadedJob) -> ClusterSpec | None:
+    """The profile that a job names. Raises SpecError with the place of a name that no profile has."""
+    name = loaded.job.launch.cluster
+    if name is None:
+        return None
+    if name not in known_profiles():
+        message, hint = unknown_profile(name)
+        raise SpecError(problems=[loaded.places.placed(Problem(message, ("launch.cluster",), hint))])
+    return load_profile(name)
+
+
+def plan_loaded(loaded: LoadedJob, cluster: ClusterSpec | None = None) -> Plan:
+    """Plan a job that is loaded. Raises SpecError with the place of each problem; what `cluster` cannot give is one."""
+    problems = [] if cluster is None else what_is_refused(loaded.job, cluster)
+    plan = None
     try:
-        return make_plan(loaded.job)
+        plan = make_plan(loaded.job)
     except SpecError as error:
-        raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
+        problems = [*error.problems, *problems]
+    if plan is None or problems:
+        raise SpecError(problems=loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
+    return plan
 
 
 def describe(plan: Plan) -> list[tuple[str, str]]:
@@ -64,6 +100,26 @@ def layout_line(plan: Plan) -> str:
     processes = f"{layout.world_size} process{'es' if layout.world_size > 1 else ''}"
     nodes = f"{layout.nodes} node{'s' if layout.nodes > 1 else ''}"
     return ", ".join([f"{processes} on {nodes} = {product}", *filter(None, extras)])
+
+
+def cluster_line(job: JobSpec, cluster: ClusterSpec) -> str:
+    """`alps, partition gpu: 2 of 16 nodes, 8 of 8 GPUs on each, 4h of 1d`."""
+    partition = partition_of(job, cluster)
+    most = cluster.partitions.get(partition or "")
+    time = job.launch.time or cluster.time
+    asked = [
+        _share(job.launch.nodes, most.nodes if most else None, f"node{'s' if job.launch.nodes > 1 else ''}"),
+        _share(job.processes_per_node, most.gpus_per_node if most else None, "GPUs on each"),
+        _share(duration(time) if time else None, duration(most.time_limit) if most and most.time_limit else None, ""),
+    ]
+    where = f"{cluster.name}, partition {partition}" if partition else cluster.name
+    return f"{where}: {', '.join(filter(None, asked))}"
+
+
+def _share(wanted: object, most: object, unit: str) -> str:
+    if wanted is None:
+        return ""
+    return f"{wanted} of {most} {unit}".rstrip() if most is not None else f"{wanted} {unit}".rstrip()
 
 
 def data_line(plan: Plan) -> str:

@@ -93,10 +93,7 @@ def unknown_profile(name: str, start: Path | None = None) -> tuple[str, str]:
     """What to say of a name that no profile has: (what is wrong, the way out)."""
     known = list(known_profiles(start))
     near = closest(name, known)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    if known:
-        hint += f"There are {', '.join(known)}" if near else f"there are {', '.join(known)}"
-    else:
-        hint = "`orchestrator cluster init` on a login node writes one"
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    hint = f"{meant}(known: {', '.join(known)})" if known else "`orchestrator cluster init` on a login node writes one"
     folders = f"{PROJECT_FOLDER}/ or {user_folder()}"
     return f"there is no cluster profile {shorten(repr(name))} in {folders}", hint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from orchestrator.errors import Problem, SpecError
 from orchestrator.spec.base import Section
@@ -37,7 +37,13 @@ SbatchOption = Annotated[Text, AfterValidator(_check_option)]
 """`--mail-type=FAIL`, as one word."""
 
 
-class PartitionSpec(Section):
+class ProfileSection(Section):
+    """A part of a profile. Most commands need none, so its validator is built when it is first used."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class PartitionSpec(ProfileSection):
     """A partition and the most that a job may ask of it. What is not known is not checked."""
 
     nodes: Positive | None = None
@@ -52,7 +58,7 @@ class PartitionSpec(Section):
     """The longest a job may run."""
 
 
-class ContainerSpec(Section):
+class ContainerSpec(ProfileSection):
     """A container image that the training processes run in."""
 
     runtime: Literal["pyxis", "apptainer"] = "pyxis"
@@ -65,7 +71,7 @@ class ContainerSpec(Section):
     """Further options of srun (pyxis) or of `apptainer exec`."""
 
 
-class ClusterSpec(Section):
+class ClusterSpec(ProfileSection):
     """How one SLURM cluster is used. Written by `orchestrator cluster init`, then by hand."""
 
     name: Name

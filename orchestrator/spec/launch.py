@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Duration, Positive, ReferringText, Size, Text, VariableName
+from orchestrator.spec.values import Duration, Memory, Positive, ReferringText, Size, Text, VariableName, Word
 
 FailureCause = Literal[
     "time_limit",
@@ -46,16 +46,16 @@ class LaunchSpec(Section):
     """A template of your own for the batch script; the profile's by default. It may extend the shipped one."""
     cluster: Text | None = None
     """Name of a cluster profile, for `submit`."""
-    partition: Text | None = None
+    partition: Word | None = None
     """Partition, instead of the profile's."""
-    account: Text | None = None
+    account: Word | None = None
     """Account that is charged, instead of the profile's."""
-    qos: Text | None = None
+    qos: Word | None = None
     """Quality of service, instead of the profile's."""
     time: Duration | None = None
     """How long one start may take before the cluster ends it; the profile's by default. A run that is not done by then
     saves, goes back into the queue and goes on."""
-    memory_per_node: Text | None = None
+    memory_per_node: Memory | None = None
     """Memory to ask for, per node, as sbatch's --mem takes it: 500G; the profile's by default."""
     stop_margin: Duration = 120
     """How long before its time limit a run is asked to save and stop."""

@@ -125,3 +125,66 @@ def test_no_override_ever_makes_a_traceback(job_file: Path, overrides: list[str]
     assert code in (0, 2)
     document = json.loads(out.getvalue())
     assert document.get("ok") is True if code == 0 else document["exit_code"] == 2
+
+
+PROFILE = """\
+name: alps
+partition: gpu
+partitions:
+  gpu: {nodes: 4, gpus_per_node: 8, time_limit: 1d}
+"""
+
+
+@pytest.fixture
+def alps(tmp_path: Path) -> None:
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "alps.yaml").write_text(PROFILE)
+
+
+@pytest.mark.usefixtures("alps")
+def test_what_a_cluster_cannot_give_has_a_place(orchestrator: Any, job_file: Path) -> None:
+    job_file.write_text(job_file.read_text() + "launch:\n  cluster: alps\n  nodes: 5\n  gpus_per_node: 9\n")
+    finished = orchestrator("validate", job_file)
+    assert finished.code == 2
+    assert (
+        "job.yaml:16:3: launch.nodes: 5 nodes are asked for, and partition gpu of alps gives at most 4" in finished.err
+    )
+    assert "   16 |   nodes: 5\n" in finished.err
+    assert "job.yaml:17:3: launch.gpus_per_node: 9 GPUs on each node are asked for" in finished.err
+    said = orchestrator("plan", job_file, "--json")
+    assert (said.code, [problem["line"] for problem in said.json["problems"]]) == (2, [16, 17])
+
+
+@pytest.mark.usefixtures("alps")
+def test_cluster_of_the_command_line(orchestrator: Any, job_file: Path) -> None:
+    job_file.write_text(job_file.read_text() + "launch: {nodes: 4, gpus_per_node: 8, cluster: elsewhere, time: 4h}\n")
+    finished = orchestrator("validate", job_file, "--cluster", "alps")
+    assert (finished.code, finished.err) == (0, "")
+    assert "cluster  alps, partition gpu: 4 of 4 nodes, 8 of 8 GPUs on each, 4h of 1d" in finished.out
+    assert orchestrator("plan", job_file, "--cluster", "alps", "--json").json["cluster"] == "alps"
+    assert "alps, partition gpu: 4 of 4 nodes" in orchestrator("plan", job_file, "--cluster", "alps").out
+
+
+@pytest.mark.usefixtures("alps")
+def test_an_unknown_cluster(orchestrator: Any, job_file: Path) -> None:
+    named = orchestrator("validate", job_file, "--cluster", "alp")
+    assert named.code == 2
+    assert "error: there is no cluster profile 'alp' in clusters/" in named.err
+    assert "did you mean alps?" in named.err
+    job_file.write_text(job_file.read_text() + "launch: {cluster: alp}\n")
+    written = orchestrator("validate", job_file)
+    assert written.code == 2
+    assert "job.yaml:14:10: launch.cluster: there is no cluster profile 'alp'" in written.err
+
+
+@pytest.mark.usefixtures("alps")
+def test_a_cluster_and_a_vocabulary_that_are_wrong_are_told_at_once(
+    orchestrator: Any, job_file: Path, tmp_path: Path
+) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(400))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    data = "  blend: [data/a]\n  tokenizer: {type: wordpiece, path: vocab.txt}"
+    text = job_file.read_text().replace("  random_tokens: true", data)
+    job_file.write_text(f"{text}launch: {{nodes: 9, gpus_per_node: 1, cluster: alps}}\n")
+    said = orchestrator("validate", job_file, "--json")
+    assert {problem["path"] for problem in said.json["problems"]} >= {"model.vocab_size", "launch.nodes"}

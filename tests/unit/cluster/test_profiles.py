@@ -82,8 +82,8 @@ def test_an_unknown_name(project: Path) -> None:
     write(user_folder(), "own")
     with pytest.raises(UserError, match=r"no cluster profile 'apls' in ") as caught:
         load_profile("apls")
-    assert str(caught.value).endswith("did you mean alps? There are alps, own")
-    with pytest.raises(UserError, match=r"there are alps, own$"):
+    assert str(caught.value).endswith("did you mean alps? (known: alps, own)")
+    with pytest.raises(UserError, match=r": \(known: alps, own\)$"):
         load_profile("../clusters/alps")
 
 
