@@ -37,6 +37,7 @@ COMMANDS = (
     Entry("schema", "schema", WRITE, "Print the JSON schema of a job spec, or list the model presets."),
     Entry("run", "run", RUN, "Train, in the foreground; Ctrl-C saves and stops."),
     Entry("submit", "submit", RUN, "Train on a SLURM cluster; it comes back by itself after a time limit."),
+    Entry("sweep", "sweep", RUN, "Start, watch and compare many runs of one job."),
     Entry("resume", "resume", RUN, "Continue a run from its last checkpoint."),
     Entry("cancel", "cancel", RUN, "Stop a run cleanly."),
     Entry("drill", "drill", RUN, "Prove for a job that kill and resume give the same losses."),

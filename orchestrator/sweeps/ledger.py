@@ -12,8 +12,11 @@ values, reason}], filtered, repeated}`, `submitted {how, cluster, jobs: {cell id
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +31,8 @@ FOLDER = "sweeps"
 """In the runs folder."""
 MEMBERSHIP = "sweep.json"
 """In a run directory: the sweep and the cell that it belongs to."""
+
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,20 @@ class SweepDir:
         """Add one line to the ledger."""
         append_line(self.ledger, {"time": time.time(), "event": kind, **fields})
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other commands from starting cells of this sweep meanwhile. Raises UserError when one does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".starting", "ab") as file:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"sweep {self.name}: another command is starting its cells at this moment") from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            yield  # closing the file gives the lock back, and so does the end of this process
+
     def planned(self) -> Planned:
         """Raises UserError when the ledger says nothing that can be read."""
         newest = next((event for event in reversed(self._events()) if event.get("event") == "planned"), None)
@@ -146,6 +165,10 @@ class SweepDir:
                     if cell in found:
                         found[cell] = Submission(**{**vars(found[cell]), "cancelled": True})
         return found
+
+    def submissions_made(self) -> list[dict[str, Any]]:
+        """Every `submitted` event."""
+        return [event for event in self._events() if event.get("event") == "submitted"]
 
     def cancels(self, cell: str) -> int:
         """How often a cell was cancelled."""

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from orchestrator.sweeps.request import Array, Request, Task
 
 _OF_THE_ARRAY = ("job-name", "output", "error", "open-mode", "signal", "dependency", "array", "time")
 """Options that submitit writes itself."""
+_SECONDS_TO_START = 60.0
 _GPU_DEVICE = re.compile(r"nvidia(\d+)")
 
 
@@ -179,21 +181,29 @@ def submit(request: Request) -> list[dict[str, Any]]:
     return answers
 
 
-def start_driver(request: Request, log: Path) -> subprocess.Popen[str]:
-    """Start the program that runs cells on this machine, in a session of its own: Ctrl-C does not reach it."""
-    with open(log, "a") as output:
+def start_driver(sweep: SweepDir, request: Request) -> None:
+    """Start the program that runs cells on this machine, in a session of its own: Ctrl-C does not reach it. Returns
+    when it has written down which cells are its own. Raises JobError when it could not.
+    """
+    before = len(sweep.submissions_made())
+    with open(sweep.driver_log, "ab") as output:
+        start = output.tell()
         driver = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.sweeps"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
         )
     assert driver.stdin is not None
-    driver.stdin.write(request.to_json())
+    driver.stdin.write(request.to_json().encode())
     driver.stdin.close()
-    return driver
+    deadline = time.monotonic() + _SECONDS_TO_START
+    while len(sweep.submissions_made()) == before:
+        if driver.poll() is not None or time.monotonic() > deadline:
+            said = sweep.driver_log.read_bytes()[start:].decode(errors="replace").strip()
+            raise JobError(f"the cells could not be started: {said[-2000:] or 'no reason was given'}")
+        time.sleep(0.05)
 
 
 def _answers(text: str) -> Iterable[dict[str, Any]]:

@@ -1,0 +1,395 @@
+"""`orchestrator sweep`: many runs of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, Overrides, print_json
+from orchestrator.cli.run import check_data
+from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.cli.sweep_tables import (
+    csv_text,
+    describe_cells,
+    describe_pruned,
+    follow,
+    results_table,
+    status_table,
+    summary,
+)
+from orchestrator.cluster.profiles import known_profiles, load_profile
+from orchestrator.cluster.slurm import cancel as cancel_jobs
+from orchestrator.errors import Problem, UserError
+from orchestrator.launch.local import request_stop
+from orchestrator.launch.runs import default_runs_dir, runs_dir_of
+from orchestrator.planning.limits import what_is_refused
+from orchestrator.planning.plan import make_plan
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.suggestions import closest
+from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
+from orchestrator.sweeps.loading import LoadedSweep, load_sweep
+from orchestrator.sweeps.plans import planned_run, write_plan
+from orchestrator.sweeps.states import (
+    STARTED_BY_RETRY,
+    STARTED_BY_RUN,
+    UNDER_WAY,
+    CellStatus,
+    cell_statuses,
+    check_scheduler,
+    counts,
+    metric_of,
+    ranked,
+)
+from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
+
+app = typer.Typer(help="Many runs of one job: start, watch and compare them.", no_args_is_help=True)
+
+SweepFiles = Annotated[
+    list[Path],
+    typer.Argument(metavar="SWEEP.yaml...", help="A job with a `sweep:` section, or a sweep over a `base`."),
+]
+SweepName = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a sweep, or its directory.")]
+MaxParallel = Annotated[
+    int | None,
+    typer.Option("--max-parallel", metavar="N", min=1, help="At most N cells at once.", show_default=False),
+]
+Local = Annotated[bool, typer.Option("--local", help="Run the cells on this machine, one after the other.")]
+ClusterName = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile, instead of launch.cluster.")
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="With --local: return at once.")]
+
+
+@app.command("run")
+def run_(
+    files: SweepFiles,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the cells and the batch scripts; start none.")
+    ] = False,
+    max_parallel: MaxParallel = None,
+    local: Local = False,
+    cluster: ClusterName = None,
+    detach: Detach = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start every cell of a sweep that is not done, has not failed and is not on its way: as one SLURM array, or here.
+    Run it again after adding a value, and only the new cells start.
+
+    \b
+    Example:
+      orchestrator sweep run lr.yaml --cluster juwels --max-parallel 8
+      orchestrator sweep run lr.yaml --dry-run
+      orchestrator sweep run lr.yaml --local
+    """
+    words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
+    loaded = load_sweep(files, words, (lambda job: ()) if local else _refusals)
+    cells = loaded.cells.cells
+    if not cells:
+        raise UserError(f"no cell of this sweep can run:\n{describe_pruned(loaded.cells.pruned)}")
+    profile = None if local else _profile(cells[0].job)
+    _check_cells([cell.job for cell in cells], local=local and not dry_run)
+    folder = runs_dir_of(cells[0].job, runs_dir).absolute()
+    sweep = sweep_dir(loaded.name, folder)
+    parallel = max_parallel or loaded.spec.max_parallel
+    if dry_run:
+        _show_dry_run(loaded, sweep, profile, parallel, as_json)
+        return
+    with sweep.alone():
+        planned = write_plan(sweep, loaded)
+        statuses = cell_statuses(sweep, planned)
+        check_scheduler(statuses)
+        jobs = {cell.id: cell.job for cell in cells}
+        starts = [_start(status, jobs[status.entry.id]) for status in statuses if status.state in STARTED_BY_RUN]
+        if not as_json:
+            typer.echo(describe_cells(loaded))
+        _begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
+    _conclude(sweep, starts, wait=local and not detach, as_json=as_json)
+
+
+@app.command("retry")
+def retry_(
+    name: SweepName,
+    max_parallel: MaxParallel = None,
+    local: Local = False,
+    cluster: ClusterName = None,
+    detach: Detach = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the cells that failed or are missing, and no others. Each goes on from its last checkpoint.
+
+    \b
+    Example:
+      orchestrator sweep retry lr
+    """
+    sweep = find_sweep(name, runs_dir or default_runs_dir())
+    with sweep.alone():
+        statuses = cell_statuses(sweep, sweep.planned())
+        check_scheduler(statuses)
+        again = [status for status in statuses if status.state in STARTED_BY_RETRY]
+        starts = [_start(status, load_resolved(status.status.run.resolved())) for status in again]
+        here = local or (cluster is None and _were_local(statuses))
+        profile = None
+        if starts and not here:
+            profile = load_profile(cluster) if cluster is not None else _last_profile(statuses, starts[0].job)
+        if starts and here:
+            _check_cells([start.job for start in starts], local=True)
+        _begin(sweep, starts, profile, max_parallel, detach=detach, as_json=as_json)
+    _conclude(sweep, starts, wait=here and not detach, as_json=as_json)
+
+
+@app.command("status")
+def status_(
+    name: SweepName,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until no cell is under way.")] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far every cell of a sweep is.
+
+    \b
+    Example:
+      orchestrator sweep status lr --watch
+    """
+    sweep = find_sweep(name, runs_dir or default_runs_dir())
+    if watch and not as_json:
+        follow(sweep)
+        return
+    planned = sweep.planned()
+    statuses = cell_statuses(sweep, planned)
+    if as_json:
+        print_json(_json(sweep, statuses))
+        return
+    typer.echo(status_table(statuses, metric_of(planned, statuses)))
+    typer.echo(summary(sweep, planned, statuses))
+
+
+@app.command("results")
+def results_(
+    name: SweepName,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="METRIC", help="Metric to compare by.", show_default=False)
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="The worst first.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with every metric.")] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the cells of a sweep by a metric, the best first.
+
+    \b
+    Example:
+      orchestrator sweep results lr --sort validation/loss
+      orchestrator sweep results lr --csv > lr.csv
+    """
+    sweep = find_sweep(name, runs_dir or default_runs_dir())
+    planned = sweep.planned()
+    statuses = cell_statuses(sweep, planned)
+    metric = sort or metric_of(planned, statuses)
+    _check_metric(sort, statuses)
+    rows = ranked(statuses, metric, planned.goal)
+    rows = rows[::-1] if reverse else rows
+    if as_json:
+        print_json([row.to_json() for row in rows])
+    elif as_csv:
+        typer.echo(csv_text(rows), nl=False)
+    else:
+        typer.echo(results_table(rows, metric))
+
+
+@app.command("cancel")
+def cancel_(
+    name: SweepName,
+    now: Annotated[bool, typer.Option("--now", help="End running cells at once, without saving.")] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a sweep: what waits does not start any more, what runs saves and stops. `sweep run` continues it.
+
+    \b
+    Example:
+      orchestrator sweep cancel lr
+    """
+    sweep = find_sweep(name, runs_dir or default_runs_dir())
+    pending, running = _cancel(sweep, now=now)
+    if as_json:
+        print_json({"cancelled": [cell.entry.id for cell in pending], "stopping": [cell.entry.id for cell in running]})
+        return
+    if not running and not pending:
+        typer.echo(f"sweep {sweep.name}: no cell is under way")
+        return
+    how = "were told to end" if now else "save and stop"
+    typer.echo(f"sweep {sweep.name}: {len(pending)} cells will not start, {len(running)} {how}")
+
+
+def _cancel(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[CellStatus]]:
+    """Stop what is under way; returns the cells that waited and those that ran."""
+    statuses = cell_statuses(sweep, sweep.planned())
+    running = [status for status in statuses if status.state == "running"]
+    pending = [status for status in statuses if status.state == "pending"]
+    if running or pending:
+        sweep.append("cancelled", cells=[status.entry.id for status in (*pending, *running)])
+    cancel_jobs(status.status.job.job_id for status in pending if status.status.job is not None)
+    for status in running:
+        request_stop(status.status.run, "orchestrator sweep cancel", at_once=now)
+    return pending, running
+
+
+@app.command("list")
+def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+    """List the sweeps of a folder and how far they are.
+
+    \b
+    Example:
+      orchestrator sweep list
+    """
+    folder = runs_dir or default_runs_dir()
+    found = {sweep.name: counts(cell_statuses(sweep, sweep.planned())) for sweep in all_sweeps(folder)}
+    if as_json:
+        print_json([{"name": name, "cells": sum(states.values()), "states": states} for name, states in found.items()])
+    elif found:
+        rows = [
+            [name, str(sum(states.values())), ", ".join(f"{count} {state}" for state, count in states.items())]
+            for name, states in found.items()
+        ]
+        typer.echo(aligned([["SWEEP", "CELLS", "STATES"], *rows]))
+    else:
+        typer.echo(f"no sweeps in {folder}")
+
+
+def _refusals(job: JobSpec) -> Sequence[Problem]:
+    """Why the job's cluster would not take it."""
+    return what_is_refused(job, _profile(job))
+
+
+def _profile(job: JobSpec) -> ClusterSpec:
+    """The profile of the job's cluster; where it names none, the only one there is."""
+    known = list(known_profiles())
+    if job.launch.cluster is None and len(known) != 1:
+        which = f"say it with --cluster or launch.cluster: {', '.join(known)}" if known else "there is no profile yet"
+        raise UserError(
+            f"on which cluster? {which[0].upper()}{which[1:]}.\n"
+            "      `orchestrator cluster init` writes a profile; --local runs the cells on this machine."
+        )
+    return load_profile(job.launch.cluster or known[0])
+
+
+def _last_profile(statuses: Sequence[CellStatus], job: JobSpec) -> ClusterSpec:
+    """The profile that the sweep was last submitted to."""
+    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
+    names = [submission.cluster for submission in submissions if submission.cluster is not None]
+    return load_profile(names[-1]) if names else _profile(job)
+
+
+def _were_local(statuses: Sequence[CellStatus]) -> bool:
+    """Whether the sweep last ran on this machine."""
+    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
+    return bool(submissions) and submissions[-1].how == "local"
+
+
+def _check_cells(jobs: Sequence[JobSpec], *, local: bool) -> None:
+    """Raises what would keep all cells with some data set from training."""
+    for job in {job.data.model_dump_json(): job for job in jobs}.values():
+        check_data(make_plan(job))
+    if local:
+        check_installed(jobs[0])
+
+
+def _start(status: CellStatus, job: JobSpec) -> Start:
+    return Start(status.entry.id, status.entry.name, job, status.status.run)
+
+
+def _begin(
+    sweep: SweepDir, starts: Sequence[Start], profile: ClusterSpec | None, parallel: int | None, **told: bool
+) -> None:
+    """Hand the cells to the cluster or to a driver on this machine."""
+    if not starts:
+        return
+    if profile is None:
+        start_driver(sweep, local_request(sweep, starts, max_parallel=parallel))
+        return
+    arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel))
+    if told["as_json"]:
+        return
+    for array in arrays:
+        limit = f", at most {parallel} at once" if parallel else ""
+        kind = "array" if array["tasks"] > 1 else "job"
+        typer.echo(f"submitted {array['tasks']} cells as {kind} {array['job_id']} on {profile.name}{limit}")
+    if len(arrays) > 1:
+        typer.echo("      cells of different size cannot be in one array; each array counts for itself")
+
+
+def _conclude(sweep: SweepDir, starts: Sequence[Start], *, wait: bool, as_json: bool) -> None:
+    """Tell what was started; on this machine, see it through to its end."""
+    if wait and starts:
+        try:
+            follow(sweep, quiet=as_json)
+        except KeyboardInterrupt:
+            typer.echo("\nthe cells save and stop; Ctrl-C again leaves them to it", err=True)
+            _cancel(sweep, now=False)
+            follow(sweep, quiet=as_json)
+    statuses = cell_statuses(sweep, sweep.planned())
+    if as_json:
+        print_json({**_json(sweep, statuses), "started": [start.id for start in starts]})
+    else:
+        _tell(sweep, starts, statuses)
+    mine = {start.id for start in starts}
+    if wait and any(status.state != "completed" for status in statuses if status.entry.id in mine):
+        raise typer.Exit(1)
+
+
+def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatus]) -> None:
+    if not starts:
+        typer.echo(f"sweep {sweep.name}: nothing to start")
+    typer.echo(summary(sweep, sweep.planned(), statuses))
+    failed = sum(status.state == "failed" for status in statuses)
+    if failed:
+        typer.echo(f"      {failed} failed: orchestrator sweep retry {sweep.name}")
+    if any(status.state in UNDER_WAY for status in statuses):
+        typer.echo(f"      follow it with: orchestrator sweep status {sweep.name} --watch")
+
+
+def _show_dry_run(
+    loaded: LoadedSweep, sweep: SweepDir, profile: ClusterSpec | None, parallel: int | None, as_json: bool
+) -> None:
+    starts = [Start(cell.id, cell.name, cell.job, planned_run(cell.job, sweep.runs_dir)) for cell in loaded.cells.cells]
+    arrays = []
+    if profile is not None:
+        arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel, dry_run=True))
+    if as_json:
+        cells = [
+            {"cell": start.id, "name": start.name, "path": str(start.run.path), "exists": start.run.path.exists()}
+            for start in starts
+        ]
+        pruned = [{"name": cell.name, "reason": cell.reason} for cell in loaded.cells.pruned]
+        print_json({"sweep": sweep.name, "cells": cells, "pruned": pruned, "arrays": arrays})
+        return
+    for array in arrays:
+        typer.echo(array["script"])
+    typer.echo(describe_cells(loaded, every=True))
+
+
+def _json(sweep: SweepDir, statuses: Sequence[CellStatus]) -> dict[str, object]:
+    planned = sweep.planned()
+    return {
+        "sweep": sweep.name,
+        "path": str(sweep.path),
+        "states": counts(statuses),
+        "cells": [status.to_json() for status in statuses],
+        "pruned": planned.pruned,
+    }
+
+
+def _check_metric(metric: str | None, statuses: Sequence[CellStatus]) -> None:
+    known = sorted({name for status in statuses for name in status.status.values})
+    if metric is not None and metric not in known:
+        near = closest(metric, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none yet'}"
+        raise UserError(f"no cell has measured {metric}: {hint}")

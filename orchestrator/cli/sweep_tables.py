@@ -1,0 +1,149 @@
+"""How a sweep is shown: its cells, how far they are, what they have come to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from orchestrator.cli.running import aligned
+from orchestrator.spec.words import shorten
+from orchestrator.sweeps.cells import Pruned
+from orchestrator.sweeps.ledger import Planned, SweepDir
+from orchestrator.sweeps.loading import LoadedSweep
+from orchestrator.sweeps.names import short_name
+from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, metric_of
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+_MOST_SHOWN = 20
+
+
+def describe_cells(loaded: LoadedSweep, *, every: bool = False) -> str:
+    """How many cells a sweep has, why not more, and with `every` each of them."""
+    cells = loaded.cells
+    lines = [f"sweep {loaded.name}: {len(cells.cells)} cells"]
+    if cells.filtered:
+        lines.append(f"  {cells.filtered} combinations do not meet sweep.when")
+    if cells.repeated:
+        lines.append(f"  {cells.repeated} combinations are the same job as another one")
+    if cells.pruned:
+        lines += [f"  {len(cells.pruned)} cells cannot run and are left out:", describe_pruned(cells.pruned)]
+    if every:
+        lines.append(aligned([["", "CELL", "ID"], *(["", cell.name, cell.id[:8]] for cell in cells.cells)]))
+    return "\n".join(lines)
+
+
+def describe_pruned(pruned: Sequence[Pruned]) -> str:
+    """The cells that cannot run, those with the same reason together."""
+    reasons = Counter(cell.reason for cell in pruned)
+    lines = []
+    for reason, count in reasons.most_common(_MOST_SHOWN):
+        example = next(cell.name for cell in pruned if cell.reason == reason)
+        lines.append(f"    {example}{f' and {count - 1} more' if count > 1 else ''}: {reason}")
+    if len(reasons) > _MOST_SHOWN:
+        lines.append(f"    and for {len(reasons) - _MOST_SHOWN} more reasons")
+    return "\n".join(lines)
+
+
+def status_table(statuses: Sequence[CellStatus], metric: str) -> str:
+    """A line for each cell."""
+    header = ["CELL", "RUN", "STATE", "ITERATION", metric]
+    return aligned([header, *(_row(status, metric) for status in statuses)])
+
+
+def _row(status: CellStatus, metric: str) -> list[str]:
+    state = f"{status.state} ({status.note})" if status.note else status.state
+    iteration = str(status.status.iteration) if status.status.iteration is not None else "-"
+    return [status.entry.name, status.status.run.run_id, state, iteration, _number(status.value(metric))]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def summary(sweep: SweepDir, planned: Planned, statuses: Sequence[CellStatus]) -> str:
+    """`sweep lr: 12 cells: 10 completed, 2 failed; 3 more cannot run`."""
+    states = ", ".join(f"{count} {state}" for state, count in counts(statuses).items())
+    pruned = f"; {len(planned.pruned)} more cannot run" if planned.pruned else ""
+    return f"sweep {sweep.name}: {len(statuses)} cells: {states}{pruned}"
+
+
+def results_table(rows: Sequence[CellStatus], metric: str) -> str:
+    """The settings of each cell as columns, and what it has come to."""
+    paths = _paths(rows)
+    header = [*(short_name(path) for path in paths), "STATE", "ITERATION", metric, "RUN"]
+    lines = [
+        [
+            *(shorten(row.entry.values.get(path, "-"), 40) for path in paths),
+            row.state,
+            str(row.status.iteration) if row.status.iteration is not None else "-",
+            _number(row.value(metric)),
+            row.status.run.run_id,
+        ]
+        for row in rows
+    ]
+    return aligned([header, *lines])
+
+
+def csv_text(rows: Sequence[CellStatus]) -> str:
+    """The same as CSV, with every metric."""
+    paths = _paths(rows)
+    metrics = sorted({name for row in rows for name in row.status.values})
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["cell", "run", "state", "cause", "iteration", *paths, *metrics])
+    for row in rows:
+        fixed = [row.entry.id, row.status.run.run_id, row.state, row.status.cause, row.status.iteration]
+        settings = [row.entry.values.get(path) for path in paths]
+        writer.writerow([*fixed, *settings, *(row.value(metric) for metric in metrics)])
+    return out.getvalue()
+
+
+def _paths(rows: Sequence[CellStatus]) -> list[str]:
+    return list(dict.fromkeys(path for row in rows for path in row.entry.values))
+
+
+def follow(sweep: SweepDir, *, quiet: bool = False) -> None:
+    """Show the cells until none is under way: a table that changes in a terminal, elsewhere a line for each change."""
+    if sys.stdout.isatty() and not quiet:
+        _follow_live(sweep)
+    else:
+        _follow_lines(sweep, quiet=quiet)
+
+
+def _look(sweep: SweepDir) -> tuple[Planned, list[CellStatus]]:
+    planned = sweep.planned()
+    return planned, cell_statuses(sweep, planned)
+
+
+def _follow_live(sweep: SweepDir) -> None:
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            planned, statuses = _look(sweep)
+            table = status_table(statuses, metric_of(planned, statuses))
+            live.update(Text(f"{table}\n{summary(sweep, planned, statuses)}"), refresh=True)
+            if not any(status.state in UNDER_WAY for status in statuses):
+                return
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _follow_lines(sweep: SweepDir, *, quiet: bool) -> None:
+    known: dict[str, str] = {}
+    while True:
+        statuses = _look(sweep)[1]
+        for status in statuses:
+            if known.get(status.entry.id, "pending") != status.state and not quiet:
+                note = f" ({status.note})" if status.note else ""
+                typer.echo(f"{status.entry.name}: {status.state}{note}")
+            known[status.entry.id] = status.state
+        if not any(status.state in UNDER_WAY for status in statuses):
+            return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
