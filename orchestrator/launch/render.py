@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -87,21 +88,10 @@ def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> 
 
     Raises UserError when it cannot be read or rendered.
     """
-    folders = [str(resource_root("templates")), *([str(own.parent)] if own else [])]
-    # What a template forgets to quote is quoted all the same: `finalize` sees every expression.
-    engine = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
-        undefined=jinja2.StrictUndefined,
-        finalize=shell_quote,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    engine.filters.update(shell_quote=shell_quote, directive=directive, as_is=Quoted)
+    folders = (str(resource_root("templates")), *([str(own.parent)] if own else []))
     source = own or resource_root("templates") / shipped
     try:
-        return engine.from_string(source.read_text(encoding="utf-8")).render(context)
+        return _compiled(folders, source.read_text(encoding="utf-8")).render(context)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"the launch template {source} cannot be read: {error}") from error
     except jinja2.TemplateSyntaxError as error:
@@ -113,6 +103,23 @@ def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> 
         ) from error
     except jinja2.TemplateError as error:
         raise UserError(f"the launch template {source} cannot be rendered: {error}") from error
+
+
+@lru_cache(maxsize=16)
+def _compiled(folders: tuple[str, ...], text: str) -> jinja2.Template:
+    """A template ready to be rendered: compiling takes a hundred times as long, and a sweep has many cells."""
+    # What a template forgets to quote is quoted all the same: `finalize` sees every expression.
+    engine = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        undefined=jinja2.StrictUndefined,
+        finalize=shell_quote,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    engine.filters.update(shell_quote=shell_quote, directive=directive, as_is=Quoted)
+    return engine.from_string(text)
 
 
 def script_environment(job: JobSpec, processes_per_node: int) -> list[tuple[str, str]]:
