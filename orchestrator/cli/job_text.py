@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import sections
+from orchestrator.spec.words import as_yaml
 
 WIDTH = 120
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-_RESERVED = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 
 OPTIONS = {
     "parallelism.virtual_pipeline_model_parallel_size": "2",
@@ -38,7 +36,7 @@ def job_text(values: Mapping[str, Any]) -> str:
         "# A job spec. `orchestrator validate` checks it, `orchestrator plan` shows what it will do,",
         "# `orchestrator run` trains it; `orchestrator schema` lists every option.",
         "",
-        _commented("name", _scalar(values["name"]), JobSpec.model_fields["name"].description),
+        _commented("name", as_yaml(values["name"]), JobSpec.model_fields["name"].description),
     ]
     for path, section in sections().items():
         if len(path) != 1:
@@ -62,7 +60,7 @@ def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:
         if path in values:
             lines += _entry(key, values[path], info.description)
         elif nested:
-            lines += [f"  {key}:", *(f"    {inner}: {_scalar(value)}" for inner, value in nested.items())]
+            lines += [f"  {key}:", *(f"    {inner}: {as_yaml(value)}" for inner, value in nested.items())]
     return lines
 
 
@@ -78,10 +76,10 @@ def _entry(key: str, value: Any, description: str | None) -> list[str]:
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         items = []
         for item in value:
-            first, *rest = (f"{inner}: {_scalar(content)}" for inner, content in item.items())
+            first, *rest = (f"{inner}: {as_yaml(content)}" for inner, content in item.items())
             items += [f"    - {first}", *(f"      {line}" for line in rest)]
         return [f"  {key}:", *items]
-    return ["  " + _commented(key, _scalar(value), description, WIDTH - 2)]
+    return ["  " + _commented(key, as_yaml(value), description, WIDTH - 2)]
 
 
 def _commented(key: str, value: str, description: str | None, width: int = WIDTH) -> str:
@@ -89,12 +87,3 @@ def _commented(key: str, value: str, description: str | None, width: int = WIDTH
     line = f"{key}: {value}"
     comment = re.split(r"\.(?:\s|$)", (description or "").replace("\n", " "), maxsplit=1)[0]
     return f"{line}  # {comment}" if comment and len(line) + len(comment) + 4 <= width else line
-
-
-def _scalar(value: Any) -> str:
-    """A value as YAML on one line; JSON is YAML, but plain words need no quotes."""
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
-        return value
-    return json.dumps(value, ensure_ascii=False)

@@ -34,6 +34,7 @@ COMMANDS = (
     Entry("validate", "validate", WRITE, "Check a job spec: every error at once, or what it would do."),
     Entry("plan", "plan", WRITE, "Show topology, parameters per rank, batch arithmetic, steps and tokens."),
     Entry("render", "render", WRITE, "Print the exact launch script."),
+    Entry("cluster", "cluster", WRITE, "Describe a SLURM cluster: write a profile of it, list and show them."),
     Entry("schema", "schema", WRITE, "Print the JSON schema of a job spec, or list the model presets."),
     Entry("run", "run", RUN, "Train, in the foreground; Ctrl-C saves and stops."),
     Entry("submit", "submit", RUN, "Train on a SLURM cluster; it comes back by itself after a time limit."),

@@ -108,7 +108,7 @@ def cluster_line(job: JobSpec, cluster: ClusterSpec) -> str:
     most = cluster.partitions.get(partition or "")
     time = job.launch.time or cluster.time
     asked = [
-        _share(job.launch.nodes, most.nodes if most else None, f"node{'s' if job.launch.nodes > 1 else ''}"),
+        _share(job.launch.nodes, most.nodes if most else None, "nodes"),
         _share(job.processes_per_node, most.gpus_per_node if most else None, "GPUs on each"),
         _share(duration(time) if time else None, duration(most.time_limit) if most and most.time_limit else None, ""),
     ]

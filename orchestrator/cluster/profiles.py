@@ -17,7 +17,7 @@ PROJECT_FOLDER = Path("clusters")
 """In the folder where the command is started."""
 
 _SUFFIX = ".yaml"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
+PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
 
 PROFILE = Document(
     ClusterSpec,
@@ -63,7 +63,7 @@ def known_profiles(start: Path | None = None) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in (user_folder(), (start or Path()) / PROJECT_FOLDER):
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
-            if _NAME.fullmatch(path.stem):
+            if PROFILE_NAME.fullmatch(path.stem):
                 found[path.stem] = path
     return dict(sorted(found.items()))
 
@@ -72,11 +72,16 @@ def load_profile(name: str, start: Path | None = None) -> ClusterSpec:
     """The profile of that name. Raises UserError, naming the nearest, when there is none, and SpecError with every
     problem of one that is wrong.
     """
+    return read_profile(find_profile(name, start))
+
+
+def find_profile(name: str, start: Path | None = None) -> Path:
+    """The file of a profile. Raises UserError, naming the nearest, when there is none."""
     path = known_profiles(start).get(name)
     if path is None:
         message, hint = unknown_profile(name, start)
         raise UserError(f"{message}: {hint}")
-    return read_profile(path)
+    return path
 
 
 def read_profile(path: Path) -> ClusterSpec:

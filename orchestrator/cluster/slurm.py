@@ -151,8 +151,8 @@ def _ask_squeue(job_ids: list[str]) -> Iterator[JobState]:
         fields = [field.strip() for field in line.split("|", len(_SQUEUE_FIELDS) - 1)]
         if len(fields) == len(_SQUEUE_FIELDS) and _JOB_ID.fullmatch(fields[0]):
             job_id, state, restarts, status, submitted, started, ended, nodes, reason = fields
-            exit_code = _exit_code(int(status) >> 8, int(status) & 0x7F) if status.isdigit() else None
-            count = int(restarts) if restarts.isdigit() else 0
+            exit_code = _exit_code(int(status) >> 8, int(status) & 0x7F) if status.isdecimal() else None
+            count = int(restarts) if restarts.isdecimal() else 0
             yield _job_state(job_id, state, reason[:-1].strip(), nodes, exit_code, count, (submitted, started, ended))
 
 
@@ -166,7 +166,7 @@ def _ask_sacct(job_ids: list[str], warn: Warn) -> Iterator[JobState]:
     for earlier in records.values():
         job_id, state, exit_code, submitted, started, ended, nodes, reason = max(earlier, key=lambda fields: fields[3])
         code, _, number = exit_code.partition(":")
-        status = _exit_code(int(code), int(number)) if code.isdigit() and number.isdigit() else None
+        status = _exit_code(int(code), int(number)) if code.isdecimal() and number.isdecimal() else None
         # "CANCELLED by 1000"
         found = _job_state(
             job_id, state.split(" ")[0], reason, nodes, status, len(earlier) - 1, (submitted, started, ended)
@@ -195,7 +195,7 @@ def _job_state(
 ) -> JobState:
     """Of the columns that squeue and sacct share. What lies in the future is an estimate, and left out."""
     names = tuple(_names(nodes))
-    submitted, started, ended = (float(time) if time.isdigit() else None for time in times)
+    submitted, started, ended = (float(time) if time.isdecimal() else None for time in times)
     is_over = state in OVER
     return JobState(
         job_id=job_id,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
+
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_RESERVED = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
@@ -48,3 +53,12 @@ def duration(seconds: int) -> str:
 def any_of(names: list[str]) -> str:
     """`a, b or c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def as_yaml(value: Any) -> str:
+    """A value as YAML on one line; JSON is YAML, but plain words need no quotes."""
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,211 @@
+"""`orchestrator cluster`: write, list and show cluster profiles."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.running import aligned
+from orchestrator.cluster.discovery import Discovered, Partition, discover
+from orchestrator.cluster.profile_text import default_partition, profile_text
+from orchestrator.cluster.profiles import (
+    PROFILE,
+    PROFILE_NAME,
+    find_profile,
+    known_profiles,
+    read_profile,
+    user_folder,
+)
+from orchestrator.errors import SpecError, UserError
+from orchestrator.rundir import write_atomically
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.loading import load_document_text
+from orchestrator.spec.suggestions import closest
+from orchestrator.spec.words import duration
+
+app = typer.Typer(help="Write, list and show cluster profiles.", no_args_is_help=True)
+
+
+@app.command()
+def init(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="What to call it; the cluster's own name by default.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", metavar="NAME", help="Where jobs go by default.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every default.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write, e.g. clusters/NAME.yaml in a project; NAME.yaml among your own by default.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the cluster that this machine belongs to what it has, and write a commented profile.
+
+    \b
+    Example:
+      orchestrator cluster init
+      orchestrator cluster init alps --partition gpu --yes
+      orchestrator cluster init -o clusters/alps.yaml
+    """
+    if name is None and output is not None:
+        name = output.stem
+    _check_request(name, output, force)
+    ask = not yes and partition is None
+    if ask and not sys.stdin.isatty():
+        raise UserError("there is no terminal to ask questions on: add --yes to take the defaults, or --partition")
+    found = discover()
+    name = name or _as_name(found.name)
+    path = output or user_folder() / f"{name}.yaml"
+    _refuse_overwriting(path, force)
+    text = profile_text(found, _partition(found, partition, ask), name)
+    profile = load_document_text(text, str(path), PROFILE).value
+    _write(path, text)
+    if as_json:
+        print_json({"path": str(path), "profile": profile.model_dump(mode="json")})
+        return
+    typer.echo(f"wrote {path}: {_summary(profile)}.")
+    typer.echo(f"Look it over, then: orchestrator validate job.yaml --cluster {name}")
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the profiles that `launch.cluster` and `--cluster` can name: the project's, then your own.
+
+    \b
+    Example:
+      orchestrator cluster list
+    """
+    rows, records = [["NAME", "PARTITION", "PARTITIONS", "FILE"]], []
+    for name, path in known_profiles().items():
+        record: dict[str, Any] = {"name": name, "path": str(path), "profile": None, "problems": 0}
+        try:
+            profile = read_profile(path)
+        except SpecError as error:  # one that is wrong must not hide the others
+            record["problems"] = len(error.problems)
+            rows.append([name, "-", f"wrong: orchestrator cluster show {name}", str(path)])
+        else:
+            record["profile"] = profile.model_dump(mode="json")
+            rows.append([name, profile.partition or "-", ", ".join(profile.partitions) or "-", str(path)])
+        records.append(record)
+    if as_json:
+        print_json(records)
+    elif records:
+        typer.echo(aligned(rows))
+    else:
+        typer.echo(f"no cluster profiles in clusters/ or {user_folder()}: `orchestrator cluster init` writes one")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a profile.")], as_json: AsJson = False
+) -> None:
+    """Show a profile as it will be used, with every error in it at once.
+
+    \b
+    Example:
+      orchestrator cluster show alps
+      orchestrator cluster show alps --json
+    """
+    path = find_profile(name)
+    profile = read_profile(path)
+    if as_json:
+        print_json({"path": str(path), "profile": profile.model_dump(mode="json")})
+        return
+    typer.echo(f"{name}: {path}")
+    for field, value in profile.model_dump(mode="json", exclude_unset=True).items():
+        if field not in ("name", "partitions") and value not in (None, [], {}):
+            typer.echo(f"  {field:<16}{_shown(field, value)}")
+    if profile.partitions:
+        header = ["PARTITION", "NODES", "GPUS", "CPUS", "MEMORY", "TIME LIMIT"]
+        typer.echo(aligned([header, *(_partition_row(key, profile) for key in profile.partitions)]))
+
+
+def _check_request(name: str | None, output: Path | None, force: bool) -> None:
+    """What can be refused before the cluster is asked."""
+    if name is not None and PROFILE_NAME.fullmatch(name) is None:
+        raise UserError(f"{name!r} is no name for a profile: letters, digits, '.', '_' and '-', at most 80")
+    if output is not None and output.suffix != ".yaml":
+        raise UserError(f"{output}: a profile is a file that ends in .yaml; -o clusters/{output.name}.yaml would do")
+    if output is not None and name != output.stem:
+        raise UserError(f"a profile is found by its file: {name} would have to be {output.with_name(f'{name}.yaml')}")
+    if output is not None or name is not None:
+        _refuse_overwriting(output or user_folder() / f"{name}.yaml", force)
+
+
+def _refuse_overwriting(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise UserError(f"{path} exists and is left as it is: choose another name, or overwrite with --force")
+
+
+def _as_name(text: str) -> str:
+    """A cluster's name as a profile may be called."""
+    name = "".join(character if PROFILE_NAME.fullmatch(f"a{character}") else "-" for character in text).lstrip("._-")
+    return name[:80] or "cluster"
+
+
+def _partition(found: Discovered, asked: str | None, ask: bool) -> Partition:
+    by_name = {partition.name: partition for partition in found.partitions}
+    proposed = default_partition(found)
+    if asked is None and ask and len(by_name) > 1:
+        for partition in found.partitions:
+            typer.echo(f"  {partition.name}: {_described(partition)}")
+        while (asked := typer.prompt("Partition of jobs that name none", default=proposed.name)) not in by_name:
+            typer.echo(f"  there is no partition {asked}")
+    if asked is None:
+        return proposed
+    if asked not in by_name:
+        near = closest(asked, by_name)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UserError(f"{found.name} has no partition {asked}: {hint}(there are: {', '.join(by_name)})")
+    return by_name[asked]
+
+
+def _described(partition: Partition) -> str:
+    gpus = f"{partition.gpus_per_node} GPUs ({', '.join(partition.gpu_types) or 'no type'})"
+    limit = duration(partition.time_limit) if partition.time_limit else "no limit"
+    state = "" if partition.is_up else ", not up now"
+    nodes = f"{partition.nodes} node{'' if partition.nodes == 1 else 's'}"
+    return f"{nodes}, {gpus if partition.gpus_per_node else 'no GPUs'} on each, {limit}{state}"
+
+
+def _summary(profile: ClusterSpec) -> str:
+    return f"partition {profile.partition} of {len(profile.partitions)}"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _shown(field: str, value: Any) -> str:
+    if field == "time":
+        return duration(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items() if item)
+    return str(value)
+
+
+def _partition_row(name: str, profile: ClusterSpec) -> list[str]:
+    partition = profile.partitions[name]
+    memory = f"{partition.memory_per_node} MB" if partition.memory_per_node else "-"
+    numbers = (partition.nodes, partition.gpus_per_node, partition.cpus_per_node)
+    limit = duration(partition.time_limit) if partition.time_limit else "-"
+    mark = " (default)" if name == profile.partition else ""
+    return [f"{name}{mark}", *("-" if number is None else str(number) for number in numbers), memory, limit]
