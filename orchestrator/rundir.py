@@ -14,6 +14,7 @@
         checkpoints/          iter_0000500/ with a commit marker each
         lease/                who may write (see lease.py)
         stop                  present when a stop was requested
+        sweep.json            the sweep that it is a cell of, if any
         environment.json      versions of Python and of the packages that trained
         mlflow.json           how far the run was sent to MLflow (mlflow.lock: who is sending)
 
@@ -110,6 +111,11 @@ class RunDir:
     @property
     def stop_file(self) -> Path:
         return self.path / "stop"
+
+    @property
+    def membership(self) -> Path:
+        """The sweep that it is a cell of: {"sweep": …, "sweep_dir": …, "cell": …, "values": {…}}; often absent."""
+        return self.path / "sweep.json"
 
     def resolved_generations(self) -> list[Path]:
         """The resolved specs, oldest first: one, and one more for each resume that changed it."""

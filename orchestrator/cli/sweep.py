@@ -31,6 +31,7 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.suggestions import closest
+from orchestrator.sweeps.cells import Check
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
 from orchestrator.sweeps.plans import planned_run, write_plan
@@ -89,7 +90,7 @@ def run_(
       orchestrator sweep run lr.yaml --local
     """
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_sweep(files, words, (lambda job: ()) if local else _refusals)
+    loaded = load_sweep(files, words, (lambda job: ()) if local else _refusals())
     cells = loaded.cells.cells
     if not cells:
         raise UserError(f"no cell of this sweep can run:\n{describe_pruned(loaded.cells.pruned)}")
@@ -264,9 +265,17 @@ def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
         typer.echo(f"no sweeps in {folder}")
 
 
-def _refusals(job: JobSpec) -> Sequence[Problem]:
-    """Why the job's cluster would not take it."""
-    return what_is_refused(job, _profile(job))
+def _refusals() -> Check:
+    """Says why a job's cluster would not take it."""
+    profiles: dict[str | None, ClusterSpec] = {}
+
+    def check(job: JobSpec) -> Sequence[Problem]:
+        name = job.launch.cluster
+        if name not in profiles:
+            profiles[name] = _profile(job)
+        return what_is_refused(job, profiles[name])
+
+    return check
 
 
 def _profile(job: JobSpec) -> ClusterSpec:

@@ -29,8 +29,6 @@ from orchestrator.spec.suggestions import closest
 
 FOLDER = "sweeps"
 """In the runs folder."""
-MEMBERSHIP = "sweep.json"
-"""In a run directory: the sweep and the cell that it belongs to."""
 
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 

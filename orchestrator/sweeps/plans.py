@@ -12,7 +12,7 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.canonical import config_hash
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.cells import Cell
-from orchestrator.sweeps.ledger import MEMBERSHIP, Entry, Planned, SweepDir, same_cells
+from orchestrator.sweeps.ledger import Entry, Planned, SweepDir, same_cells
 from orchestrator.sweeps.loading import LoadedSweep
 
 
@@ -67,7 +67,6 @@ def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> Planned:
 
 def _join(run: RunDir, sweep: SweepDir, cell: Cell) -> None:
     """Note in a run directory which sweep it belongs to; the first one keeps it."""
-    path = run.path / MEMBERSHIP
-    if not path.exists():
+    if not run.membership.exists():
         record = {"sweep": sweep.name, "sweep_dir": str(sweep.path), "cell": cell.name, "values": cell.values}
-        write_atomically(path, json.dumps(record, indent=1) + "\n")
+        write_atomically(run.membership, json.dumps(record, indent=1) + "\n")

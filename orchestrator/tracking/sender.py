@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -18,12 +15,13 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric as MlflowMetric
 from mlflow.entities import Param, RunTag
 
-from orchestrator.errors import OrchestratorError
 from orchestrator.rundir import RunDir
 from orchestrator.tracking import limits
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
+from orchestrator.tracking.locking import alone
 from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.parents import Parent, find_or_create_parent
 from orchestrator.tracking.store import connect, find_or_create, milliseconds
 
 _Item = TypeVar("_Item")
@@ -34,10 +32,6 @@ LOCK_FILE = "mlflow.lock"
 _RECORDS_PER_READ = 90
 _CHANGED_PREFIX = "orchestrator.changed."
 _STATUS: dict[State, str] = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
-
-
-class BusyError(OrchestratorError):
-    """Another process is sending this run."""
 
 
 @dataclass
@@ -56,7 +50,7 @@ class Sender:
 
     def send(self, lock_seconds: float = 5.0) -> None:
         """Send what is not sent yet. Raises OrchestratorError, and whatever MLflow and what lies under it raise."""
-        with _alone(self.run, lock_seconds):
+        with alone(self.run.path / LOCK_FILE, lock_seconds, "another process is sending this run"):
             target = read_target(self.run)
             client = connect(self.run.path.parent.parent, target.uri)
             known = read_cursor(self.run)
@@ -68,11 +62,15 @@ class Sender:
 
             signature = (description_signature(self.run), replace(self.ending))
             description = describe(self.run, self.ending) if signature != self._described else None
+            parent = None
             if description is not None:
+                parent = find_or_create_parent(client, self.run, cursor)
+                if parent is not None:
+                    description = replace(description, tags={**description.tags, **parent.tags})
                 self._send_params_and_tags(client, cursor, description)
             self._send_metrics(client, cursor)
             if description is not None:
-                self._send_state(client, cursor, description)
+                self._send_state(client, cursor, description, parent)
                 self._send_files(client, cursor, description.files)
             self._described = signature
 
@@ -104,15 +102,21 @@ class Sender:
             client.log_batch(cursor.run_id, tags=batch, synchronous=True)
         self._mark(cursor, "params and tags", digest)
 
-    def _send_state(self, client: MlflowClient, cursor: Cursor, description: Description) -> None:
+    def _send_state(
+        self, client: MlflowClient, cursor: Cursor, description: Description, parent: Parent | None
+    ) -> None:
         digest = _digest([description.state, description.ended])
         if cursor.sent.get("state") == digest:
             return
         if description.state == "running":
             client.update_run(cursor.run_id, status="RUNNING")
+            if parent is not None:
+                client.update_run(parent.run_id, status="RUNNING")
         else:
-            ended = description.ended if description.ended is not None else time.time()
-            client.set_terminated(cursor.run_id, _STATUS[description.state], end_time=milliseconds(ended))
+            ended = milliseconds(description.ended if description.ended is not None else time.time())
+            client.set_terminated(cursor.run_id, _STATUS[description.state], end_time=ended)
+            if parent is not None:
+                client.set_terminated(parent.run_id, end_time=ended)
         self._mark(cursor, "state", digest)
 
     def _send_files(self, client: MlflowClient, cursor: Cursor, files: Mapping[str, bytes]) -> None:
@@ -152,27 +156,3 @@ def _batches(items: list[_Item], size: int) -> Iterator[list[_Item]]:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=dict).encode()).hexdigest()
-
-
-@contextmanager
-def _alone(run: RunDir, seconds: float) -> Iterator[None]:
-    """Hold the run's sending lock, so that two processes never make two MLflow runs of it. Raises BusyError."""
-    with open(run.path / LOCK_FILE, "ab") as file:
-        deadline = time.monotonic() + seconds
-        while not _lock(file.fileno()):
-            if time.monotonic() > deadline:
-                raise BusyError("another process is sending this run")
-            time.sleep(0.1)
-        yield  # closing the file releases the lock, and so does the end of this process
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        # A file system without locks: the tags find the run again all the same.
-        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-            raise
-    return True

@@ -1,0 +1,54 @@
+"""The runs of a sweep's cells are children of one MLflow run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestrator.rundir import RunDir
+from tests.unit.tracking.conftest import log_steps, make_run, once, start_once, stored_runs
+
+
+def make_cell(runs_dir: Path, run_id: str, cell: str) -> RunDir:
+    run = make_run(runs_dir, run_id)
+    home = runs_dir / "sweeps" / "lr"
+    home.mkdir(parents=True, exist_ok=True)
+    record = {"sweep": "lr", "sweep_dir": str(home), "cell": cell, "values": {"optimizer.lr": cell}}
+    run.membership.write_text(json.dumps(record))
+    log_steps(run, range(1, 4))
+    run.append_event("exited", launch_id="l1", code=0, cause="completed", iteration=3)
+    return run
+
+
+@pytest.mark.slow(reason="four sendings, each the start of an MLflow process")
+def test_cells_have_one_parent_however_many_send_at_once(tmp_path: Path, empty_store: Path) -> None:
+    runs_dir = tmp_path / "runs"
+    runs_dir.mkdir()
+    shutil.copy(empty_store, runs_dir / "mlflow.db")
+    cells = [make_cell(runs_dir, f"0a1b2c3{number}", f"lr=1e-{number}") for number in range(3)]
+    alone = make_run(runs_dir, "deadbeef")
+
+    processes = [start_once(cells[0]), start_once(cells[1], alone)]
+    for process in processes:
+        assert process.communicate(timeout=240)[1] == ""
+        assert process.returncode == 0
+    check_family(runs_dir / "mlflow.db", {"lr=1e-0", "lr=1e-1"})
+
+    (runs_dir / "sweeps" / "lr" / "mlflow.json").unlink()  # found again by its tag
+    assert once(*cells)[0] == 0
+    check_family(runs_dir / "mlflow.db", {"lr=1e-0", "lr=1e-1", "lr=1e-2"})
+
+
+def check_family(database: Path, names: set[str]) -> None:
+    stored = stored_runs(database)
+    [parent] = [run for run in stored if run.name == "lr"]
+    assert parent.status == "FINISHED"
+    children = {run.name: run for run in stored if run.tags.get("mlflow.parentRunId") == parent.run_id}
+    assert set(children) == names
+    assert {run.tags["orchestrator.sweep"] for run in children.values()} == {"lr"}
+    [other] = [run for run in stored if run.name == "deadbeef"]
+    assert "mlflow.parentRunId" not in other.tags
+    assert len(stored) == len(names) + 2
