@@ -1,7 +1,7 @@
 """Machines made of Linux namespaces: a host name, a network, process ids and /etc/hosts of their own, shared files.
 
-All of a machine hangs on one process: when it is killed, the machine's other processes and its network are gone, as in a
-power failure. It is also killed when the process that booted the machine dies, so nothing outlives a test run.
+All of a machine hangs on one process: when it is killed, the machine's other processes and its network are gone, as in
+a power failure. It is also killed when whatever booted the machine dies, so nothing outlives a test run.
 """
 
 from __future__ import annotations
