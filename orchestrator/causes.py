@@ -72,6 +72,7 @@ CAUSES = {
     "preempted": Cause(
         "the scheduler took the machines for another job", "continue with: orchestrator resume {run}", 1, 7
     ),
+    "requeued": Cause("the scheduler put the job back into the queue", "see: orchestrator status {run}", 1, 7),
     "cancelled": Cause("the job was cancelled", "continue with: orchestrator resume {run}", 1, 7),
     "node_fail": Cause("a machine failed", "continue with: orchestrator resume {run}", 1, 7),
     "nccl_error": Cause(

@@ -33,7 +33,9 @@ def conclude(run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | 
         return Decision(False, "a newer start of this run has taken over")
     write_exit(run, slurm.launch_id, end, code)
     decision = decide(job.launch, end, run.events())
-    if decision.requeue:
+    if end.cause == "requeued":
+        write_requeue(run, slurm, slurm.launch_id, Decision(True, end.cause), by="slurm")
+    elif decision.requeue:
         requeue(run, slurm, decision)
     elif end.code and end.cause not in ("stopped", "cancelled"):
         run.append_event("gave_up", launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason)
@@ -60,9 +62,7 @@ def account_for_previous(run: RunDir, slurm: SlurmJob) -> None:
             cause = end.cause
             write_exit(run, launch_id, end, None)
         if launch_id not in queued:
-            run.append_event(
-                "requeued", launch_id=launch_id, job_id=slurm.job_id, cause=cause, by="slurm", exclude=[], delay=0.0
-            )
+            write_requeue(run, slurm, launch_id, Decision(True, cause), by="slurm")
 
 
 def write_exit(run: RunDir, launch_id: str, end: Exit, code: int | None) -> None:
@@ -90,19 +90,24 @@ def left_to_caller(decision: Decision) -> int | None:
 
 def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
     """Put the job back into the queue, to start after the decision's delay and not on the nodes it excludes."""
-    run.append_event(
-        "requeued",
-        launch_id=slurm.launch_id,
-        job_id=slurm.job_id,
-        cause=decision.reason,
-        by="orchestrator",
-        exclude=list(decision.exclude),
-        delay=decision.delay,
-    )
-    if left_to_caller(decision) is not None:
-        return
+    write_requeue(run, slurm, slurm.launch_id, decision, by="orchestrator")
+    run.stop_file.unlink(missing_ok=True)
     try:
         requeue_later(slurm.job_id, decision.delay, decision.exclude)
     except OrchestratorError as error:
+        # SLURM may have done it by itself in the meantime: its word on the job is what counts from here on.
         run.append_event("requeue_failed", launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error))
-        raise
+        print(f"the job could not be put back into the queue: {error}", flush=True)
+
+
+def write_requeue(run: RunDir, slurm: SlurmJob, launch_id: str, decision: Decision, by: str) -> None:
+    """The `requeued` event after the end of a launch."""
+    run.append_event(
+        "requeued",
+        launch_id=launch_id,
+        job_id=slurm.job_id,
+        cause=decision.reason,
+        by=by,
+        exclude=list(decision.exclude),
+        delay=decision.delay,
+    )

@@ -45,6 +45,8 @@ def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -
     """What to do after `end`. `events` are the run's so far, the `exited` event of this end included."""
     if end.cause in ("completed", "stopped", "cancelled"):
         return Decision(False, "nothing is left to do" if end.cause == "completed" else "a person asked for it")
+    if end.cause == "requeued":
+        return Decision(False, "SLURM has put it back into the queue")
     action = launch.on_failure.get(end.cause) or DEFAULT_ACTIONS.get(end.cause, "stop")  # type: ignore[call-overload]
     if action == "stop":
         return Decision(False, f"after {end.cause} a run stays where it is (launch.on_failure)")

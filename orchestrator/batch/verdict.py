@@ -17,6 +17,7 @@ _BY_SLURM = (
         "host_out_of_memory",
         re.compile(r"^.*(?:oom.kill event|Exceeded (?:job|step) memory limit|Out Of Memory).*$", re.MULTILINE),
     ),
+    ("requeued", re.compile(r"^.*CANCELLED AT .* DUE TO JOB REQUEUE.*$", re.MULTILINE)),
     ("cancelled", re.compile(r"^.*CANCELLED AT .*$", re.MULTILINE)),
 )
 """What slurmstepd and srun write into a job's output, most telling first."""

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 from orchestrator.cluster.commands import failure, run
-from orchestrator.cluster.slurm import requeue
 from orchestrator.errors import OrchestratorError
+
+_ATTEMPTS = 3
 
 
 def requeue_later(job_id: str, delay: float = 0.0, exclude: Sequence[str] = ()) -> None:
     """Put a job back into the queue, to start after `delay` seconds and not on the nodes `exclude`.
 
-    SLURM takes both only of a job that waits already, and from then on ends whoever asks from inside the job; it leaves
-    them KillWait seconds (30 by default), which is ample. Raises SchedulerError.
+    Called from inside the job: SLURM then ends its processes, these commands too, and leaves those that do not mind
+    SIGTERM another KillWait seconds (30 by default). Raises SchedulerError.
     """
-    requeue(job_id)
+    _must_run(["scontrol", "requeue", job_id])
     changes = []
     if delay > 0:
         changes.append(f"StartTime=now+{round(delay)}")
     if exclude:
         changes.append(f"ExcNodeList={','.join(exclude)}")
-    if changes:
-        answer = run(["scontrol", "update", f"JobId={job_id}", *changes])
-        if answer.code != 0:
+    if changes:  # which SLURM takes only of a job that waits already
+        _must_run(["scontrol", "update", f"JobId={job_id}", *changes], again_when_ended=True)
+
+
+def _must_run(command: Sequence[str], *, again_when_ended: bool = False) -> None:
+    for _ in range(_ATTEMPTS):
+        answer = run(command)
+        if answer.code == 0:
+            return
+        if answer.code != -signal.SIGTERM:
             raise failure(answer)
+        if not again_when_ended:
+            return  # ended by what it brought about
 
 
 def earlier_ends(job_id: str) -> list[str]:

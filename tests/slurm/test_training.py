@@ -1,0 +1,191 @@
+"""Whatever a cluster does to a run, it comes back by itself and has the losses of an uninterrupted one, bitwise.
+
+The trainings are real, two ranks on two nodes each. SLURM takes its time over most faults, so several runs suffer theirs
+side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm.cluster import Cluster
+from support.faults import CommandLine, Ranks, wait_for_step, wait_until
+from support.fixtures import inject, ranks, real_text
+from support.training import events, layout, logs, losses, tiny_job
+
+from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+__all__ = ["inject", "ranks", "real_text"]
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(600),
+    pytest.mark.slow("SLURM needs half a minute to see a lost node, and ten seconds to start a job again"),
+]
+
+STEPS = 60
+PATIENCE = 400.0
+LAYOUTS = {"tp2": layout(tp=2), "pp2": layout(pp=2), "dp2": layout(dp=2)}
+SLOW = """
+import time
+import orchestrator.runtime.loop as loop
+step = loop.train_step
+def slow_step(session):
+    time.sleep(0.25)
+    return step(session)
+loop.train_step = slow_step
+"""
+
+
+@pytest.fixture(scope="module")
+def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
+    """make_job(layout, **launch): real text, dropout, one rank on each of two nodes."""
+
+    def make(name: str, **launch: Any) -> JobSpec:
+        return tiny_job(
+            name,
+            model={"hidden_dropout": 0.1, "attention_dropout": 0.1, "vocab_size": None},
+            data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
+            schedule={"train_iters": STEPS},
+            checkpoint={"save_interval": 5, "keep_last": 2},
+            parallelism=LAYOUTS[name],
+            launch={"nodes": 2, "cluster": "test", "requeue_delay": 2, "health_check": False, **launch},
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    ranks: Ranks, make_job: Callable[..., JobSpec], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[int, float]]:
+    """The losses of each layout, trained here and without an interruption."""
+    return {name: ranks.losses_of(make_job(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run as a person who submitted it sees it."""
+
+    command: CommandLine
+    run: RunDir
+    job_id: str
+
+    def wait_for_step(self, step: int) -> None:
+        wait_for_step(self.run, step)
+
+    def wait_to_complete(self) -> RunStatus:
+        """The status at the end, which is to be a good one."""
+        deadline = time.monotonic() + PATIENCE
+        while (status := status_of(self.run)).is_active and time.monotonic() < deadline:
+            time.sleep(1)  # each look asks the scheduler
+        assert status.state == "completed", f"{status.describe()}\n{self.run.launcher_log.read_text()}{logs(self.run)}"
+        return status
+
+    def causes(self) -> list[str]:
+        """Why each of its starts ended."""
+        return [event["cause"] for event in events(self.run, "exited")]
+
+
+@pytest.fixture
+def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
+    """submit(layout, **launch): a run of its own, steps of a quarter of a second, submitted to the cluster `test`."""
+    slow = inject(SLOW).parent
+
+    def start(name: str, **launch: Any) -> Submitted:
+        folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
+        (folder / "clusters").mkdir(parents=True)
+        (folder / "clusters" / "test.yaml").write_text("name: test\n")
+        command = CommandLine(folder)
+        job = make_job(name, env={"PYTHONPATH": str(slow)}, **launch)
+        said = command("submit", command.write(job))
+        assert said.code == 0, said.out + said.err
+        run = command.run()
+        return Submitted(command, run, events(run, "submitted")[-1]["job_id"])
+
+    return start
+
+
+def test_a_time_limit(
+    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
+) -> None:
+    """A minute is the shortest limit, and SLURM's notice comes up to half a minute early."""
+    submitted = {name: submit(name, time=60, stop_margin=15) for name in LAYOUTS}
+    for name, each in submitted.items():
+        status = each.wait_to_complete()
+        assert set(each.causes()) == {"time_limit", "completed"}
+        assert status.launches >= 2
+        assert losses(each.run) == undisturbed[name]
+        resumed = [event["iteration"] for event in events(each.run, "resumed")]
+        assert resumed == sorted(resumed)
+        assert len(resumed) == status.launches - 1
+        assert int(cluster.job(int(each.job_id))["Restarts"]) == status.launches - 1
+
+
+def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
+    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]], tmp_path: Path
+) -> None:
+    requeued, killed = submit("tp2"), submit("pp2")
+    for each in (requeued, killed):
+        each.wait_for_step(10)
+    cluster.call("scontrol", "requeue", requeued.job_id)
+    cluster.call("scancel", "--signal=KILL", "--batch", killed.job_id)
+    for each, cause in ((requeued, "requeued"), (killed, "killed")):
+        each.wait_to_complete()
+        assert each.causes() == [cause, "completed"]
+    assert losses(requeued.run) == undisturbed["tp2"]
+    assert losses(killed.run) == undisturbed["pp2"]
+
+    preempted = submit("dp2", partition="low", stop_margin=10)
+    lost = submit("tp2")
+    for each in (preempted, lost):
+        each.wait_for_step(10)
+    nodes = events(preempted.run, "launched")[-1]["nodes"]
+    urgent = cluster.submit("sleep 3", f"--nodelist={','.join(nodes)}", "--exclusive", folder=tmp_path)
+    cluster.kill_slurmd(events(lost.run, "launched")[-1]["nodes"][0])
+    preempted.wait_to_complete()
+    assert preempted.causes() == ["preempted", "completed"]
+    lost.wait_to_complete()
+    assert lost.causes() == ["node_fail", "completed"]
+    assert losses(preempted.run) == undisturbed["dp2"]
+    assert losses(lost.run) == undisturbed["tp2"]
+    cluster.wait_for(urgent, "COMPLETED")
+
+
+def test_a_controller_that_is_away_for_a_minute(
+    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
+) -> None:
+    each = submit("tp2")
+    each.wait_for_step(10)
+    cluster.stop_controller()
+    away = time.monotonic()
+    said = each.command("status", each.run.run_id)
+    assert said.code == 0
+    assert "running" in said.out
+    assert "as far as the run directory tells" in said.out
+    each.wait_to_complete()
+    time.sleep(max(0.0, 60 - (time.monotonic() - away)))
+    cluster.start_controller()
+    each.wait_to_complete()
+    assert each.causes() == ["completed"]
+    assert losses(each.run) == undisturbed["tp2"]
+    cluster.wait_for(int(each.job_id), "COMPLETED")
+
+
+def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
+    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
+) -> None:
+    """Both nodes of the run are cut off together, so that its ranks go on as if nothing had happened."""
+    each = submit("tp2")
+    each.wait_for_step(10)
+    stale = events(each.run, "launched")[-1]
+    for node in stale["nodes"]:
+        cluster.cut(node)
+    each.wait_to_complete()

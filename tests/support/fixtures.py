@@ -1,0 +1,53 @@
+"""Fixtures of tests that train: ranks that start fast, code that runs in them first, and real text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.faults import PATIENCE, Ranks
+from support.ranks import RankStarter
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"))
+    yield Ranks(starter)
+    starter.close()
+
+
+@pytest.fixture
+def inject(tmp_path: Path) -> Callable[[str], Path]:
+    """inject(code) -> a file that runs in every rank before the training, and in nothing else.
+
+    Its folder on PYTHONPATH does the same for ranks that torchrun starts.
+    """
+
+    def write(code: str) -> Path:
+        folder = tmp_path / "injected"
+        folder.mkdir()
+        lines = "".join(f"    {line}\n" for line in code.strip().splitlines())
+        path = folder / "sitecustomize.py"
+        path.write_text(f'import os, sys\n\nif "RANK" in os.environ:\n    RANK = int(os.environ["RANK"])\n{lines}')
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def real_text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Prefixes of two indexed data sets: parts of the source of Python's standard library, as bytes."""
+    library, folder = Path(sysconfig.get_path("stdlib")), tmp_path_factory.mktemp("text")
+    prefixes = []
+    for package in ("json", "email"):
+        prefix = folder / package
+        command = [sys.executable, "-m", "orchestrator", "data", "tokenize", str(library / package)]
+        command += ["--output-prefix", str(prefix), "--tokenizer-type", "byte_level", "--append-eod", "--workers", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        prefixes.append(str(prefix))
+    return prefixes
