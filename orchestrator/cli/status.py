@@ -9,12 +9,12 @@ import typer
 from orchestrator.causes import cause_of
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, label
-from orchestrator.launch.goodput import Goodput, goodput_of
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.watch import duration
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.spec.loading import load_resolved
+from orchestrator.tracking.goodput import Goodput, goodput_of
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -27,7 +27,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
     status = status_of(run)
-    goodput = goodput_of(run, is_live=status.is_live)
+    goodput = goodput_of(run, time.time() if status.is_active else None)
     total = BatchSchedule.of(load_resolved(run.resolved())).train_iters
     if as_json:
         print_json({**status.to_json(), "train_iters": total, "goodput": goodput.to_json()})
@@ -50,10 +50,8 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
     if goodput.launches:
-        lines.append(("launches", f"{goodput.launches}, {goodput.steps_repeated} steps done again after a resume"))
-    if goodput.fraction is not None:
-        productive, wall = duration(goodput.productive_seconds), duration(goodput.wall_seconds)
-        lines.append(("goodput", f"{goodput.fraction:.0%}: {productive} of training in {wall}"))
+        lines.append(("launches", f"{goodput.launches}, {goodput.lost_steps} steps lost and done again after a resume"))
+        lines += _goodput_line(goodput)
     if status.holder is not None and status.holder.live:
         lines.append(("held by", status.holder.describe()))
     if status.created:
@@ -63,3 +61,25 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
     if status.cause is not None and (advice := cause_of(status.cause).advice):
         lines.append(("next", advice.format(run=run.run_id)))
     return lines
+
+
+def _goodput_line(goodput: Goodput) -> list[tuple[str, str]]:
+    """The share of the time that went into steps that count, and where the rest went, largest part first."""
+    if goodput.fraction is None:
+        return []
+    rest = {
+        "in the queue": goodput.queue_seconds - goodput.first_queue_seconds,
+        "starting": goodput.startup_seconds,
+        "steps lost": goodput.lost_seconds,
+        "saving, evaluating, waiting": goodput.overhead_seconds,
+        "not asked to run": goodput.idle_seconds,
+    }
+    parts = [
+        f"{name} {duration(rest[name])}" for name in sorted(rest, key=lambda name: -rest[name]) if rest[name] >= 0.5
+    ]
+    counted = duration(goodput.wall_seconds - goodput.first_queue_seconds)
+    text = f"{goodput.fraction:.0%}: {duration(goodput.productive_seconds)} of training in {counted}"
+    first = (
+        f"; first {duration(goodput.first_queue_seconds)} in the queue" if goodput.first_queue_seconds >= 0.5 else ""
+    )
+    return [("goodput", text + (f" ({', '.join(parts)})" if parts else "") + first)]

@@ -13,6 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.canonical import config_hash
+from orchestrator.tracking.goodput import goodput_of
 
 State = Literal["running", "finished", "failed", "killed"]
 
@@ -94,7 +95,8 @@ def describe(run: RunDir, ending: Ending | None = None) -> Description:
     return Description(
         params=params | environment,
         current_params=dict(flatten(specs[-1])) | environment,
-        tags=_tags(run, specs[-1], events, checkpoints, {"state": state, "exit_cause": cause}),
+        tags=_tags(run, specs[-1], events, checkpoints, {"state": state, "exit_cause": cause})
+        | ({} if state == "running" else _goodput_tags(run)),
         state=state,
         ended=ended,
         files=files,
@@ -172,6 +174,16 @@ def _tags(
     if own["code_commit"]:
         tags["mlflow.source.git.commit"] = str(own["code_commit"]).removesuffix("+changes")
     return tags | {RUN_ID_TAG: run.run_id, RUN_DIR_TAG: str(run.path)}
+
+
+def _goodput_tags(run: RunDir) -> dict[str, str]:
+    """At the end of a start: how well the run's time was used. Tags and not metrics: they are replaced by the next end,
+    and a store that was lost is filled with the same again.
+    """
+    said = {name: value for name, value in goodput_of(run).to_json().items() if value is not None}
+    texts = {name: f"{value:.4f}" if isinstance(value, float) else str(value) for name, value in said.items()}
+    fraction = {"orchestrator.goodput": texts.pop("fraction")} if "fraction" in texts else {}
+    return fraction | {f"orchestrator.goodput.{name}": text for name, text in texts.items()}
 
 
 def _commit(run: RunDir) -> str | None:

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,8 +48,10 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
     status = json.loads(out)
     assert (code, status["state"], status["iteration"], status["train_iters"]) == (0, "completed", 20, 20)
     assert status["checkpoints"] == [5, 10, 15, 20]
-    assert (status["goodput"]["launches"], status["goodput"]["steps_repeated"]) == (1, 0)
-    assert "state        completed\n" in orchestrator("status", run.run_id[:4])[1]
+    assert (status["goodput"]["launches"], status["goodput"]["lost_steps"]) == (1, 0)
+    shown = orchestrator("status", run.run_id[:4])[1]
+    assert "state        completed\n" in shown
+    assert re.search(r"  goodput      \d+%: 0:00:\d\d of training in 0:0\d:\d\d", shown)
 
     _, out, _ = orchestrator("logs", "tiny")
     assert "[1] rank 1 of 2 in launch" in out

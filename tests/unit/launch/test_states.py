@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch.goodput import goodput_of
 from orchestrator.launch.states import last_metrics, status_of
 from orchestrator.lease import Lease
 from orchestrator.process import Process
@@ -121,6 +120,11 @@ def test_status_is_json_even_with_nan(run: RunDir) -> None:
     assert json.loads(text)["values"] == {"train/loss": "nan"}
 
 
+def measured(iteration: int, now: float) -> dict[str, Any]:
+    values = {"train/loss": 1.0, "throughput/step_seconds": 0.5}
+    return {"time": now, "iteration": iteration, "samples": iteration, "tokens": iteration, "values": values}
+
+
 def test_last_metrics_of_a_long_and_torn_file(run: RunDir) -> None:
     for iteration in range(1, 2000):
         append_line(run.metrics_file, measured(iteration, iteration))
@@ -131,36 +135,3 @@ def test_last_metrics_of_a_long_and_torn_file(run: RunDir) -> None:
         1999,
         {"train/loss": 1.0, "throughput/step_seconds": 0.5, "validation/loss": 2.5},
     )
-
-
-def measured(iteration: int, now: float) -> dict[str, Any]:
-    values = {"train/loss": 1.0, "throughput/step_seconds": 0.5}
-    return {"time": now, "iteration": iteration, "samples": iteration, "tokens": iteration, "values": values}
-
-
-def test_goodput_counts_each_step_once(run: RunDir) -> None:
-    """Ten steps, a resume from step 6, ten more: 16 steps kept and 4 lost, 0.5 s each, in 30 s."""
-    run.events_file.unlink()
-    append_line(run.events_file, {"time": 100.0, "event": "launched", "launch_id": "a"})
-    for iteration in [*range(1, 11), *range(7, 17)]:
-        append_line(run.metrics_file, measured(iteration, 120.0))
-    evaluation = {**measured(16, 121.0), "values": {"validation/loss": 2.5}}
-    append_line(run.metrics_file, evaluation)
-    append_line(run.events_file, {"time": 130.0, "event": "exited", "launch_id": "a", "cause": "completed"})
-    goodput = goodput_of(run, is_live=False)
-    assert goodput.steps_repeated == 4
-    assert goodput.productive_seconds == 8.0
-    assert goodput.wall_seconds == 30.0
-    assert goodput.fraction == pytest.approx(8 / 30)
-
-
-def test_goodput_with_a_record_every_five_steps(run: RunDir) -> None:
-    append_line(run.events_file, {"time": 100.0, "event": "launched", "launch_id": "a"})
-    for iteration in (5, 10, 15, 10, 15, 20):
-        append_line(run.metrics_file, measured(iteration, 120.0))
-    goodput = goodput_of(run, is_live=False)
-    assert (goodput.steps_repeated, goodput.productive_seconds) == (10, 10.0)
-
-
-def test_goodput_of_a_run_that_never_started(run: RunDir) -> None:
-    assert goodput_of(run, is_live=False).fraction is None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
 from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
 from orchestrator.tracking.description import Ending, describe, description_signature, flatten, read_target, run_state
@@ -101,6 +101,20 @@ def test_the_commit_is_that_of_the_newest_launch(run: RunDir) -> None:
     for content in ("{", '{"repositories": []}', '{"repositories": [3]}'):
         (run.path / "code.json").write_text(content)
         assert describe(run).tags["orchestrator.code_commit"] == ""
+
+
+def test_goodput_is_told_at_each_end(run: RunDir) -> None:
+    run.events_file.unlink()
+    append_line(run.events_file, {"time": 100, "event": "launched", "launch_id": "l1"})
+    step = {"time": 110, "iteration": 1, "samples": 1, "tokens": 1}
+    append_line(run.metrics_file, {**step, "values": {"train/loss": 1.0, "throughput/step_seconds": 4.0}})
+    append_line(run.events_file, {"time": 116, "event": "exited", "launch_id": "l1", "code": 0, "cause": "completed"})
+    tags = describe(run).tags
+    assert (tags["orchestrator.goodput"], tags["orchestrator.goodput.lost_steps"]) == ("0.2500", "0")
+    assert tags["orchestrator.goodput.startup_seconds"] == "6.0000"
+    lease = Lease.acquire(run, launch_id="l2")
+    assert not any(name.startswith("orchestrator.goodput") for name in describe(run).tags)
+    lease.release()
 
 
 def test_checkpoints_are_listed_once_with_whether_they_are_kept(run: RunDir) -> None:
