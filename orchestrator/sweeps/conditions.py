@@ -130,7 +130,7 @@ def _check(node: ast.AST, names: list[str], depth: int) -> None:
 
 def _part(node: ast.AST) -> str:
     try:
-        return show(shorten(ast.unparse(node), 40))
+        return shorten(ast.unparse(node), 40)
     except (RecursionError, ValueError):
         return "this"
 

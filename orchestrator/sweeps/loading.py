@@ -118,6 +118,8 @@ def _conditions(sweep: Written, spec: SweepSpec) -> tuple[list[PlacedCondition],
 def _problems_of_the_base(base: Composition, axes: Axes) -> list[Problem]:
     """What is wrong with the base whatever the cells say."""
     varied = {path for part in axes.parts for point in part for path in point}
+    if "model.preset" in varied:
+        varied.add("model")  # a preset may give what else is missing there
     return [
         problem
         for problem in known_part(base)[1]

@@ -1,0 +1,90 @@
+"""A small job to sweep over, sweeps as text, and the fake training program."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import sweep as sweep_command
+from orchestrator.cli.main import main
+from orchestrator.sweeps.loading import LoadedSweep, load_sweep
+from orchestrator.sweeps.submission import cluster_request, local_request
+
+HERE = Path(__file__).parent
+JOB = """\
+name: tiny
+model: {num_layers: 4, hidden_size: 16, num_attention_heads: 4, seq_length: 8, vocab_size: 256}
+batch: {micro_batch_size: 1, global_batch_size: 16}
+data: {random_tokens: true}
+optimizer: {lr: 1e-3}
+schedule: {train_iters: 20}
+precision: {dtype: fp32}
+checkpoint: {save_interval: 5}
+tracking: {mlflow: false}
+"""
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with job.yaml, where the test is."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[[str], Path]:
+    """write(text): a sweep over job.yaml."""
+
+    def write(text: str) -> Path:
+        path = Path("sweep.yaml")
+        path.write_text("base: job.yaml\n" + textwrap.dedent(text))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def load(write: Callable[[str], Path]) -> Callable[[str], LoadedSweep]:
+    """load(text): that sweep, loaded."""
+    return lambda text: load_sweep([write(text)])
+
+
+@pytest.fixture
+def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """orchestrator(*arguments) -> (exit code, standard output, standard error); the training is the fake one."""
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent / 'launch'}")
+    monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(folder / "runs"))
+    monkeypatch.setenv("COLUMNS", "160")
+    for function in (local_request, cluster_request):
+        patched = functools.partial(function, module="sweep_runtime")
+        monkeypatch.setattr(sweep_command, function.__name__, patched)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Poll until it holds; fails the test when it never does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail("waited in vain")
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """until(condition): wait for it."""
+    return wait_until

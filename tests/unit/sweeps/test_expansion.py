@@ -1,0 +1,258 @@
+"""From a sweep file to cells."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import SpecError, UserError
+from orchestrator.spec.loading import load_job, load_text
+from orchestrator.sweeps.loading import LoadedSweep, load_sweep
+from tests.unit.sweeps.conftest import JOB
+
+Load = Callable[[str], LoadedSweep]
+
+
+def names(loaded: LoadedSweep) -> list[str]:
+    return [cell.name for cell in loaded.cells.cells]
+
+
+def test_grid_zip_and_list_are_combined_each_with_each(load: Load) -> None:
+    loaded = load("""
+        grid:
+          lr: [1e-3, 1e-4]
+        zip:
+          model.num_layers: [2, 4]
+          hidden: [16, 32]
+        list:
+          - {tp: 1}
+          - {parallelism: {tensor_model_parallel_size: 2, sequence_parallel: true}}
+        """)
+    assert loaded.name == "tiny"
+    assert len(loaded.cells.cells) == 2 * 2 * 2
+    assert names(loaded)[:2] == [
+        "lr=1e-3,num_layers=2,hidden_size=16,tp=1",
+        "lr=1e-3,num_layers=2,hidden_size=16,tp=2,sp=true",
+    ]
+    shapes = {(cell.job.model.num_layers, cell.job.model.hidden_size) for cell in loaded.cells.cells}
+    assert shapes == {(2, 16), (4, 32)}
+
+
+def test_a_cell_is_the_job_that_set_would_make(load: Load, folder: Path) -> None:
+    [cell] = load(
+        "grid: {lr: [3e-4], schedule.train_iters: [1k], precision.dtype: [bf16], tracking.tags.a: [no]}"
+    ).cells.cells
+    settings = ["optimizer.lr=3e-4", "schedule.train_iters=1k", "precision.dtype=bf16", "tracking.tags.a=no"]
+    alone = load_job([folder / "job.yaml"], settings).job
+    assert cell.job == alone
+    assert cell.id == alone.config_hash
+    assert cell.job.schedule.train_iters == 1000
+    assert cell.job.tracking.tags == {"a": "no"}
+    written = [line.removeprefix("# --set ") for line in cell.loaded.text.splitlines() if line.startswith("# --set ")]
+    assert load_text(JOB, overrides=written).job == alone, "its text says how to make it by hand"
+
+
+def test_a_section_in_the_job_file_and_a_file_over_a_base_are_the_same(folder: Path, load: Load) -> None:
+    over = load("grid: {lr: [1, 2]}")
+    (folder / "both.yaml").write_text(JOB + "sweep:\n  grid: {lr: [1, 2]}\n")
+    (folder / "named.yaml").write_text("base: job.yaml\nsweep: {name: rates, grid: {lr: [1, 2]}}\nruntime: {seed: 7}\n")
+    both, named = load_sweep([folder / "both.yaml"]), load_sweep([folder / "named.yaml"])
+    assert [cell.id for cell in both.cells.cells] == [cell.id for cell in over.cells.cells]
+    assert named.name == "rates"
+    assert {cell.job.runtime.seed for cell in named.cells.cells} == {7}
+    overridden = load_sweep([folder / "both.yaml"], ["runtime.seed=7"])
+    assert [cell.id for cell in overridden.cells.cells] == [cell.id for cell in named.cells.cells]
+
+
+def test_a_command_for_one_job_says_what_to_use_instead(folder: Path) -> None:
+    (folder / "both.yaml").write_text(JOB + "sweep:\n  grid: {lr: [1, 2]}\n")
+    with pytest.raises(SpecError, match=r"both.yaml:10:1: sweep: this file describes several jobs(.|\n)*sweep run"):
+        load_job([folder / "both.yaml"])
+    with pytest.raises(SpecError, match="says nothing of a sweep"):
+        load_sweep([folder / "job.yaml"])
+    with pytest.raises(UserError, match="no sweep was given"):
+        load_sweep([])
+
+
+def test_null_takes_a_key_back_to_its_default(load: Load) -> None:
+    loaded = load("grid: {model.hidden_dropout: [null, 0.3], vp: [null]}")
+    assert [cell.job.model.hidden_dropout for cell in loaded.cells.cells] == [0.0, 0.3]
+    assert names(loaded)[0] == "hidden_dropout=null,vp=null"
+
+
+def test_random_values_are_the_same_for_a_seed_and_only_added_to(load: Load) -> None:
+    text = """
+        random:
+          count: {count}
+          seed: {seed}
+          fields:
+            lr: {loguniform: [1e-5, 1e-2]}
+            model.hidden_dropout: {uniform: [0, 0.5]}
+            model.num_layers: {integers: [1, 64]}
+            precision.dtype: {choice: [bf16, fp32]}
+        """
+
+    def ids(count: int, seed: int) -> list[str]:
+        found = load(text.replace("{count}", str(count)).replace("{seed}", str(seed)))
+        for cell in found.cells.cells:
+            assert 1e-5 <= cell.job.optimizer.lr <= 1e-2
+            assert 0 <= cell.job.model.hidden_dropout <= 0.5
+            assert 1 <= cell.job.model.num_layers <= 64
+        assert {cell.job.precision.dtype for cell in found.cells.cells} == {"bf16", "fp32"}
+        assert len({math.floor(math.log10(cell.job.optimizer.lr)) for cell in found.cells.cells}) == 3
+        return [cell.id for cell in found.cells.cells]
+
+    assert ids(20, 1) == ids(20, 1)
+    assert ids(40, 1)[:20] == ids(20, 1)
+    assert not set(ids(20, 1)) & set(ids(20, 2))
+
+
+def test_conditions_leave_cells_out_before_they_are_checked(load: Load) -> None:
+    loaded = load("""
+        grid: {tp: [1, 2, 3, 4], pp: [1, 2, 4]}
+        when: [tp * pp <= 4, "tp != 3", layers == 4]
+        """)
+    assert names(loaded) == ["tp=1,pp=1", "tp=1,pp=2", "tp=1,pp=4", "tp=2,pp=1", "tp=2,pp=2", "tp=4,pp=1"]
+    assert (loaded.cells.filtered, loaded.cells.pruned) == (6, [])
+
+
+def test_conditions_know_what_follows_from_other_fields(load: Load) -> None:
+    loaded = load("""
+        grid: {tp: [1, 2], dp: [null, 4]}
+        when: world_size > 2 and dp == 4 and gbs == 16 and optimizer.weight_decay < 1 and batch.num_micro_batches == 4
+        """)
+    assert names(loaded) == ["tp=1,dp=4", "tp=2,dp=4"]
+
+
+def test_conditions_know_what_a_preset_says(load: Load, folder: Path) -> None:
+    (folder / "job.yaml").write_text(f"{JOB.splitlines()[0]}\nmodel: {{}}\n" + JOB.split("\n", 2)[2])
+    loaded = load("grid: {model.preset: [gpt2, gpt2-large]}\nwhen: layers > 20")
+    assert names(loaded) == ["preset=gpt2-large"]
+
+
+def test_cells_that_cannot_run_are_set_aside_with_the_reason(load: Load) -> None:
+    loaded = load("grid: {tp: [1, 3], lr: [1e-3, 1e-4]}")
+    assert names(loaded) == ["tp=1,lr=1e-3", "tp=1,lr=1e-4"]
+    assert [cell.name for cell in loaded.cells.pruned] == ["tp=3,lr=1e-3", "tp=3,lr=1e-4"]
+    for cell in loaded.cells.pruned:
+        assert "tensor_model_parallel_size: num_attention_heads / TP must be whole: 4 / 3 = 1.333" in cell.reason
+    location = loaded.cells.pruned[0].problems[0].location
+    assert location is not None
+    assert (location.source, location.line, location.column) == ("sweep.yaml", 2, 16)
+
+
+def test_the_same_job_twice_is_one_cell(load: Load) -> None:
+    loaded = load("grid: {lr: [1e-3, 0.001, 1.0e-3, 2e-3]}")
+    assert (len(loaded.cells.cells), loaded.cells.repeated) == (2, 2)
+
+
+WRONG = {
+    "grid: {optimizer.lrr: [1]}": ["sweep.yaml:2:8: optimizer.lrr: there is no such field", "did you mean lr?"],
+    "grid: {tensor_parallel: [1]}": ["2:8: tensor_parallel", "did you mean parallelism.tensor_model_parallel_size?"],
+    "grid: {optimiser.lr: [1]}": ["optimiser.lr: there is no such field", "did you mean optimizer.lr?"],
+    "grid: {seed: [1]}": ["2:8: seed: there is no such field", "seed could be data.seed or runtime.seed"],
+    "grid: {mbs: [1, two, -3]}": [
+        "2:17: batch.micro_batch_size: expects a whole number, not 'two'",
+        "2:22: batch.micro_batch_size: must be greater than 0, not -3",
+    ],
+    "grid: {precision.dtype: [fp61]}": ["2:26: precision.dtype: expects bf16, fp16 or fp32", "did you mean fp16?"],
+    "grid: {lr: 3}": ["2:8: sweep.grid.lr: expects a list, not 3"],
+    "grid: {lr: }": ["2:8: lr: expects a list of values"],
+    "grid: {lr: []}": ["2:8: sweep.grid.lr: must not be empty"],
+    "grid: {launch.runs_dir: [a, b]}": ["launch.runs_dir: cannot be varied", "in one folder"],
+    "grid: {lr: [1], optimizer.lr: [2]}": ["optimizer.lr: is varied twice", "first at sweep.yaml:2:13"],
+    "grid: {lr: [1]}\nlist: [{optimizer: {lr: 2}}]": ["optimizer.lr: is varied twice"],
+    "grid: {launch.env: [{A: b}], launch.env.A: [c]}": ["is varied inside launch.env"],
+    "list: [{lr: 1, optimizer.lr: 2}]": ["optimizer.lr: is given twice in one cell"],
+    "list: [{}]": ["sweep.list[0]: must not be empty"],
+    "list: [3]": ["sweep.list[0]: expects a mapping"],
+    "zip: {lr: [1, 2], mbs: [1]}": ["must be equally many: lr has 2, mbs has 1"],
+    "random: {count: 2, fields: {lr: {unifrm: [1, 2]}}}": ["unifrm: there is no such key", "did you mean uniform?"],
+    "random: {count: 2, fields: {lr: {uniform: [2, 1]}}}": ["uniform wants [low, high] with low < high"],
+    "random: {count: 2, fields: {lr: {loguniform: [0, 1]}}}": ["wants numbers above 0"],
+    "random: {count: 2, fields: {lr: {uniform: [0, 1], choice: [1]}}}": ["is one of uniform, loguniform"],
+    "random: {count: 2, fields: {lr: {uniform: [-2, -1]}}}": ["2:29: optimizer.lr: must be"],
+    "random: {count: 2, fields: {lr: , mbs: {choice: [1]}}}": ["lr: expects a distribution"],
+    "random: {count: 0, fields: {lr: {uniform: [0, 1]}}}": ["sweep.random.count: must be greater than 0"],
+    "grdi: {lr: [1]}": ["sweep.grdi: there is no such key", "did you mean grid?"],
+    "goal: max": ["says nothing to vary"],
+    "": ["says nothing to vary"],
+    "grid: {lr: [1]}\nwhen: tpp < 3": ["3:1: sweep.when: tpp < 3: there is no field tpp", "did you mean tp or pp?"],
+    "grid: {lr: [1]}\nwhen: [tp < 3, 'tp <']": ["3:16: sweep.when: tp <: cannot be read"],
+    "grid: {lr: [1]}\nwhen: vp > 3": ["sweep.when: vp > 3: cannot order these: vp = null", "in the cell lr=1"],
+    "grid: {lr: [1]}\nwhen: model > 3": ["model is a section; name one of its fields"],
+    "grid: {lr: [1]}\nwhen: eval('1')": ["may hold names"],
+    "grid: {lr: [1e-3]}\nbatch: {}": ["sweep.batch: there is no such key"],
+    "grid: {runtime.seed: [" + "1," * 400 + "], lr: [" + "1," * 400 + "]}": ["400 · 400 = 160,000 combinations"],
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_is_told_at_its_place(load: Load, text: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        load(text)
+    for words in WRONG[text]:
+        assert words in str(refused.value)
+
+
+def test_everything_wrong_is_told_at_once(load: Load, folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB.replace("num_layers: 4", "num_layers: four") + "modl: 3\n")
+    with pytest.raises(SpecError) as refused:
+        load("grid: {lrr: [1], tp: [two]}\nwhen: tp <")
+    places = [str(problem.location) for problem in refused.value.problems]
+    assert places == ["job.yaml:2:9", "job.yaml:10:1", "sweep.yaml:2:8", "sweep.yaml:2:23", "sweep.yaml:3:1"]
+
+
+def test_what_the_base_lacks_a_sweep_may_give(load: Load, folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB.replace("optimizer: {lr: 1e-3}\n", ""))
+    assert len(load("grid: {lr: [1, 2]}").cells.cells) == 2
+    with pytest.raises(SpecError, match="optimizer: is missing"):
+        load("grid: {mbs: [1, 2]}")
+
+
+scalars = st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.text(max_size=12)
+keys = st.sampled_from(["lr", "tp", "mbs", "model", "model.preset", "data.blend", "launch.env.A", "name", "x", "grid"])
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3))
+sections = st.fixed_dictionaries(
+    {},
+    optional={
+        "grid": st.dictionaries(keys, values, max_size=3) | values,
+        "zip": st.dictionaries(keys, values, max_size=3) | values,
+        "list": st.lists(st.dictionaries(keys, values, max_size=3), max_size=3) | values,
+        "random": st.fixed_dictionaries(
+            {"count": st.integers(0, 5), "fields": st.dictionaries(keys, values, max_size=2)}
+        )
+        | values,
+        "when": values | st.sampled_from(["tp < 3", "lr * tp > gbs", "model == 1"]),
+        "name": values,
+        "goal": values,
+    },
+)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(section=sections)
+def test_no_sweep_gives_a_traceback(section: dict[str, Any], folder: Path) -> None:
+    path = folder / "any.yaml"
+    path.write_text(JOB + "sweep: " + json.dumps(section) + "\n")
+    try:
+        loaded = load_sweep([path])
+    except UserError as error:
+        said = str(error)
+    else:
+        said = f"{len(loaded.cells.cells)} cells"
+        check(loaded)
+    assert said
+
+
+def check(loaded: LoadedSweep) -> None:
+    for cell in loaded.cells.cells:
+        assert cell.id == cell.job.config_hash
+    assert all(cell.reason for cell in loaded.cells.pruned)
