@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
-from orchestrator.cli.planned import layout_line, plan_loaded
+from orchestrator.cli.planned import layout_line, named_profile, plan_loaded
 from orchestrator.cli.run import check_data
 from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label
 from orchestrator.cli.submitting import (
@@ -53,8 +53,8 @@ def command(
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
     loaded = load_job(jobs, words)
     job = loaded.job
-    profile = cluster_of(job)
-    plan = plan_loaded(loaded)
+    profile = named_profile(loaded) or cluster_of(job)
+    plan = plan_loaded(loaded, profile)
     check_data(plan)
     folder = runs_dir_of(job, runs_dir)
     before = jobs_before(after or [], folder)
