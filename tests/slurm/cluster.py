@@ -167,11 +167,16 @@ class Cluster:
             self.start_node(name)
         if self._is_idle():
             return
-        self.call("scancel", "--user=root")
-        wait_until(lambda: not self.call("squeue", "--noheader"), 30, "all jobs have ended")
+        wait_until(self._has_no_jobs, 30, "all jobs have ended")
         for name in self.call("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N").split():
             self.call("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
         wait_until(self._is_idle, 30, "all nodes are idle")
+
+    def _has_no_jobs(self) -> bool:
+        self.call(
+            "scancel", "--user=root", check=False
+        )  # again and again: a job may requeue itself when it is cancelled
+        return not self.call("squeue", "--noheader")
 
     def _is_idle(self) -> bool:
         return set(self.node_states().values()) == {"idle"}
@@ -236,7 +241,10 @@ class Cluster:
     def _start_database(self) -> None:
         socket, log = self._folder / "database.socket", self._folder / "log" / "mariadbd"
         options = ["--no-defaults", "--user=root", f"--datadir={self._folder}/database", "--innodb-log-file-size=16M"]
-        run("mariadb-install-db", *options, "--auth-root-authentication-method=socket", "--auth-root-socket-user=root")
+        # In memory that goes with the controller: quick on any disk, and gone when the test run is killed.
+        self._controller.run("mount", "-t", "tmpfs", "tmpfs", f"{self._folder}/database")
+        access = ["--auth-root-authentication-method=socket", "--auth-root-socket-user=root"]
+        self._controller.run("mariadb-install-db", *options, *access)
         options += [f"--socket={socket}", "--skip-networking", "--innodb-buffer-pool-size=64M"]
         options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
         self._controller.run("sh", "-c", '"$@" >"$0" 2>&1 &', str(log), "mariadbd", *options)

@@ -7,6 +7,7 @@ a power failure. It is also killed when whatever booted the machine dies, so not
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -97,7 +98,10 @@ class Machine:
     def kill(self) -> None:
         """Power failure: all its processes and its network are gone."""
         if self._init is not None:
-            self._init.kill()
+            # The child is the first of the machine's process ids: it is not gone before all the others are.
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+            for pid in children or [self.pid]:
+                os.kill(int(pid), signal.SIGKILL)
             self._init.wait()
             self._init = None
 
