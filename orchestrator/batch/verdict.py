@@ -54,8 +54,10 @@ def unspoken_end(word: Exit | None, states: list[str]) -> Exit:
     iteration = word.iteration if word is not None else None
     if "NODE_FAIL" in states:
         return Exit.of("node_fail", "a node of it failed or was cut off", iteration)
-    if "PREEMPTED" in states or (word is not None and word.cause == "stopped"):
-        return Exit.of("preempted", "SLURM took its nodes and queued it again", iteration)
+    if "PREEMPTED" in states:
+        return Exit.of("preempted", "SLURM took its nodes for another job", iteration)
+    if "REQUEUED" in states or (word is not None and word.cause == "stopped"):
+        return Exit.of("requeued", "SLURM put it back into the queue", iteration)
     if word is not None:
         return word
     return Exit.of("lost", "it ended without a word: a node failed, was cut off, or everything was killed", None)

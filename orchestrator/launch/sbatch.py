@@ -10,7 +10,6 @@ from orchestrator.launch.render import RUNTIME_MODULE, render_template, script_e
 from orchestrator.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.values import environment_references
 
 SHIPPED_TEMPLATE = "slurm.sbatch.j2"
 
@@ -41,7 +40,7 @@ def render_sbatch(
     """
     environment = dict(script_environment(job, job.processes_per_node))
     for name, value in cluster.env.items():
-        if name not in job.launch.env and not environment_references(value):
+        if name not in job.launch.env:
             environment[name] = value
     if place.python_path is not None:
         environment["PYTHONPATH"] = str(place.python_path)

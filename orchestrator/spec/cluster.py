@@ -16,7 +16,6 @@ from orchestrator.spec.values import (
     Memory,
     Name,
     Positive,
-    ReferringText,
     ShellLine,
     Size,
     Text,
@@ -114,7 +113,7 @@ class ClusterSpec(ProfileSection):
     """Shell lines that run before the training starts on the first node, as they are."""
     template: Text | None = None
     """A template of your own for the batch script instead of the shipped one."""
-    env: dict[VariableName, ReferringText] = Field(default_factory=dict)
+    env: dict[VariableName, Text] = Field(default_factory=dict)
     """Environment of every process, NCCL's variables for example. `launch.env` goes over it."""
     container: ContainerSpec | None = None
     """Image that the training processes run in."""

@@ -1,6 +1,6 @@
 """Whatever a cluster does to a run, it comes back by itself and has the losses of an uninterrupted one, bitwise.
 
-The trainings are real, two ranks on two nodes each. SLURM takes its time over most faults, so several runs suffer theirs
+The trainings are real, of two ranks. SLURM takes its time over most faults, so several runs suffer theirs
 side by side.
 """
 
@@ -18,8 +18,9 @@ from support.faults import CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject, ranks, real_text
 from support.training import events, layout, logs, losses, tiny_job
 
+from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.launch.states import RunStatus, status_of
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
 __all__ = ["inject", "ranks", "real_text"]
@@ -37,8 +38,9 @@ SLOW = """
 import time
 import orchestrator.runtime.loop as loop
 step = loop.train_step
+seconds = float(os.environ.get("FIRST_STEP_SECONDS", "0.25")) if "SLURM_RESTART_COUNT" not in os.environ else 0.25
 def slow_step(session):
-    time.sleep(0.25)
+    time.sleep(seconds)
     return step(session)
 loop.train_step = slow_step
 """
@@ -104,7 +106,8 @@ def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[s
         (folder / "clusters").mkdir(parents=True)
         (folder / "clusters" / "test.yaml").write_text("name: test\n")
         command = CommandLine(folder)
-        job = make_job(name, env={"PYTHONPATH": str(slow)}, **launch)
+        environment = {"PYTHONPATH": str(slow), **launch.pop("env", {})}
+        job = make_job(name, env=environment, **launch)
         said = command("submit", command.write(job))
         assert said.code == 0, said.out + said.err
         run = command.run()
@@ -182,10 +185,23 @@ def test_a_controller_that_is_away_for_a_minute(
 def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
-    """Both nodes of the run are cut off together, so that its ranks go on as if nothing had happened."""
-    each = submit("tp2")
+    """Both ranks are on that node: for them nothing has happened, and the shared disk is still there."""
+    each = submit("tp2", nodes=1, gpus_per_node=2, env={"FIRST_STEP_SECONDS": "1.5"})
     each.wait_for_step(10)
     stale = events(each.run, "launched")[-1]
-    for node in stale["nodes"]:
-        cluster.cut(node)
+    cluster.cut(stale["nodes"][0])
     each.wait_to_complete()
+    assert each.causes() == ["node_fail", "completed"]
+    assert losses(each.run) == undisturbed["tp2"]
+    fresh = events(each.run, "launched")[-1]
+    assert fresh["nodes"] != stale["nodes"]
+
+    # It trained on until it was about to write, and was refused.
+    wait_until(lambda: each.run.exit_record(stale["launch_id"], 0).exists(), "the end of the stale rank")
+    assert by_word_of_the_ranks(each.run, stale["launch_id"]).cause == "lease_lost"
+    assert "lease 1 was taken over by a newer start of this run" in each.run.rank_log(0).read_text()
+    records = list(read_lines(each.run.metrics_file))
+    resumed = next(event["time"] for event in each.run.events() if event["event"] == "resumed")
+    after = [record["iteration"] for record in records if record["time"] > resumed]
+    assert after == sorted(after), "one writer"
+    assert status_of(each.run).state == "completed"
