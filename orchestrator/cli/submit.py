@@ -15,12 +15,12 @@ from orchestrator.cli.submitting import (
     describe_active,
     describe_request,
     jobs_before,
-    place_for,
     submit_and_tell,
 )
 from orchestrator.launch.runs import attach_or_create, create_run, find_same, next_run_dir, runs_dir_of
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.states import status_of
+from orchestrator.launch.submission import place_of
 from orchestrator.spec.loading import load_job
 
 
@@ -60,7 +60,7 @@ def command(
     before = jobs_before(after or [], folder)
     if dry_run:
         run = (None if new else find_same(job, folder, warn)) or next_run_dir(job, folder)
-        script = render_sbatch(job, profile, place_for(run), from_scratch=from_scratch, after=before)
+        script = render_sbatch(job, profile, place_of(run, job, copy=False), from_scratch=from_scratch, after=before)
         if as_json:
             print_json({"run_dir": str(run.path), "script": script})
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from orchestrator.cli.running import label
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.sbatch import Place, sbatch_options
+from orchestrator.launch.sbatch import sbatch_options
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.submission import place_of, submit_run
 from orchestrator.rundir import RunDir
@@ -55,16 +54,13 @@ def jobs_before(names: Sequence[str], runs_dir: Path) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def place_for(run: RunDir) -> Place:
-    """Where the run will work."""
-    return place_of(run, sys.executable)
-
-
 def submit_and_tell(
     run: RunDir, job: JobSpec, cluster: ClusterSpec, *, from_scratch: bool, after: tuple[str, ...], as_json: bool
 ) -> None:
     """Submit a run and say so."""
-    job_id = submit_run(run, job, cluster, place_for(run), from_scratch=from_scratch, after=after, warn=warn)
+    job_id = submit_run(
+        run, job, cluster, place_of(run, job, copy=True), from_scratch=from_scratch, after=after, warn=warn
+    )
     if as_json:
         print_json({**status_of(run).to_json(), "job_id": job_id})
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,8 @@ class Place:
     run: RunDir
     working_directory: Path
     python: str
-    python_path: Path | None = None
-    """Goes before everything else on PYTHONPATH: the folder of a snapshot."""
+    python_path: str = ""
+    """Goes before everything else on PYTHONPATH: the folders of a snapshot."""
 
 
 def render_sbatch(
@@ -42,8 +43,9 @@ def render_sbatch(
     for name, value in cluster.env.items():
         if name not in job.launch.env:
             environment[name] = value
-    if place.python_path is not None:
-        environment["PYTHONPATH"] = str(place.python_path)
+    if place.python_path:
+        asked = [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
+        environment["PYTHONPATH"] = os.pathsep.join([place.python_path, *asked])
     python = job.launch.python or cluster.python or place.python
     context = {
         "options": sbatch_options(job, cluster, place.run, after),

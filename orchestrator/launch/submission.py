@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from orchestrator.cluster.slurm import Warn, submit
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.sbatch import Place, render_sbatch
+from orchestrator.launch.snapshot import take_snapshot
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -93,6 +95,11 @@ def submit_run(
     return job_id
 
 
-def place_of(run: RunDir, python: str, snapshot: Path | None = None) -> Place:
-    """Where a run submitted from here works: here, or in a snapshot of it."""
-    return Place(run, snapshot or Path.cwd(), python, snapshot)
+def place_of(run: RunDir, job: JobSpec, *, copy: bool = True) -> Place:
+    """Where a run that is submitted from here works: here, or in a copy of the code if the job asks for one. Without
+    `copy` none is made, as for a dry run.
+    """
+    if copy and job.launch.snapshot:
+        snapshot = take_snapshot(run)
+        return Place(run, snapshot.working_directory, sys.executable, snapshot.python_path)
+    return Place(run, Path.cwd(), sys.executable)
