@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,11 @@ def cluster_request(
     Raises UserError for what no batch script can carry.
     """
     arrays: dict[str, Array] = {}
+    places: dict[bool, Place] = {}  # one copy of the code serves all the cells that want one
     for start in starts:
-        place = place_of(start.run, sys.executable)
+        if start.job.launch.snapshot not in places:
+            places[start.job.launch.snapshot] = place_of(start.run, start.job, copy=not dry_run)
+        place = replace(places[start.job.launch.snapshot], run=start.run)
         scratch = not dry_run and needs_scratch(start.run)
         script = render_sbatch(start.job, cluster, place, from_scratch=scratch, module=module)
         if not dry_run:
@@ -186,21 +189,24 @@ def start_driver(sweep: SweepDir, request: Request) -> None:
     when it has written down which cells are its own. Raises JobError when it could not.
     """
     before = len(sweep.submissions_made())
+    asked = sweep.path / "request.json"
+    write_atomically(asked, request.to_json())
     with open(sweep.driver_log, "ab") as output:
         start = output.tell()
-        driver = subprocess.Popen(
+        pid = os.posix_spawn(
+            sys.executable,
             [sys.executable, "-m", "orchestrator.sweeps"],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            os.environ,
+            setsid=True,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, str(asked), os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, output.fileno(), 2),
+            ],
         )
-    assert driver.stdin is not None
-    driver.stdin.write(request.to_json().encode())
-    driver.stdin.close()
     deadline = time.monotonic() + _SECONDS_TO_START
     while len(sweep.submissions_made()) == before:
-        if driver.poll() is not None or time.monotonic() > deadline:
+        if os.waitpid(pid, os.WNOHANG) != (0, 0) or time.monotonic() > deadline:
             said = sweep.driver_log.read_bytes()[start:].decode(errors="replace").strip()
             raise JobError(f"the cells could not be started: {said[-2000:] or 'no reason was given'}")
         time.sleep(0.05)

@@ -1,0 +1,181 @@
+"""Whole sweeps on this machine: submitit's local executor, the real launcher, a fake training program."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.launch.runs import all_runs
+from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ledger import find_sweep
+from tests.unit.sweeps.conftest import Run
+
+pytestmark = pytest.mark.slow(reason="each cell is a launch of torchrun")
+
+
+def cells(orchestrator: Run) -> dict[str, dict[str, Any]]:
+    """name → what `sweep status --json` says of a cell."""
+    code, out, err = orchestrator("sweep", "status", "tiny", "--json")
+    assert (code, err) == (0, "")
+    return {cell["name"]: cell for cell in json.loads(out)["cells"]}
+
+
+def states(orchestrator: Run) -> dict[str, str]:
+    return {name: cell["state"] for name, cell in cells(orchestrator).items()}
+
+
+def launches(folder: Path) -> dict[str, int]:
+    """run id → how often it was launched."""
+    runs = all_runs(folder / "runs")
+    return {run.run_id: sum(event["event"] == "launched" for event in run.events()) for run in runs}
+
+
+def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
+    orchestrator: Run, write: Callable[[str], Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_BAD_LR", "0.001,0.003")
+    monkeypatch.setenv("FAKE_MENDED", str(folder / "mended"))
+    sweep = write("grid: {lr: [1e-3, 2e-3, 3e-3], tp: [1, 3]}")
+    code, out, err = orchestrator("sweep", "run", sweep, "--local", "--max-parallel", "3")
+    assert code == 1
+    assert "3 cells cannot run and are left out" in out
+    assert "num_attention_heads / TP must be whole: 4 / 3" in out
+    assert "lr=1e-3,tp=1: failed (" in out
+    assert "sweep tiny: 3 cells: 2 failed, 1 completed; 3 more cannot run" in out
+    assert "2 failed: orchestrator sweep retry tiny" in out
+    assert states(orchestrator) == {
+        "lr=1e-3,tp=1": "failed",
+        "lr=2e-3,tp=1": "completed",
+        "lr=3e-3,tp=1": "failed",
+    }
+    before = launches(folder)
+    assert set(before.values()) == {1}
+
+    code, out, err = orchestrator("sweep", "run", sweep, "--local")
+    assert (code, err) == (0, "")
+    assert "nothing to start" in out
+    assert launches(folder) == before, "what has failed is not started unasked"
+
+    (folder / "mended").touch()
+    code, out, err = orchestrator("sweep", "retry", "tiny", "--json")
+    assert (code, err) == (0, "")
+    failed = {cell["cell"] for name, cell in cells(orchestrator).items() if "2e-3" not in name}
+    assert set(json.loads(out)["started"]) == failed
+    assert set(states(orchestrator).values()) == {"completed"}
+    after = launches(folder)
+    assert {run for run in after if after[run] != before[run]} == {cell[:8] for cell in failed}
+    for run in all_runs(folder / "runs"):
+        if run.run_id[:8] in {cell[:8] for cell in failed}:
+            assert [event["iteration"] for event in run.events() if event["event"] == "resumed"] == [5]
+
+    write("grid: {lr: [1e-3, 2e-3, 3e-3, 4e-3]}")
+    code, out, err = orchestrator("sweep", "run", sweep, "--local")
+    assert (code, err) == (0, "")
+    assert {run: count for run, count in launches(folder).items() if run not in after} != {}
+    assert {run: count for run, count in launches(folder).items() if run in after} == after
+    assert len(states(orchestrator)) == 4
+
+    code, out, err = orchestrator("sweep", "results", "tiny", "--json")
+    losses = [cell["values"]["train/loss"] for cell in json.loads(out)]
+    assert losses == sorted(losses)
+    code, out, err = orchestrator("sweep", "results", "tiny", "--csv", "--sort", "train/loss", "--reverse")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["optimizer.lr"] for row in rows] == ["4e-3", "3e-3", "2e-3", "1e-3"]
+    assert [float(row["train/loss"]) for row in rows] == losses[::-1]
+    code, out, err = orchestrator("sweep", "results", "tiny")
+    assert out.splitlines()[0].split() == ["lr", "STATE", "ITERATION", "train/loss", "RUN"]
+    code, out, err = orchestrator("sweep", "results", "tiny", "--sort", "train/los")
+    assert (code, err) == (2, "error: no cell has measured train/los: did you mean train/loss?\n")
+    code, out, err = orchestrator("sweep", "list")
+    assert out.splitlines()[1].split() == ["tiny", "4", "4", "completed"]
+    code, out, err = orchestrator("list", "--json")
+    assert len(json.loads(out)) == 4, "cells are ordinary runs"
+
+
+def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
+    orchestrator: Run,
+    write: Callable[[str], Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Callable[..., None],
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.3")
+    sweep = write("grid: {lr: [1e-3, 2e-3]}")
+    code, out, err = orchestrator("sweep", "run", sweep, "--local", "--detach")
+    assert (code, err) == (0, "")
+    until(lambda: "running" in states(orchestrator).values())
+    running = next(run for run in all_runs(folder / "runs") if len(run.events()) > 1)
+    until(running.metrics_file.exists)
+    assert sorted(states(orchestrator).values()) == ["pending", "running"]
+    code, out, err = orchestrator("sweep", "run", sweep, "--local")
+    assert "nothing to start" in out, "what is under way is left alone"
+
+    code, out, err = orchestrator("sweep", "cancel", "tiny")
+    assert (code, out, err) == (0, "sweep tiny: 1 cells will not start, 1 save and stop\n", "")
+    until(lambda: set(states(orchestrator).values()) == {"cancelled"})
+    assert sorted(launches(folder).values()) == [0, 1]
+    code, out, err = orchestrator("sweep", "cancel", "tiny")
+    assert out == "sweep tiny: no cell is under way\n"
+    code, out, err = orchestrator("sweep", "retry", "tiny")
+    assert "nothing to start" in out, "what a person stopped has not failed"
+
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.01")
+    code, out, err = orchestrator("sweep", "run", sweep, "--local", "--max-parallel", "2")
+    assert (code, err) == (0, "")
+    assert set(states(orchestrator).values()) == {"completed"}
+    assert [event["iteration"] > 0 for event in running.events() if event["event"] == "resumed"] == [True]
+
+
+def test_submitit_carries_on_a_cell_that_is_told_to_make_room(
+    orchestrator: Run,
+    write: Callable[[str], Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Callable[..., None],
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")
+    assert orchestrator("sweep", "run", write("grid: {lr: [1e-3]}"), "--local", "--detach")[0] == 0
+    [run] = all_runs(folder / "runs")
+    until(run.metrics_file.exists)
+    os.kill(task_of(run), signal.SIGUSR1)
+    until(lambda: states(orchestrator) == {"lr=1e-3": "completed"})
+    kinds = [event["event"] for event in run.events()]
+    assert kinds.count("launched") == 2
+    [saved] = [event["iteration"] for event in run.events() if event["event"] == "stop_requested"]
+    assert [event["iteration"] for event in run.events() if event["event"] == "resumed"] == [saved]
+    said = "".join(path.read_text() for path in find_sweep("tiny", folder / "runs").submitit.glob("*_log.*"))
+    assert "Calling checkpoint method" in said
+
+
+def task_of(run: RunDir) -> int:
+    """Pid of the submitit task of a run: the parent of its launcher."""
+    launcher = next(event["pid"] for event in run.events() if event["event"] == "launched")
+    return int(Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_driver_that_is_killed_leaves_its_cells_missing_and_they_are_retried(
+    orchestrator: Run,
+    write: Callable[[str], Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Callable[..., None],
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.1")
+    sweep = write("grid: {lr: [1e-3, 2e-3]}")
+    assert orchestrator("sweep", "run", sweep, "--local", "--detach")[0] == 0
+    until(lambda: "running" in states(orchestrator).values())
+    driver = next(iter(find_sweep("tiny", folder / "runs").submissions().values())).driver
+    assert driver is not None
+    os.kill(driver.pid, signal.SIGKILL)
+    until(lambda: sorted(states(orchestrator).values()) == ["completed", "missing"])
+    assert orchestrator("sweep", "retry", "tiny")[0] == 0
+    assert set(states(orchestrator).values()) == {"completed"}
+    assert set(launches(folder).values()) == {1}
