@@ -17,6 +17,7 @@ import typer.main
 from pydantic import BaseModel
 
 from orchestrator.cli.main import COMMANDS, build_app
+from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -25,24 +26,38 @@ NOTE = "<!-- Written by `make docs`; edit the docstrings in the code instead. --
 
 def pages() -> dict[str, str]:
     """File name -> content of every reference page."""
-    return {"job-spec.md": spec_page(), "commands.md": commands_page()}
+    return {"job-spec.md": spec_page(), "cluster-profile.md": profile_page(), "commands.md": commands_page()}
 
 
 def spec_page() -> str:
     """Every key of a job spec: type, default and meaning."""
-    schema = JobSpec.model_json_schema()
-    parts = [
-        NOTE,
-        "# The job spec\n\n",
+    intro = (
         "One YAML file describes one job. Unknown keys are refused. `orchestrator schema` prints the same as a JSON\n"
-        "schema, for editors.\n\n",
-    ]
-    top_level = [name for name, field in schema["properties"].items() if _section_of(field) is None]
-    parts.append(_field_table(JobSpec, schema, only=top_level))
-    for name, field in schema["properties"].items():
-        section = _section_of(field)
+        "schema, for editors."
+    )
+    return _document_page("The job spec", intro, JobSpec)
+
+
+def profile_page() -> str:
+    """Every key of a cluster profile."""
+    intro = (
+        "One YAML file describes one SLURM cluster: `clusters/NAME.yaml` in a project, or\n"
+        "`~/.config/orchestrator/clusters/NAME.yaml`. `orchestrator cluster init` writes one;\n"
+        "[how to use it](../how-to/clusters.md). Unknown keys are refused."
+    )
+    return _document_page("The cluster profile", intro, ClusterSpec)
+
+
+def _document_page(title: str, intro: str, model: type[BaseModel]) -> str:
+    schema = model.model_json_schema()
+    parts = [NOTE, f"# {title}\n\n{intro}\n\n"]
+    fields = schema["properties"].items()
+    parts.append(_field_table(model, schema, only=[name for name, field in fields if _section_of(field) is None]))
+    for name, field in fields:
+        section = _section_of(field) or _section_of(field.get("additionalProperties") or {})
+        path = name if _section_of(field) else f"{name}.NAME"
         if section is not None:
-            parts.extend(_section_parts(name, section, schema, depth=2))
+            parts.extend(_section_parts(path, section, schema, depth=2))
     return "".join(parts).rstrip() + "\n"
 
 

@@ -12,7 +12,8 @@ import pytest
 import typer.main
 
 from orchestrator.cli.main import COMMANDS, build_app
-from orchestrator.spec.loading import load_job
+from orchestrator.cluster.profiles import PROFILE
+from orchestrator.spec.loading import load_document_text, load_job
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -39,6 +40,13 @@ def test_whole_jobs_are_valid(page: Path, tmp_path: Path) -> None:
             job = tmp_path / "job.yaml"
             job.write_text(text)
             load_job([job], [])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_whole_profiles_are_valid(page: Path) -> None:
+    for language, text in FENCED.findall(page.read_text()):
+        if language == "yaml" and text.startswith("name:") and "\npartitions:" in text:
+            load_document_text(text, page_id(page), PROFILE)
 
 
 def test_the_readme_shows_a_whole_job() -> None:

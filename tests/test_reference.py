@@ -22,16 +22,14 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["job-spec.md", "commands.md"])
+@pytest.mark.parametrize("name", ["job-spec.md", "cluster-profile.md", "commands.md"])
 def test_reference_page_is_not_stale(reference: ModuleType, name: str) -> None:
     assert (ROOT / "docs" / "reference" / name).read_text() == reference.pages()[name], "run `make docs`"
 
 
 def test_every_field_of_a_spec_is_documented(reference: ModuleType) -> None:
-    undocumented = [
-        line for line in reference.spec_page().splitlines() if line.startswith("| `") and line.endswith("|  |")
-    ]
-    assert undocumented == []
+    lines = [*reference.spec_page().splitlines(), *reference.profile_page().splitlines()]
+    assert [line for line in lines if line.startswith("| `") and line.endswith("|  |")] == []
 
 
 def test_every_command_has_an_example(reference: ModuleType) -> None:
