@@ -5,6 +5,7 @@
         resolved.json         the complete spec of the first start; resolved.2.json, … after a resume that changed it
         launch.sh             the script as it was started; launch.sbatch: as it was submitted to a cluster
         code.json, code.diff  commit and uncommitted changes of the code that ran
+        code/1/, code/2/, …   copies of the code, one per submission, where the job asks for them (launch.snapshot)
         events.jsonl          what happened, one JSON object a line
         metrics.jsonl         what was measured, one JSON object a line
         logs/                 launcher.log, rank-00000.log, mlflow.log, …

@@ -125,7 +125,7 @@ def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: Code
         raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
     try:
         draft.chmod(0o777 & ~_umask())
-        _fill(RunDir(draft), only.run_id, job, written, code or code_state(Path.cwd()))
+        _fill(RunDir(draft), only.run_id, job, written, code or code_state(Path.cwd(), apart_from=folder.parent))
         try:
             os.rename(draft, only.path)
         except OSError:
