@@ -102,8 +102,9 @@ def job_states(job_ids: Iterable[str], warn: Warn = lambda message: None) -> dic
     for first in range(0, len(wanted), _MOST_IDS):
         batch = wanted[first : first + _MOST_IDS]
         found.update((state.job_id, state) for state in _ask_squeue(batch))
-        gone = [job_id for job_id in batch if not _is_among(job_id, found)]
-        found.update((state.job_id, state) for state in _ask_sacct(gone, warn))
+        gone = [job_id for job_id in batch if job_id not in found]  # of an array, squeue may have forgotten some tasks
+        for state in _ask_sacct(gone, warn):
+            found.setdefault(state.job_id, state)
     return found
 
 
@@ -115,7 +116,7 @@ def cancel(job_ids: Iterable[str], signal: str | None = None) -> None:
     how = [] if signal is None else [f"--signal={signal}", "--batch"]
     answer = run(["scancel", *how, *ids])
     complaints = [line for line in answer.err.splitlines() if line.strip() and not _ALREADY_OVER.search(line)]
-    if complaints:
+    if complaints or (answer.code != 0 and not answer.err.strip()):
         raise failure(Answer(answer.command, answer.code, "", "\n".join(complaints)))
 
 
@@ -133,10 +134,6 @@ def has_accounting() -> bool:
         raise failure(answer)
     match = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.out, re.MULTILINE)
     return match is not None and match.group(1) not in ("accounting_storage/none", "(null)")
-
-
-def _is_among(job_id: str, found: dict[str, JobState]) -> bool:
-    return job_id in found or any(known.startswith(f"{job_id}_") for known in found)
 
 
 def _ask_squeue(job_ids: list[str]) -> Iterator[JobState]:

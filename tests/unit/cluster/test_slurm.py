@@ -209,6 +209,19 @@ def test_those_that_squeue_has_forgotten(fake_slurm: Any) -> None:
     assert "1" in found
 
 
+def test_tasks_of_an_array_that_squeue_knows_in_part(fake_slurm: Any) -> None:
+    fake_slurm.says("squeue", SQUEUE)
+    fake_slurm.says(
+        "sacct", "6_0|FAILED|1:0|1|2|3|n1|None\n6_9|FAILED|1:0|1|2|3|n1|None\n6_[2-5]|PENDING|0:0|1|2|3||\n"
+    )
+    found = job_states(["6"])
+    assert {task: state.state for task, state in found.items() if task.startswith("6_")} == {
+        "6_0": "PENDING",
+        "6_1": "RUNNING",
+        "6_9": "FAILED",
+    }, "squeue's word goes first"
+
+
 @pytest.mark.parametrize("accounting", ["disabled", "missing", "empty"])
 def test_without_accounting(fake_slurm: Any, accounting: str) -> None:
     fake_slurm.says("squeue", SQUEUE)
@@ -301,6 +314,12 @@ def test_cancelling_what_is_not_mine(fake_slurm: Any) -> None:
     fake_slurm.says("scancel", err=f"{err}\n{gone}\n", code=1)
     with pytest.raises(SchedulerError, match=r"^scancel failed: Kill job error on job id 1: Access/permission denied$"):
         cancel(["1", "2"])
+
+
+def test_a_cancel_that_fails_without_a_word(fake_slurm: Any) -> None:
+    fake_slurm.says("scancel", code=1)
+    with pytest.raises(SchedulerError, match="scancel failed: exit status 1"):
+        cancel(["1"])
 
 
 def test_requeue(fake_slurm: Any) -> None:
