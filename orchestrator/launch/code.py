@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -62,7 +64,8 @@ def code_state(folder: Path, apart_from: Path | None = None) -> CodeState:
 def _untracked(root: Path, apart_from: Path | None, *options: str) -> list[str]:
     """What git neither tracks nor ignores: files, or with `--directory` folders in which nothing is tracked as one."""
     names = ["."]
-    if apart_from is not None and apart_from.is_relative_to(root) and apart_from != root:
+    apart_from = apart_from.resolve() if apart_from is not None else root
+    if apart_from.is_relative_to(root) and apart_from != root:
         names.append(f":(exclude,top,literal){apart_from.relative_to(root)}")
     said = git(root, "ls-files", "-z", "--others", "--exclude-standard", *options, "--", *names) or b""
     return [os.fsdecode(name) for name in said.split(b"\0") if name]
@@ -82,7 +85,9 @@ def _diff(root: Path, untracked: list[str]) -> bytes:
         return git(root, *plain) or b""
     with tempfile.TemporaryDirectory(prefix="orchestrator-index-") as folder:
         index = str(Path(folder, "index"))
-        git(root, "read-tree", "HEAD", GIT_INDEX_FILE=index)
+        own = git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
+        with contextlib.suppress(OSError):  # it knows which files are unchanged; without it git reads them all
+            shutil.copy(os.fsdecode(own or b"").removesuffix("\n"), index)
         git(root, "--literal-pathspecs", "add", "--intent-to-add", "--", *untracked, GIT_INDEX_FILE=index)
         return git(root, *plain, GIT_INDEX_FILE=index) or git(root, *plain) or b""
 
