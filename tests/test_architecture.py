@@ -69,6 +69,7 @@ def run_and_list_modules(*arguments: str, cwd: Path) -> set[str]:
         ("render", "{job}"),
         ("schema",),
         ("list", "--runs-dir", "{runs}"),
+        ("cluster", "list"),
     ],
     ids=lambda arguments: " ".join(arguments) or "import",
 )
