@@ -4,9 +4,3 @@ Each node looks at itself (GPUs and their free memory, run directory, temporary 
 node 0, and does an all-reduce with every other node. Node 0 judges by what the others left in its key-value store, so
 that nothing that a node does, or does not do, can make the check hang. Its verdict names the node at fault.
 """
-
-import os
-
-# torch reads this when it is imported. It would add a C++ trace to every connection that fails, which this check
-# expects and explains.
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

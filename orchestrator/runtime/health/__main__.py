@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import orchestrator.runtime.health.quiet  # noqa: F401 (sets a variable that torch reads when it is imported)
+
+# isort: split
 import argparse
 import json
 import os

@@ -6,6 +6,9 @@ all-reduces never go on), `freeze` (it stops altogether in its first all-reduce)
 
 from __future__ import annotations
 
+import orchestrator.runtime.health.quiet  # noqa: F401 (as in the program: before torch is imported)
+
+# isort: split
 import contextlib
 import json
 import os

@@ -270,6 +270,7 @@ def test_many_faults_are_one_line() -> None:
     assert line.endswith("; and 42 more")
 
 
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
 def test_a_call_is_bounded() -> None:
     assert bounded.call(lambda: {"a": [1, "x" * 200_000]}, 30)["a"][0] == 1
     with pytest.raises(bounded.CallFailedError, match="invalid literal") as raised:

@@ -1,0 +1,74 @@
+"""The check before the first step, on a real cluster. A good job passes and runs from a copy of the code; a bad one ends
+with a word on the nodes at fault.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm.cluster import Cluster
+from support.faults import CommandLine
+from support.training import events, layout, logs, tiny_job
+
+from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.rundir import RunDir
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400), pytest.mark.slow("two real jobs of two nodes")]
+
+
+def submitted(folder: Path, **launch: Any) -> RunDir:
+    """A run of two nodes, submitted from that folder."""
+    (folder / "clusters").mkdir(parents=True)
+    (folder / "clusters" / "test.yaml").write_text("name: test\n")
+    command = CommandLine(folder)
+    job = tiny_job(
+        "checked",
+        schedule={"train_iters": 3},
+        parallelism=layout(dp=2),
+        launch={"nodes": 2, "cluster": "test", "max_requeues": 0, **launch},
+    )
+    said = command("submit", command.write(job))
+    assert said.code == 0, said.out + said.err
+    return command.run()
+
+
+def ended(run: RunDir) -> RunStatus:
+    deadline = time.monotonic() + 200
+    while (status := status_of(run)).is_active and time.monotonic() < deadline:
+        time.sleep(1)
+    return status
+
+
+def report(run: RunDir) -> dict[str, Any]:
+    [path] = (run.path / "health").iterdir()
+    return dict(json.loads(path.read_text()))
+
+
+def test_good_nodes_and_bad_ones(cluster: Cluster, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    good = submitted(repository, snapshot=True)
+    bad = submitted(tmp_path / "bad", env={"TMPDIR": "/proc"})
+
+    status = ended(good)
+    assert status.state == "completed", f"{status.describe()}\n{good.launcher_log.read_text()}{logs(good)}"
+    names = events(good, "launched")[-1]["nodes"]
+    said = report(good)
+    assert (said["healthy"], [node["name"] for node in said["nodes"]]) == (True, names)
+    assert f"health check passed: 2 nodes, slowest pair {names[0]} and {names[1]} at " in good.launcher_log.read_text()
+    script = good.batch_script.read_text()
+    assert f"cd '{good.path}/code/1/work'" in script or f"cd {good.path}/code/1/work" in script
+
+    status = ended(bad)
+    names = events(bad, "launched")[-1]["nodes"]
+    assert (status.state, status.cause) == ("failed", "node_fail")
+    assert f"{names[0]} cannot write in /proc (" in status.describe()
+    assert f"{names[1]} cannot write in /proc (" in status.describe()
+    assert report(bad)["nodes_at_fault"] == sorted(names)
+    assert events(bad, "started") == []
