@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
 
@@ -38,8 +39,11 @@ def test_a_job_sees_the_gpus_that_it_asked_for(cluster: Cluster) -> None:
     assert "Requested node configuration is not available" in refused.stderr
 
 
-def test_a_job_that_is_requeued_preempted_or_about_to_reach_its_limit_is_told(cluster: Cluster, tmp_path: Path) -> None:
-    script = 'trap "echo TERM" TERM; trap "echo USR1" USR1; echo ${SLURM_RESTART_COUNT:-0}; sleep 600 & wait; wait'
+@pytest.mark.slow("SLURM takes ten seconds to preempt a job, and six to start it again")
+def test_a_job_that_is_requeued_or_preempted_is_told_and_starts_again(cluster: Cluster, tmp_path: Path) -> None:
+    script = (
+        'trap "echo TERM; exit" TERM; trap "echo USR1" USR1; echo ${SLURM_RESTART_COUNT:-0}; sleep 600 & wait; wait'
+    )
 
     def submit(node: str, *options: str) -> int:
         job = cluster.submit(
@@ -48,24 +52,22 @@ def test_a_job_that_is_requeued_preempted_or_about_to_reach_its_limit_is_told(cl
         wait_until(lambda: output(tmp_path, job) == ["0"], 10, f"job {job} has started")
         return job
 
-    # A minute is the shortest limit. SLURM looks every half minute whether a signal is due.
-    limited = submit("n1", "--time=1", "--signal=B:USR1@60")
-    requeued = submit("n2")
-    preempted = submit("n3", "--partition=low", "--signal=B:USR1@10")
+    requeued = submit("n1")
+    preempted = submit("n2", "--partition=low", "--signal=B:USR1@10")
 
     cluster.call("scontrol", "requeue", str(requeued))
-    urgent = cluster.submit("sleep 1", "--nodelist=n3", "--exclusive", folder=tmp_path)
+    urgent = cluster.submit("sleep 1", "--nodelist=n2", "--exclusive", folder=tmp_path)
     cluster.wait_for(requeued, "RUNNING", restarts=1, timeout=20)
     cluster.wait_for(urgent, "COMPLETED")
     cluster.wait_for(preempted, "RUNNING", restarts=1)
     wait_until(lambda: output(tmp_path, requeued)[-1] == "1", 10, "the requeued job runs again")
     wait_until(lambda: output(tmp_path, preempted)[-1] == "1", 10, "the preempted job runs again")
-    wait_until(lambda: "USR1" in output(tmp_path, limited), 40, "the limited job gets its signal")
     assert output(tmp_path, requeued) == ["0", "TERM", "1"]
     assert output(tmp_path, preempted) == ["0", "USR1", "TERM", "1"]
 
 
-def test_a_job_leaves_a_lost_node_while_what_ran_there_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.slow("SLURM takes twenty seconds to give a node up")
+def test_a_job_leaves_a_lost_node_and_yet_goes_on_there(cluster: Cluster, tmp_path: Path) -> None:
     beat = f'srun sh -c "while sleep 0.1; do date >>{tmp_path}/$SLURM_JOB_ID-\\$(hostname); done"'
 
     def beats(job_id: int, node: str) -> int:
@@ -80,6 +82,10 @@ def test_a_job_leaves_a_lost_node_while_what_ran_there_goes_on(cluster: Cluster,
     cut_off = cluster.submit(beat, "--exclude=n1,n2", folder=tmp_path)
     goes_on(silent, "n1")
     goes_on(cut_off, "n3")
+    # Beside it, since SLURM looks only every half minute whether a signal is due. A minute is the shortest limit.
+    limited = cluster.submit(
+        'trap "echo USR1" USR1; sleep 600 & wait', "--nodelist=n4", "--time=1", "--signal=B:USR1@60", folder=tmp_path
+    )
     cluster.kill_slurmd("n1")
     cluster.cut("n3")
     for job, lost, other in ((silent, "n1", "n2"), (cut_off, "n3", "n4")):
@@ -88,6 +94,8 @@ def test_a_job_leaves_a_lost_node_while_what_ran_there_goes_on(cluster: Cluster,
         goes_on(job, lost)
     assert cluster.node_states() == {"n1": "down*", "n2": "mixed", "n3": "down*", "n4": "mixed"}
     assert "NODE_FAIL" in cluster.call("sacct", "--duplicates", "--format=State", f"--jobs={silent}")
+
+    wait_until(lambda: output(tmp_path, limited) == ["USR1"], 40, "the job is told of its time limit")
 
     cluster.kill_node("n2")
     before = beats(silent, "n2")
