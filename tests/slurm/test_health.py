@@ -1,5 +1,5 @@
-"""The check before the first step, on a real cluster. A good job passes and runs from a copy of the code; a bad one ends
-with a word on the nodes at fault.
+"""The check before the first step, on a real cluster. A good job passes, and runs from a copy of the code; a bad one
+ends with a word on the nodes at fault.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.training import make_run, tiny_job
@@ -61,9 +62,15 @@ def check(program: subprocess.Popen[str], tmp_path: Path) -> Check:
     """check(faults, device=…, timeout=…): a node for each fault ("" is a good one; a dict is more environment)."""
 
     def run(
-        *faults: str | dict[str, str], device: str = "cpu", timeout: float = 60, pair_timeout: float = 15
+        *faults: str | dict[str, str],
+        device: str = "cpu",
+        gpus: int = 4,
+        timeout: float = 60,
+        pair_timeout: float = 15,
+        free_memory: float = 0.9,
     ) -> Checked:
-        run = make_run(tmp_path, tiny_job("tiny", runtime={"device": device}, launch={"nodes": 1, "gpus_per_node": 4}))
+        launch = {"nodes": 1, "gpus_per_node": gpus}
+        run = make_run(tmp_path, tiny_job("tiny", runtime={"device": device}, launch=launch))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -81,7 +88,12 @@ def check(program: subprocess.Popen[str], tmp_path: Path) -> Check:
             }
             folder = environment.pop("RUN_DIR", str(run.path))
             arguments = [folder, "--timeout", str(timeout), "--pair-timeout", str(pair_timeout), "--free-disk", "1"]
-            nodes.append({"environment": environment, "arguments": [*arguments, "--free-tmp", "1"]})
+            nodes.append(
+                {
+                    "environment": environment,
+                    "arguments": [*arguments, "--free-tmp", "1", "--free-memory", str(free_memory)],
+                }
+            )
         assert program.stdin is not None
         assert program.stdout is not None
         program.stdin.write(json.dumps({"nodes": nodes, "out": str(tmp_path), "patience": timeout + 60}) + "\n")
@@ -284,12 +296,24 @@ def test_a_call_is_bounded() -> None:
 
 @pytest.mark.gpu
 def test_real_gpus_are_seen_and_compute(tmp_path: Path) -> None:
-    """One node: its GPUs. NCCL between two nodes needs two GPUs that are not the same."""
-    import torch
-
     run: RunDir = make_run(tmp_path, tiny_job("tiny", runtime={"device": "cuda"}))
     command = [sys.executable, "-m", "orchestrator.runtime.health", str(run.path), "--timeout", "120"]
     done = subprocess.run([*command, "--free-memory", "0.5"], capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stdout) == (0, "health check passed: 1 node\n"), done.stderr
     [node] = json.loads(run.health_report("by-hand").read_text())["nodes"]
     assert node["gpus"] == torch.cuda.device_count()
+
+
+@pytest.mark.gpu
+def test_nccl_between_two_gpus(check: Check) -> None:
+    """Two nodes of one GPU each; and one of them stalls, which hangs the other one's NCCL and not the check."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs: NCCL takes each only once")
+    nodes = [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    good = check(*nodes, device="cuda", gpus=1, timeout=180, pair_timeout=60, free_memory=0.5)
+    assert good.codes == [0, 0], good.outputs
+    assert good.report["pairs"][0]["gigabytes_per_second"] > 1
+    nodes[1]["FAULT"] = "stall"
+    bad = check(*nodes, device="cuda", gpus=1, timeout=120, pair_timeout=20, free_memory=0.5)
+    assert bad.codes == [3, 3]
+    assert "the all-reduce between n0 and n1 fails (no answer within 20 s)" in bad.line
