@@ -69,6 +69,8 @@ def _beside(supervisor: Process, run: RunDir, slurm: SlurmJob, program: list[str
 
 def _take_over(run: RunDir, slurm: SlurmJob) -> None:
     """The batch script was killed: let the ranks save, and put the job back into the queue in its place."""
+    if any(event.get("event") == "exited" and event.get("launch_id") == slurm.launch_id for event in run.events()):
+        return  # it had come to its end
     print("the batch script was killed: saving and going back into the queue", flush=True)
     if not is_stale(run, slurm.launch_id):
         request_stop(run, "the batch script was killed")

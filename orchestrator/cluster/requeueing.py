@@ -9,6 +9,7 @@ from orchestrator.cluster.commands import failure, run
 from orchestrator.errors import OrchestratorError
 
 _ATTEMPTS = 3
+_ALREADY_WAITS = "Job is pending execution"
 
 
 def requeue_later(job_id: str, delay: float = 0.0, exclude: Sequence[str] = ()) -> None:
@@ -32,6 +33,8 @@ def _must_run(command: Sequence[str], *, again_when_ended: bool = False) -> None
         answer = run(command)
         if answer.code == 0:
             return
+        if _ALREADY_WAITS in answer.err:
+            return  # SLURM has put it back by itself, after a node failed for example
         if answer.code != -signal.SIGTERM:
             raise failure(answer)
         if not again_when_ended:

@@ -15,6 +15,8 @@ from orchestrator.lease import Holder
 from orchestrator.rundir import RunDir
 
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
+_NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", "DependencyNeverSatisfied", "BadConstraints")
+"""Reasons of SLURM that no waiting removes."""
 _CAUSES = {
     "TIMEOUT": "time_limit",
     "DEADLINE": "time_limit",
@@ -61,7 +63,8 @@ def state_on_cluster(
         return _by_the_run_itself(run, job, holder, word.trouble)
     where = f"job {job.job_id} on {job.cluster}"
     if known.state in _WAITING:
-        return "queued", None, f"{where}" + (f", {known.reason}" if known.reason else "")
+        never = ": it will never start like this, cancel it" if known.reason in _NEVER else ""
+        return "queued", None, where + (f", {known.reason}{never}" if known.reason else "")
     if not known.is_over:
         return working_state(run), None, where
     end = _unspoken_end(run, job, known)

@@ -72,6 +72,7 @@ def sbatch_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, after: tuple
     """What the job asks SLURM for, one option of sbatch each."""
     launch = job.launch
     gpus = gpu_request(job, cluster)
+    kind = "none" if job.runtime.device == "cpu" else cluster.gpu_request
     time = launch.time or cluster.time
     cpus = cluster.cpus_per_gpu * job.processes_per_node if cluster.cpus_per_gpu else None
     wanted = {
@@ -82,8 +83,8 @@ def sbatch_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, after: tuple
         "ntasks": launch.nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": cpus,
-        "gres": f"gpu:{gpus}" if cluster.gpu_request == "gres" else None,
-        "gpus-per-node": gpus if cluster.gpu_request == "gpus-per-node" else None,
+        "gres": f"gpu:{gpus}" if kind == "gres" else None,
+        "gpus-per-node": gpus if kind == "gpus-per-node" else None,
         "mem": launch.memory_per_node or cluster.memory_per_node,
         "time": slurm_time(time) if time else None,
         "partition": launch.partition or cluster.partition,

@@ -98,13 +98,13 @@ class Submitted:
 
 @pytest.fixture
 def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
-    """submit(layout, **launch): a run of its own, steps of a quarter of a second, submitted to the cluster `test`."""
+    """submit(layout, exclude, **launch): a run of its own, steps of a quarter of a second, submitted to the cluster `test`."""
     slow = inject(SLOW).parent
 
-    def start(name: str, **launch: Any) -> Submitted:
+    def start(name: str, exclude: tuple[str, ...] = (), **launch: Any) -> Submitted:
         folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
         (folder / "clusters").mkdir(parents=True)
-        (folder / "clusters" / "test.yaml").write_text("name: test\n")
+        (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
         command = CommandLine(folder)
         environment = {"PYTHONPATH": str(slow), **launch.pop("env", {})}
         job = make_job(name, env=environment, **launch)
@@ -146,8 +146,8 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     assert losses(requeued.run) == undisturbed["tp2"]
     assert losses(killed.run) == undisturbed["pp2"]
 
-    preempted = submit("dp2", partition="low", stop_margin=10)
-    lost = submit("tp2")
+    preempted = submit("dp2", exclude=("n1", "n2"), partition="low", stop_margin=10)
+    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2)
     for each in (preempted, lost):
         each.wait_for_step(10)
     nodes = events(preempted.run, "launched")[-1]["nodes"]

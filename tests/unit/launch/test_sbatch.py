@@ -22,7 +22,7 @@ from orchestrator.spec.job import JobSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MakeJob = Callable[..., JobSpec]
-PLACE = Place(RunDir(Path("/scratch/my runs/tiny/0123abcd")), Path("/home/ada/it's code"), "/opt/venv/bin/python")
+PLACE = Place(RunDir(Path("/scratch/my runs/tiny/0123abcd")), Path("/shared/ada/it's code"), "/opt/venv/bin/python")
 FOUR_NODES: dict[str, Any] = {
     "parallelism": {"tensor_model_parallel_size": 2, "data_parallel_size": 8},
     "batch__global_batch_size": 8,
