@@ -121,6 +121,7 @@ class Cluster:
         self._folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: it holds sockets
         self._controller = Machine("controller", self._folder)
         self._machines = {name: Machine(name, self._folder) for name in self.nodes}
+        self._disturbed: set[str] = set()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -163,6 +164,11 @@ class Cluster:
             self.start_accounting()
         if not self._lives(self._controller, "slurmctld"):
             self.start_controller()
+        # What SLURM has lost sight of goes on for a while on a node that is back, but not on one that was booted.
+        for name in self._disturbed:
+            if self._machines[name].is_up:
+                self.kill_node(name)
+        self._disturbed.clear()
         for name in self.nodes:
             self.start_node(name)
         if self._is_idle():
@@ -173,9 +179,8 @@ class Cluster:
         wait_until(self._is_idle, 30, "all nodes are idle")
 
     def _has_no_jobs(self) -> bool:
-        self.call(
-            "scancel", "--user=root", check=False
-        )  # again and again: a job may requeue itself when it is cancelled
+        # Again and again: a job may requeue itself when it is cancelled.
+        self.call("scancel", "--user=root", check=False)
         return not self.call("squeue", "--noheader")
 
     def _is_idle(self) -> bool:
@@ -318,10 +323,12 @@ class Cluster:
 
     def kill_slurmd(self, name: str) -> None:
         """Kill -9 of the daemon alone: its jobs' processes go on."""
+        self._disturbed.add(name)
         self._end(self._machines[name], name, "KILL")
 
     def cut(self, name: str) -> None:
         """Unplug the node's network; all on it goes on, and the shared files stay."""
+        self._disturbed.add(name)
         self._controller.ip("link", "set", name, "down")
 
     def heal(self, name: str) -> None:

@@ -103,6 +103,9 @@ def test_a_job_leaves_a_lost_node_and_yet_goes_on_there(cluster: Cluster, tmp_pa
     assert beats(silent, "n2") == before
     cluster.restore()
     assert set(cluster.node_states().values()) == {"idle"}
+    before = beats(cut_off, "n3")
+    cluster.call("srun", "--nodelist=n3", "sleep", "0.5")
+    assert beats(cut_off, "n3") == before
 
 
 def test_jobs_outlive_a_controller_that_is_away(cluster: Cluster, tmp_path: Path) -> None:
