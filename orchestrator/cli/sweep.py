@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, Overrides, print_json
-from orchestrator.cli.run import check_data
+from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.cli.sweep_tables import (
     csv_text,
@@ -237,7 +237,10 @@ def _cancel(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[CellS
     pending = [status for status in statuses if status.state == "pending"]
     if running or pending:
         sweep.append("cancelled", cells=[status.entry.id for status in (*pending, *running)])
-    cancel_jobs(status.status.job.job_id for status in pending if status.status.job is not None)
+    waiting = [(status.status.run, status.status.job) for status in pending if status.status.job is not None]
+    cancel_jobs(job.job_id for _, job in waiting)
+    for run, job in waiting:
+        run.append_event("withdrawn", job_id=job.job_id, by="orchestrator sweep cancel")
     for status in running:
         request_stop(status.status.run, "orchestrator sweep cancel", at_once=now)
     return pending, running

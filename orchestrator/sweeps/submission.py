@@ -101,7 +101,7 @@ def array_parameters(sweep: SweepDir, job: JobSpec, cluster: ClusterSpec, place:
         "virtual_env": cluster.virtual_env,
         "setup": list(cluster.setup),
         "signal": "USR1",
-        "python_path": str(place.python_path) if place.python_path else None,
+        "python_path": place.python_path,
         "working_directory": str(place.working_directory),
     }
     return {
