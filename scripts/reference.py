@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sweep import SweepSpec
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by `make docs`; edit the docstrings in the code instead. -->\n\n"
@@ -26,7 +27,12 @@ NOTE = "<!-- Written by `make docs`; edit the docstrings in the code instead. --
 
 def pages() -> dict[str, str]:
     """File name -> content of every reference page."""
-    return {"job-spec.md": spec_page(), "cluster-profile.md": profile_page(), "commands.md": commands_page()}
+    return {
+        "job-spec.md": spec_page(),
+        "sweep.md": sweep_page(),
+        "cluster-profile.md": profile_page(),
+        "commands.md": commands_page(),
+    }
 
 
 def spec_page() -> str:
@@ -36,6 +42,16 @@ def spec_page() -> str:
         "schema, for editors."
     )
     return _document_page("The job spec", intro, JobSpec)
+
+
+def sweep_page() -> str:
+    """Every key of a sweep."""
+    intro = (
+        "The `sweep:` section of a job file, or of a file with a `base:`; [how to use it](../how-to/sweeps.md).\n"
+        "Fields are named in full (`optimizer.lr`), by their last word where that says it all (`lr`), or in short\n"
+        "(`tp`, `pp`, `vp`, `sp`, `cp`, `ep`, `dp`, `mbs`, `gbs`, `iters`, `layers`, `hidden`, `heads`, `seq`)."
+    )
+    return _document_page("The sweep", intro, SweepSpec)
 
 
 def profile_page() -> str:
@@ -68,10 +84,11 @@ def _section_parts(path: str, section: str, schema: dict[str, Any], depth: int) 
     yield _field_table(model, definition)
     described = set()
     for name, field in definition["properties"].items():
-        nested = _section_of(field)
+        nested = _section_of(field) or _section_of(field.get("additionalProperties") or {})
+        inner = f"{path}.{name}" if _section_of(field) else f"{path}.{name}.NAME"
         if nested is not None and nested not in described:
             described.add(nested)
-            yield from _section_parts(f"{path}.{name}", nested, schema, depth + 1)
+            yield from _section_parts(inner, nested, schema, depth + 1)
 
 
 def _models() -> dict[str, type[BaseModel]]:
@@ -128,8 +145,10 @@ def _type_text(schema: dict[str, Any]) -> str:
         return "mapping"
     if kind == "boolean":
         return "`true`, `false`"
-    if "$ref" in schema or kind is None:
+    if "$ref" in schema:
         return "section"
+    if kind is None:
+        return "any value"
     bounds = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
     # A bound that only keeps a number inside the machine's integers tells a reader nothing.
     given = {key: schema[key] for key in bounds if abs(schema.get(key, 2**31)) < 2**31 - 1}

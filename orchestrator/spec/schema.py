@@ -6,11 +6,17 @@ from typing import Any
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.presets import preset_names
+from orchestrator.spec.sweep import SweepSpec
 
 _EXTENDS = {
     "type": "string",
     "title": "Extends",
     "description": "Another job spec, relative to this file, that this one goes over.",
+}
+_BASE = {
+    "type": "string",
+    "title": "Base",
+    "description": "The job that a sweep goes over, relative to this file: `extends` for `orchestrator sweep`.",
 }
 
 
@@ -30,7 +36,9 @@ def job_schema() -> dict[str, Any]:
     names = {"type": "string", "enum": preset_names()}
     model["preset"] = {**model["preset"], "anyOf": [names, {"type": "null"}]}
     _accept_shorthand(definitions)
-    schema["properties"] = {"extends": _EXTENDS, **schema["properties"]}
+    sweep = SweepSpec.model_json_schema(mode="validation")
+    definitions |= sweep.pop("$defs")
+    schema["properties"] = {"extends": _EXTENDS, "base": _BASE, **schema["properties"], "sweep": sweep}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Job spec",

@@ -1,0 +1,35 @@
+"""Every shipped sweep is loaded, planned and rendered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.render import render
+from orchestrator.launch.sbatch import render_sbatch
+from orchestrator.launch.submission import place_of
+from orchestrator.planning.plan import make_plan
+from orchestrator.rundir import RunDir
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.sweeps.loading import load_sweep
+
+SWEEPS = sorted((Path(__file__).parents[3] / "jobs" / "sweeps").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_shipped_sweep_is_legal(path: Path, tmp_path: Path) -> None:
+    loaded = load_sweep([path])
+    assert loaded.name == path.stem
+    assert len(loaded.cells.cells) > 1
+    assert loaded.cells.pruned == []
+    cluster = ClusterSpec(name="any", time=3600)
+    for cell in loaded.cells.cells:
+        run = RunDir(tmp_path / cell.id)
+        assert make_plan(cell.job).topology.world_size == cell.job.world_size
+        assert str(run.path) in render(cell.job, run_dir=run.path, python="python")
+        assert str(run.path) in render_sbatch(cell.job, cluster, place_of(run, cell.job, copy=False))
+
+
+def test_there_are_shipped_sweeps() -> None:
+    assert len(SWEEPS) >= 2
