@@ -95,7 +95,7 @@ def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
     if left_to_caller(decision) is not None:
         return
     try:
-        requeue_later(slurm.job_id, decision.delay, decision.exclude)
+        requeue_later(slurm.job_id, slurm.restarts, decision.delay, decision.exclude)
     except OrchestratorError as error:
         # SLURM may have done it by itself in the meantime: its word on the job is what counts from here on.
         run.append_event("requeue_failed", launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error))

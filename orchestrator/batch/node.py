@@ -56,13 +56,16 @@ def rendezvous(slurm: SlurmJob, node_rank: int) -> dict[str, str]:
 
 def _beside(supervisor: Process, run: RunDir, slurm: SlurmJob, program: list[str]) -> int:
     """Run the program as a child, beside the batch script. SLURM's signals go to the whole step: none is passed on."""
-    alone = False
-    with caught_signals():
+    settled = False
+    with caught_signals() as signals:
         child = subprocess.Popen(program)
         while (code := child.poll()) is None:
-            if not alone and supervisor.is_dead:
-                alone = True
+            told = signals.first is not None
+            if not settled and supervisor.is_dead:
+                settled = True
                 _take_over(run, slurm)
+            # Told to end while the batch script lives: SLURM ends the job, and may kill the script before it has done.
+            settled = settled or told
             time.sleep(_POLL_SECONDS)
     return 128 - code if code < 0 else code
 

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
 
 from orchestrator.cluster.commands import failure, run
-from orchestrator.errors import OrchestratorError
+from orchestrator.cluster.slurm import job_states
+from orchestrator.errors import OrchestratorError, SchedulerError
 
 _ATTEMPTS = 3
+_SECONDS_TO_INSIST = 600.0
+_SECONDS_BETWEEN_ATTEMPTS = 5.0
 _ALREADY_WAITS = "Job is pending execution"
 
 
-def requeue_later(job_id: str, delay: float = 0.0, exclude: Sequence[str] = ()) -> None:
+def requeue_later(job_id: str, restarts: int, delay: float = 0.0, exclude: Sequence[str] = ()) -> None:
     """Put a job back into the queue, to start after `delay` seconds and not on the nodes `exclude`.
 
-    Called from inside the job: SLURM then ends its processes, these commands too, and leaves those that do not mind
-    SIGTERM another KillWait seconds (30 by default). Raises SchedulerError.
+    `restarts` is the caller's own count: a job that SLURM has started again since then is left alone. While the
+    controller does not answer it is asked again for ten minutes. Called from inside the job: SLURM then ends its
+    processes, these commands too, and leaves those that do not mind SIGTERM another KillWait seconds (30 by default).
+    Raises SchedulerError.
     """
-    _must_run(["scontrol", "requeue", job_id])
+    deadline = time.monotonic() + _SECONDS_TO_INSIST
+    while True:
+        try:
+            known = job_states([job_id]).get(job_id)
+            if known is not None and known.restarts > restarts:
+                return
+            _must_run(["scontrol", "requeue", job_id])
+            break
+        except SchedulerError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
     changes = []
     if delay > 0:
         changes.append(f"StartTime=now+{round(delay)}")

@@ -148,7 +148,7 @@ class Cluster:
         self.start_controller()
         for name in self.nodes:
             self.start_node(name)
-        wait_until(self._is_idle, 30, "all nodes are idle")
+        wait_until(self._is_idle, 90, "all nodes are idle")
 
     def stop(self) -> None:
         """End every process of the cluster and remove its files."""
@@ -173,7 +173,7 @@ class Cluster:
             self.start_node(name)
         if self._is_idle():
             return
-        wait_until(self._has_no_jobs, 30, "all jobs have ended")
+        wait_until(self._has_no_jobs, 90, "all jobs have ended")
         for name in self.call("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N").split():
             self.call("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
         wait_until(self._is_idle, 30, "all nodes are idle")

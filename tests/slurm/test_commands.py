@@ -1,4 +1,4 @@
-"""What a person does with runs on a cluster: submit, look, cancel, resume; and what they are told when SLURM refuses."""
+"""What a person does with runs on a cluster: submit, look, cancel, resume; what they are told when SLURM refuses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
     assert stopped.code == 0, stopped.err
     found = status(orchestrator, run)
     assert (found["state"], found["cause"]) == ("stopped", "stopped")
-    assert found["checkpoints"] == [found["iteration"]]
+    assert found["checkpoints"][-1] == found["iteration"]
     third = status_of(run).job
     assert third is not None
     cluster.wait_for(int(third.job_id), "COMPLETED")
@@ -189,7 +189,7 @@ def test_listing_many_runs_asks_at_most_twice(
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "partition": ({"partition": "nowhere"}, "nowhere"),
     "qos": ({"qos": "debug", "time": "1h"}, "debug"),
-    "nodes": ({"nodes": 9, "gpus_per_node": 1}, "9"),
+    "gpus": ({"gpus_per_node": 5}, "gpu"),
     "account": ({"account": "nobody"}, "nobody"),
 }
 
@@ -206,8 +206,8 @@ def test_what_slurm_refuses_is_said_in_one_line_and_loses_nothing(
     what: str, cluster: Cluster, orchestrator: CommandLine
 ) -> None:
     launch, named = REFUSALS[what]
-    parallelism = {"data_parallel_size": launch.get("nodes", 1)}
-    batch = {"global_batch_size": 2 * launch.get("nodes", 1)}
+    parallelism = {"data_parallel_size": launch.get("gpus_per_node", 1)}
+    batch = {"global_batch_size": 2 * launch.get("gpus_per_node", 1)}
     job = tiny_job("tiny", launch={"cluster": "test", **launch}, parallelism=parallelism, batch=batch)
     said = orchestrator("submit", orchestrator.write(job))
     assert said.code == 2, said.out + said.err

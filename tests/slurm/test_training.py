@@ -98,7 +98,7 @@ class Submitted:
 
 @pytest.fixture
 def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
-    """submit(layout, exclude, **launch): a run of its own, steps of a quarter of a second, submitted to the cluster `test`."""
+    """submit(layout, exclude, **launch): a run of its own on the cluster `test`; a step takes a quarter of a second."""
     slow = inject(SLOW).parent
 
     def start(name: str, exclude: tuple[str, ...] = (), **launch: Any) -> Submitted:
@@ -179,7 +179,7 @@ def test_a_controller_that_is_away_for_a_minute(
     each.wait_to_complete()
     assert each.causes() == ["completed"]
     assert losses(each.run) == undisturbed["tp2"]
-    cluster.wait_for(int(each.job_id), "COMPLETED")
+    cluster.wait_for(int(each.job_id), "COMPLETED", timeout=120)
 
 
 def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
