@@ -1,0 +1,221 @@
+"""Sweeps on a real cluster: one array through submitit, preempted and failed cells, retry and cancel."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm.cluster import Cluster
+from slurm.machine import wait_until
+
+from orchestrator.cli import sweep as sweep_command
+from orchestrator.cli.main import main
+from orchestrator.launch.runs import all_runs
+from orchestrator.rundir import RunDir
+from orchestrator.sweeps.submission import cluster_request
+
+pytestmark = pytest.mark.slow(reason="whole sweeps on a real cluster")
+
+FAKES = Path(__file__).parents[1] / "unit"
+JOB = """\
+name: tiny
+model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8, vocab_size: 256}
+parallelism: {tensor_model_parallel_size: 2}
+batch: {micro_batch_size: 1, global_batch_size: 2}
+data: {random_tokens: true}
+optimizer: {lr: 1e-3}
+schedule: {train_iters: 20}
+precision: {dtype: fp32}
+checkpoint: {save_interval: 5}
+tracking: {mlflow: false}
+"""
+PROFILE = """\
+name: test
+partition: low
+gpu_request: none
+exclusive: true
+time: 30m
+"""
+TWELVE = "base: job.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3, 4e-3], runtime.seed: [1, 2, 3]}\n"
+
+
+class Sweeps:
+    """The command line, in a folder with a job and a profile of the cluster."""
+
+    def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capfd = capfd
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = main(["sweep", *arguments])
+        said = self._capfd.readouterr()
+        return code, said.out, said.err
+
+    def cells(self) -> dict[str, dict[str, Any]]:
+        code, out, err = self("status", "tiny", "--json")
+        assert (code, err) == (0, "")
+        return {cell["name"]: cell for cell in json.loads(out)["cells"]}
+
+    def states(self) -> dict[str, str]:
+        return {name: cell["state"] for name, cell in self.cells().items()}
+
+    def runs(self) -> dict[str, RunDir]:
+        return {name: RunDir(Path(cell["path"])) for name, cell in self.cells().items()}
+
+    def wait(self, condition: Callable[[dict[str, str]], bool], what: str, seconds: float = 300) -> None:
+        wait_until(lambda: condition(self.states()), seconds, lambda: f"{what}: {self.cells()}")
+
+
+@pytest.fixture
+def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Sweeps]:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "test.yaml").write_text(PROFILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{FAKES / 'sweeps'}:{FAKES / 'launch'}")
+    monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
+    request = functools.partial(cluster_request, module="sweep_runtime")
+    monkeypatch.setattr(sweep_command, "cluster_request", request)
+    return Sweeps(tmp_path, capfd)
+
+
+def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
+    return [event for event in run.events() if event["event"] == kind]
+
+
+def most_at_once(runs: Collection[RunDir]) -> int:
+    """How many of the runs were under way at once."""
+    changes = [(event["time"], 1) for run in runs for event in events(run, "launched")]
+    changes += [(event["time"], -1) for run in runs for event in events(run, "exited")]
+    return max(itertools.accumulate(change for _, change in sorted(changes)))
+
+
+def arrays_of(cluster: Cluster) -> set[str]:
+    """The ids of all arrays, and jobs, that the controller knows."""
+    return set(cluster.call("squeue", "--noheader", "--states=all", "--array", "--format=%F").split())
+
+
+@pytest.mark.timeout(900)
+def test_retry_touches_exactly_the_cells_that_failed(
+    cluster: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = {"lr=2e-3,runtime.seed=3", "lr=4e-3,runtime.seed=2"}
+    monkeypatch.setenv("FAKE_BAD_CELLS", "0.002/3,0.004/2")
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")
+    (sweeps.folder / "sweep.yaml").write_text(TWELVE)
+    known = arrays_of(cluster)
+    code, out, err = sweeps("run", "sweep.yaml", "--max-parallel", "3")
+    assert (code, err) == (0, "")
+    submitted = re.search(r"submitted 12 cells as array (\d+) on test, at most 3 at once", out)
+    assert submitted is not None, out
+    assert arrays_of(cluster) - known == {submitted.group(1)}, "one array"
+
+    def some_cell_trains() -> RunDir | None:
+        running = [run for run in sweeps.runs().values() if run.metrics_file.exists() and not events(run, "exited")]
+        return running[0] if running else None
+
+    wait_until(some_cell_trains, 240, "a cell trains")
+    preempted = some_cell_trains()
+    assert preempted is not None
+    [launched] = events(preempted, "launched")
+    cluster.submit(
+        "sleep 1", f"--nodelist={launched['nodes'][0]}", "--exclusive", "--partition=main", folder=sweeps.folder
+    )
+
+    sweeps.wait(lambda states: not {"pending", "running"} & set(states.values()), "every cell has ended", 600)
+    assert most_at_once(sweeps.runs().values()) == 3
+    states = sweeps.states()
+    assert {name for name, state in states.items() if state == "failed"} == bad
+    assert {state for name, state in states.items() if name not in bad} == {"completed"}
+    assert len(events(preempted, "launched")) == 2
+    assert [event["cause"] for event in events(preempted, "exited")] == ["preempted", "completed"]
+    assert events(preempted, "resumed")[0]["iteration"] > 0
+
+    before = {name: len(events(run, "launched")) for name, run in sweeps.runs().items()}
+    (sweeps.folder / "mended").touch()
+    code, out, err = sweeps("retry", "tiny")
+    assert (code, err) == (0, "")
+    assert "submitted 2 cells as array" in out
+    sweeps.wait(lambda states: set(states.values()) == {"completed"}, "the two cells have completed")
+    after = {name: len(events(run, "launched")) for name, run in sweeps.runs().items()}
+    assert {name for name in after if after[name] != before[name]} == bad
+    for name in bad:
+        assert [event["iteration"] for event in events(sweeps.runs()[name], "resumed")] == [5]
+    code, out, err = sweeps("retry", "tiny")
+    assert "nothing to start" in out
+    code, out, err = sweeps("results", "tiny", "--json")
+    losses = [cell["values"]["train/loss"] for cell in json.loads(out)]
+    assert len(losses) == 12
+    assert losses == sorted(losses)
+
+
+@pytest.mark.timeout(600)
+def test_submitit_carries_on_a_cell_that_has_got_slurm_s_notice(
+    cluster_without_accounting: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.5")
+    (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
+    assert sweeps("run", "sweep.yaml")[0] == 0
+    first = sweeps.runs()["lr=1e-3"]
+    wait_until(first.metrics_file.exists, 240, "the first cell trains")
+    [submitted] = events(first, "submitted")
+    cluster_without_accounting.call("scancel", "--signal=USR1", "--batch", submitted["job_id"])
+    sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
+    assert [event["cause"] for event in events(first, "exited")] == ["preempted", "completed"]
+    [stopped] = events(first, "stop_requested")
+    assert [event["iteration"] for event in events(first, "resumed")] == [stopped["iteration"]]
+    said = "".join(path.read_text() for path in (sweeps.folder / "runs/sweeps/tiny/submitit").glob("*_0_log.*"))
+    assert "Calling checkpoint method" in said
+    assert f"Requeued job {submitted['job_id']}" in said
+
+
+@pytest.mark.timeout(600)
+def test_a_cancelled_sweep_leaves_nothing_in_the_queue_and_goes_on_when_it_is_run_again(
+    cluster_without_accounting: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "1")
+    (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3]}\n")
+    assert sweeps("run", "sweep.yaml", "--max-parallel", "1")[0] == 0
+    first = sweeps.runs()["lr=1e-3"]
+    wait_until(first.metrics_file.exists, 240, "the first cell trains")
+    code, out, err = sweeps("cancel", "tiny")
+    assert (code, out, err) == (0, "sweep tiny: 2 cells will not start, 1 save and stop\n", "")
+    sweeps.wait(lambda states: set(states.values()) == {"cancelled"}, "nothing is under way")
+    wait_until(lambda: not cluster_without_accounting.call("squeue", "--noheader"), 60, "the queue is empty")
+    assert [event["cause"] for event in events(first, "exited")] == ["stopped"]
+    assert sorted(len(events(run, "launched")) for run in all_runs(sweeps.folder / "runs")) == [0, 0, 1]
+
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.01")
+    assert sweeps("run", "sweep.yaml")[0] == 0
+    sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
+    assert len(events(first, "resumed")) == 1
+
+
+@pytest.mark.timeout(600)
+def test_a_scheduler_that_refuses_or_is_away_starts_nothing_and_loses_nothing(
+    cluster: Cluster, sweeps: Sweeps, tmp_path: Path
+) -> None:
+    (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
+    (tmp_path / "clusters" / "test.yaml").write_text(PROFILE.replace("low", "nowhere"))
+    code, _, err = sweeps("run", "sweep.yaml")
+    assert code == 2
+    assert err.startswith("error: SLURM refuses the job: ")
+    assert "--partition=nowhere" in err
+    assert len(err.splitlines()) == 1
+    assert sweeps.states() == {"lr=1e-3": "missing", "lr=2e-3": "missing"}
+    (tmp_path / "clusters" / "test.yaml").write_text(PROFILE)
+    cluster.stop_controller()
+    code, _, err = sweeps("run", "sweep.yaml")
+    assert code == 1
+    assert err.startswith("error: slurmctld, SLURM's controller, does not answer")
+    assert sweeps.states() == {"lr=1e-3": "missing", "lr=2e-3": "missing"}
+    cluster.start_controller()
+    assert sweeps("run", "sweep.yaml")[0] == 0
+    sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
