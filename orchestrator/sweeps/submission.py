@@ -118,9 +118,7 @@ def array_parameters(sweep: SweepDir, job: JobSpec, cluster: ClusterSpec, place:
 
 def _option(text: str) -> tuple[str, str | bool]:
     """`--gres=gpu:4` as (gres, gpu:4), `--requeue` as (requeue, True)."""
-    if not text.startswith("--"):
-        raise UserError(f"options: {text!r}: for a sweep, write the option's long form, --name=value")
-    name, given, value = text[2:].partition("=")
+    name, given, value = text.removeprefix("--").partition("=")
     return name, value if given else True
 
 
