@@ -82,6 +82,12 @@ CAUSES = {
         7,
     ),
     "killed": Cause("a process was killed", "continue with: orchestrator resume {run}", 1, 7),
+    "data": Cause(  # said of a job that never started; no rank says it
+        "its data could not be made from text",
+        "mend that, then: orchestrator resume {run} (what was finished of the data is kept)",
+        1,
+        7,
+    ),
     "bug": Cause("the training program failed", "the whole story: orchestrator logs {run}", 1, 8),
     "lost": Cause(
         "the launcher and its processes vanished without a word (machine gone, or everything was killed)",
@@ -100,7 +106,8 @@ def cause_of(name: str) -> Cause:
 @dataclass(frozen=True)
 class Exit:
     """How a launch ended. `iteration`: the last step that some rank reported, None when none did. `evidence`: the lines
-    of the logs that show it. `node`: the machine at fault, where one is known.
+    of the logs that show it. `node`: the machine at fault, or several
+    separated by commas, where that is known.
     """
 
     cause: str

@@ -85,5 +85,5 @@ def failures_without_progress(events: Sequence[Mapping[str, Any]]) -> int:
 
 def nodes_at_fault(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Every node that an exit of this job was blamed on."""
-    nodes = (str(event["node"]) for event in events if event.get("event") == "exited" and event.get("node"))
-    return tuple(sorted(set(nodes)))
+    blamed = (str(event["node"]) for event in events if event.get("event") == "exited" and event.get("node"))
+    return tuple(sorted({node for nodes in blamed for node in nodes.split(",")}))

@@ -69,5 +69,5 @@ def unhealthy(run: RunDir, launch_id: str, code: int) -> Exit:
         report = json.loads(run.health_report(launch_id).read_bytes())
     except (OSError, ValueError):
         return Exit.of("bug", f"the health check itself failed (exit code {code}): see logs/launcher.log", None)
-    message, nodes = str(report.get("message")), report.get("nodes_at_fault") or [None]
-    return replace(Exit.of("node_fail", f"health check: {message}", None), node=nodes[0])
+    nodes = ",".join(map(str, report.get("nodes_at_fault") or ())) or None
+    return replace(Exit.of("node_fail", f"health check: {report.get('message')}", None), node=nodes)

@@ -114,7 +114,7 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
 
 def test_the_last_evaluation_is_not_stopped(ranks: Ranks, tmp_path: Path) -> None:
     """No later one would make up for it; the last checkpoint is there before it begins."""
-    job = tiny_job("ended", evaluation={"eval_interval": 10, "eval_iters": 300}, parallelism=layout(tp=2))
+    job = tiny_job("ended", evaluation={"eval_interval": 10, "eval_iters": 100}, parallelism=layout(tp=2))
     run = make_run(tmp_path, job)
     started = ranks.start(run, job)
     wait_until(lambda: [commit.iteration for commit in committed(run)][-1:] == [20], f"the end:\n{logs(run)}")

@@ -119,8 +119,9 @@ def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[s
 def test_a_time_limit(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
-    """A minute is the shortest limit, and SLURM's notice comes up to half a minute early."""
-    submitted = {name: submit(name, time=60, stop_margin=15) for name in LAYOUTS}
+    """SLURM's notice comes up to half a minute early; the first start is slow enough to be far from done by then."""
+    slow = {"FIRST_STEP_SECONDS": "2"}
+    submitted = {name: submit(name, time=120, stop_margin=15, env=slow) for name in LAYOUTS}
     for name, each in submitted.items():
         status = each.wait_to_complete()
         assert set(each.causes()) == {"time_limit", "completed"}

@@ -93,6 +93,7 @@ def test_requeues_are_counted_from_the_last_submission() -> None:
 def test_elsewhere_leaves_out_every_node_that_was_at_fault() -> None:
     events = [SUBMITTED, exited("node_fail", "n3"), REQUEUED, SAVED, exited("node_fail", "n1")]
     assert decide(LaunchSpec(), end("node_fail"), events).exclude == ("n1", "n3")
+    assert decide(LaunchSpec(), end("node_fail"), [*events, exited("node_fail", "n2,n3")]).exclude == ("n1", "n2", "n3")
     again = LaunchSpec.model_validate({"on_failure": {"node_fail": "requeue"}})
     assert decide(again, end("node_fail"), events).exclude == ()
 
