@@ -5,6 +5,7 @@ OrchestratorError            anything a person should read as one message, witho
 │   ├── SpecError            a job spec is wrong; carries every problem found
 │   ├── RunNotFound          no run matches what was asked for
 │   ├── RunIsHeld            another process is writing this run
+│   ├── DataIsHeld           another process is writing this data set
 │   └── MissingDependency    an optional part of the product is not installed
 └── JobError                 the job failed: exit code 1
     ├── LeaseLost            another incarnation of this run has taken over
@@ -38,6 +39,10 @@ class RunNotFound(UserError):
 
 class RunIsHeld(UserError):
     """Another live process is writing this run."""
+
+
+class DataIsHeld(UserError):
+    """Another live process is writing this data set."""
 
 
 class MissingDependency(UserError):

@@ -4,6 +4,7 @@
         job.yaml              the spec as written (all files, joined), for people
         resolved.json         the complete spec of the first start; resolved.2.json, … after a resume that changed it
         launch.sh             the script as it was started; launch.sbatch: as it was submitted to a cluster
+        data.sbatch           the script of the job that makes its data, where there was one (its output: logs/data.log)
         code.json, code.diff  commit and uncommitted changes of the code that ran
         code/1/, code/2/, …   copies of the code, one per submission, where the job asks for them (launch.snapshot)
         events.jsonl          what happened, one JSON object a line
@@ -68,6 +69,10 @@ class RunDir:
         return self.path / "launch.sbatch"
 
     @property
+    def data_script(self) -> Path:
+        return self.path / "data.sbatch"
+
+    @property
     def events_file(self) -> Path:
         return self.path / "events.jsonl"
 
@@ -82,6 +87,10 @@ class RunDir:
     @property
     def launcher_log(self) -> Path:
         return self.logs / "launcher.log"
+
+    @property
+    def data_log(self) -> Path:
+        return self.logs / "data.log"
 
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank:05d}.log"

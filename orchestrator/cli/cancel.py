@@ -39,7 +39,7 @@ def command(
     status = status_of(run)
     was_live = status.is_active
     if status.state == "queued" and status.job is not None:
-        slurm.cancel([status.job.job_id])
+        slurm.cancel(status.job.unsettled)
         run.append_event("withdrawn", job_id=status.job.job_id, by="orchestrator cancel")
         status, wait = status_of(run), True
     elif was_live:

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.planned import plan_loaded
-from orchestrator.cli.run import check_data
+from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError
 from orchestrator.launch.drill import Drill, drill, shortened

@@ -126,7 +126,8 @@ def _blend(plan: Plan) -> Table:
     columns = ("source", "share", "tokens used", "tokens held", "epochs")
     table = _table("Data blend (training)", *columns, numbers=columns[1:])
     for source in plan.sources:
-        held = "not here" if source.tokens_held is None else f"{source.tokens_held:,}"
+        absent = "to be made" if source.made_first else "not here"
+        held = absent if source.tokens_held is None else f"{source.tokens_held:,}"
         epochs = "" if source.epochs is None else f"{source.epochs:.2f}"
         table.add_row(source.path, f"{source.share:.1%}", f"{source.tokens_used:,}", held, epochs)
     return table

@@ -126,9 +126,17 @@ def data_line(plan: Plan) -> str:
     """Whether the data is there, and how often it would be read."""
     if plan.job.data.random_tokens:
         return "random tokens"
-    missing = [source.path for source in plan.sources if source.tokens_held is None]
-    if missing:
-        return f"{len(missing)} of {len(plan.sources)} sources are not on this machine"
+    made_first = sum(each.is_to_be_made for each in plan.data_sets)
+    missing = sum(each.header is None for each in plan.data_sets) - made_first
+    if missing or made_first:
+        parts = [f"{missing} of {len(plan.data_sets)} sources are not on this machine"] if missing else []
+        parts += [making_line(made_first)] if made_first else []
+        return "; ".join(parts)
     held = sum(source.tokens_held or 0 for source in plan.sources)
     epochs = max((source.epochs or 0.0 for source in plan.sources), default=0.0)
     return f"{len(plan.sources)} sources, {short_count(held)} training tokens, at most {epochs:.2f} epochs of one"
+
+
+def making_line(count: int) -> str:
+    """`2 sources will be made from text first`."""
+    return f"{count} source{'s' if count > 1 else ''} will be made from text first"

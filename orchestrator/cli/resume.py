@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, Overrides
 from orchestrator.cli.planned import plan_loaded
-from orchestrator.cli.run import check_data
+from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import (
     Detach,
     FromScratch,
@@ -70,7 +70,7 @@ def command(
         if not as_json:
             typer.echo(describe_changes(changes))
         refuse(changes, allow_changes)
-        check_data(plan_loaded(changed))
+        check_sources(plan_loaded(changed))
     wait_for_previous(run, quiet=as_json)
     status = status_of(run)
     if status.state == "completed" and not changes and not from_scratch:

@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, warn
 from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import (
     Detach,
     FromScratch,
@@ -18,10 +19,8 @@ from orchestrator.cli.running import (
     start,
 )
 from orchestrator.cli.submitting import describe_active
-from orchestrator.errors import UserError
 from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
 from orchestrator.launch.states import status_of
-from orchestrator.planning.plan import Plan
 from orchestrator.spec.loading import load_job
 
 
@@ -34,7 +33,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job here, under torchrun. The same spec again continues its run. Ctrl-C saves and stops cleanly.
+    """Train a job here, under torchrun. The same spec again continues its run. Ctrl-C saves and stops cleanly. Data
+    sets that are not there are made first, from the text that the spec names.
 
     \b
     Example:
@@ -46,7 +46,7 @@ def command(
     plan = plan_loaded(loaded)
     job = loaded.job
     check_installed(job)
-    check_data(plan)
+    check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
     if new:
         run, is_new = create_run(job, loaded.text, folder), True
@@ -66,13 +66,3 @@ def command(
     if not as_json:
         typer.echo(said)
     raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))
-
-
-def check_data(plan: Plan) -> None:
-    """Raises UserError when a source of the blend is not on this machine."""
-    missing = [source.path for source in plan.sources if source.tokens_held is None]
-    if missing and not plan.job.data.random_tokens:
-        raise UserError(
-            f"data.blend: not on this machine: {', '.join(f'{path}.bin and .idx' for path in missing)}\n"
-            "      Make them with: orchestrator data tokenize"
-        )

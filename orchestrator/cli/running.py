@@ -13,6 +13,7 @@ import typer
 
 from orchestrator.causes import Exit, cause_of
 from orchestrator.cli.common import print_json, stop_printing
+from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, check_startable, last_launch, launch
@@ -70,6 +71,8 @@ def _is_installed(module: str) -> bool:
 def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_json: bool) -> int:
     """Train in the foreground or the background; prints what happens and returns the command's exit code."""
     wait_for_previous(run, quiet=as_json)
+    if code := prepare_here(run, job, as_json):
+        return code
     if detach:
         launch_id = start_in_background(run, job, from_scratch=from_scratch)
         if as_json:

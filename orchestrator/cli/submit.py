@@ -8,15 +8,18 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.planned import layout_line, named_profile, plan_loaded
-from orchestrator.cli.run import check_data
+from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label
 from orchestrator.cli.submitting import (
+    ID_OF_THE_DATA_JOB,
     cluster_of,
     describe_active,
+    describe_preparation,
     describe_request,
     jobs_before,
     submit_and_tell,
 )
+from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import attach_or_create, create_run, find_same, next_run_dir, runs_dir_of
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.states import status_of
@@ -42,7 +45,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it when it has ended.
+    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it when it has ended. Data
+    sets that are not there are made by a job of their own, for which the training waits.
 
     \b
     Example:
@@ -55,16 +59,21 @@ def command(
     job = loaded.job
     profile = named_profile(loaded) or cluster_of(job)
     plan = plan_loaded(loaded, profile)
-    check_data(plan)
+    missing = check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
     before = jobs_before(after or [], folder)
     if dry_run:
         run = (None if new else find_same(job, folder, warn)) or next_run_dir(job, folder)
-        script = render_sbatch(job, profile, place_of(run, job, copy=False), from_scratch=from_scratch, after=before)
+        place = place_of(run, job, copy=False)
+        data_script = render_preparation(job, profile, place, missing) if missing else None
+        before = (*before, *([ID_OF_THE_DATA_JOB] if missing else []))
+        script = render_sbatch(job, profile, place, from_scratch=from_scratch, after=before)
         if as_json:
-            print_json({"run_dir": str(run.path), "script": script})
+            print_json({"run_dir": str(run.path), "script": script, "data_script": data_script})
         else:
             typer.echo(script, nl=False)
+            if missing:
+                typer.echo(describe_preparation(run, job, profile, missing), err=True)
             typer.echo(f"{layout_line(plan)}\n{describe_request(run, job, profile, before)}", err=True)
         return
     if new:

@@ -8,9 +8,13 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.common import print_json, warn
+from orchestrator.cli.planned import making_line
 from orchestrator.cli.running import label
 from orchestrator.cluster.profiles import known_profiles, load_profile
+from orchestrator.cluster.slurm import cancel
+from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
+from orchestrator.launch.preparation import data_options, submit_preparation, to_be_made
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.sbatch import sbatch_options
 from orchestrator.launch.states import RunStatus, status_of
@@ -18,6 +22,9 @@ from orchestrator.launch.submission import place_of, submit_run
 from orchestrator.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+
+ID_OF_THE_DATA_JOB = "DATA_JOB"
+"""Stands in a dry run for what is known after the submission only."""
 
 
 def cluster_of(job: JobSpec) -> ClusterSpec:
@@ -57,13 +64,24 @@ def jobs_before(names: Sequence[str], runs_dir: Path) -> tuple[str, ...]:
 def submit_and_tell(
     run: RunDir, job: JobSpec, cluster: ClusterSpec, *, from_scratch: bool, after: tuple[str, ...], as_json: bool
 ) -> None:
-    """Submit a run and say so."""
-    job_id = submit_run(
-        run, job, cluster, place_of(run, job, copy=True), from_scratch=from_scratch, after=after, warn=warn
-    )
+    """Submit a run, after a job that makes the data sets that it lacks, and say so."""
+    missing = to_be_made(job)
+    place = place_of(run, job, copy=True)
+    data_job_id = submit_preparation(run, job, cluster, place, missing, warn) if missing else None
+    try:
+        job_id = submit_run(
+            run, job, cluster, place, from_scratch=from_scratch, after=after, data_job_id=data_job_id, warn=warn
+        )
+    except UserError:
+        cancel([data_job_id] if data_job_id else [])  # what was refused leaves nothing behind
+        raise
     if as_json:
         print_json({**status_of(run).to_json(), "job_id": job_id})
         return
+    if data_job_id is not None:
+        typer.echo(describe_preparation(run, job, cluster, missing))
+        typer.echo(f"submitted that as job {data_job_id}; its output is in {run.data_log}")
+        after = (*after, data_job_id)
     typer.echo(describe_request(run, job, cluster, after))
     typer.echo(f"submitted run {label(run)} as job {job_id} on {cluster.name}; it is in {run.path}")
     typer.echo(f"      follow it with: orchestrator logs {run.run_id} -f")
@@ -74,6 +92,14 @@ def describe_request(run: RunDir, job: JobSpec, cluster: ClusterSpec, after: tup
     quiet = ("--job-name", "--output", "--open-mode", "--ntasks")
     shown = [option for option in sbatch_options(job, cluster, run, after) if not option.startswith(quiet)]
     return f"asking {cluster.name} for: {' '.join(shown)}"
+
+
+def describe_preparation(run: RunDir, job: JobSpec, cluster: ClusterSpec, missing: Sequence[Source]) -> str:
+    """What SLURM is asked for to make data sets, for a person."""
+    quiet = ("--job-name", "--output", "--open-mode", "--ntasks", "--dependency")
+    shown = [option for option in data_options(job, cluster, run, missing) if not option.startswith(quiet)]
+    made = ", ".join(source.entry.path for source in missing)
+    return f"{making_line(len(missing))}: {made}\nasking {cluster.name} for: {' '.join(shown)}"
 
 
 def describe_active(status: RunStatus, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The data programs: `python -m orchestrator.data tokenize | train-tokenizer | inspect`."""
+"""The data programs: `python -m orchestrator.data tokenize | prepare | train-tokenizer | inspect`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 from orchestrator.data.commands import Request, build_app, describe, print_description
-from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokenizerRequest
+from orchestrator.data.manifest import Manifest
+from orchestrator.data.preparation import job_and_run
+from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
 
 try:
     from orchestrator.data.inspection import first_documents
+    from orchestrator.data.making import prepare
     from orchestrator.data.progress import Display
     from orchestrator.data.tokenization import tokenize
     from orchestrator.data.training import train_tokenizer
@@ -28,9 +32,9 @@ def run(command: str, request: Request, as_json: bool) -> int:
     """Carry out one command in this process."""
     if missing is not None:
         raise MissingDependency(f"data {command} needs {missing}: pip install 'megatron-orchestrator[train]'")
-    if isinstance(request, TokenizeRequest):
+    if isinstance(request, TokenizeRequest | PrepareRequest):
         try:
-            return _tokenize(request, as_json)
+            return _tokenize(request, as_json) if isinstance(request, TokenizeRequest) else _prepare(request, as_json)
         except KeyboardInterrupt:
             print("interrupted; finished shards are kept: run the same command again to go on", file=sys.stderr)
             return 130
@@ -48,16 +52,50 @@ def _tokenize(request: TokenizeRequest, as_json: bool) -> int:
     seconds = time.monotonic() - started
     written = []
     for key, manifest in zip(request.json_keys, manifests, strict=True):
-        written.append({"prefix": str(request.prefix(key)), **manifest.model_dump(mode="json", exclude={"sources"})})
-        left_out = f", {manifest.empty_documents} empty left out" if manifest.empty_documents else ""
-        if manifest.skipped_records:
-            left_out += f", {manifest.skipped_records} unreadable skipped: see {manifest.skipped_report}"
+        written.append(_record(request.prefix(key), manifest))
         if not as_json:
-            total = f"{manifest.documents} documents, {manifest.tokens} tokens"
-            print(f"wrote {request.prefix(key)}: {total} ({manifest.dtype}){left_out}")
+            print(_wrote(request.prefix(key), manifest))
     if as_json:
         _print(as_json, "", seconds=round(seconds, 3), datasets=written)
     return 0
+
+
+def _prepare(request: PrepareRequest, as_json: bool) -> int:
+    """Make what a job lacks. A run directory that was named hears how it went."""
+    started = time.monotonic()
+    job, run = job_and_run(request)
+    job_id = os.environ.get("SLURM_JOB_ID")
+    try:
+        made = prepare(job.data, request.workers, lambda line: print(line, file=sys.stderr, flush=True))
+    except OrchestratorError as error:
+        if run is not None:
+            run.append_event("data_failed", job_id=job_id, message=str(error))
+        raise
+    seconds = round(time.monotonic() - started, 3)
+    if run is not None:
+        run.append_event(
+            "data_prepared", job_id=job_id, made=[source.entry.path for source, _ in made], seconds=seconds
+        )
+    if as_json:
+        datasets = [_record(Path(source.entry.path), manifest) for source, manifest in made]
+        _print(as_json, "", seconds=seconds, datasets=datasets)
+        return 0
+    for source, manifest in made:
+        print(_wrote(Path(source.entry.path), manifest))
+    if not made:
+        print("nothing to make: all data sets are there")
+    return 0
+
+
+def _record(prefix: Path, manifest: Manifest) -> dict[str, object]:
+    return {"prefix": str(prefix), **manifest.model_dump(mode="json", exclude={"sources"})}
+
+
+def _wrote(prefix: Path, manifest: Manifest) -> str:
+    left_out = f", {manifest.empty_documents} empty left out" if manifest.empty_documents else ""
+    if manifest.skipped_records:
+        left_out += f", {manifest.skipped_records} unreadable skipped: see {manifest.skipped_report}"
+    return f"wrote {prefix}: {manifest.documents} documents, {manifest.tokens} tokens ({manifest.dtype}){left_out}"
 
 
 def _inspect(request: ShowRequest, as_json: bool) -> int:

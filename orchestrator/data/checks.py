@@ -112,15 +112,23 @@ def _length_problems(part: Part, header: IndexHeader, data: DataSpec, sequence_l
         )
 
 
-def _vocabulary_problems(path: str, header: IndexHeader, vocab_size: int, tokenizer_hash: str) -> Iterator[str]:
+def tokenizer_problem(path: str, tokenizer_hash: str) -> str | None:
+    """What is wrong when a data set was made with another tokenizer than the job's; None too when nobody knows."""
     manifest = read_manifest(Path(path))
-    if manifest is not None and manifest.tokenizer_hash != tokenizer_hash:
-        made_by = f"{_tokenizer_name(manifest)}, hash {manifest.tokenizer_hash[:12]}"
-        yield (
-            f"{path} was made with another tokenizer ({made_by}) than data.tokenizer (hash {tokenizer_hash[:12]}); "
-            "name that one, or tokenize again"
-        )
+    if manifest is None or manifest.tokenizer_hash == tokenizer_hash:
+        return None
+    made_by = f"{_tokenizer_name(manifest)}, hash {manifest.tokenizer_hash[:12]}"
+    return (
+        f"{path} was made with another tokenizer ({made_by}) than data.tokenizer (hash {tokenizer_hash[:12]}); "
+        "name that one, or tokenize again"
+    )
+
+
+def _vocabulary_problems(path: str, header: IndexHeader, vocab_size: int, tokenizer_hash: str) -> Iterator[str]:
+    if problem := tokenizer_problem(path, tokenizer_hash):
+        yield problem
         return
+    manifest = read_manifest(Path(path))
     if header.dtype not in _TYPECODES:
         yield f"{path} holds {header.dtype}, not token ids; tokenize again"
         return

@@ -14,11 +14,19 @@ import typer
 
 from orchestrator.data.index import read_index
 from orchestrator.data.manifest import read_manifest
-from orchestrator.data.request import OnError, ShowRequest, TextDocuments, TokenizeRequest, TrainTokenizerRequest
+from orchestrator.data.preparation import job_and_run
+from orchestrator.data.request import (
+    OnError,
+    PrepareRequest,
+    ShowRequest,
+    TextDocuments,
+    TokenizeRequest,
+    TrainTokenizerRequest,
+)
 from orchestrator.errors import UserError
 
 TokenizerType = Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"]
-Request = TokenizeRequest | TrainTokenizerRequest | ShowRequest
+Request = TokenizeRequest | PrepareRequest | TrainTokenizerRequest | ShowRequest
 
 
 class Run(Protocol):
@@ -51,6 +59,9 @@ Excludes = Annotated[
 ]
 TxtDocuments = Annotated[TextDocuments, typer.Option("--txt-documents", help="What one document of a .txt file is.")]
 OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="What to do about a record that cannot be read.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Processes; one per core by default.", show_default=False)
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exists.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 TypeOption = Annotated[TokenizerType, typer.Option("--tokenizer-type", help="Kind of tokenizer.")]
@@ -103,9 +114,7 @@ def build_app(run: Run) -> typer.Typer:
         exclude: Excludes = None,
         txt_documents: TxtDocuments = "file",
         on_error: OnErrorOption = "fail",
-        workers: Annotated[
-            int | None, typer.Option("--workers", min=1, help="Processes; one per core by default.", show_default=False)
-        ] = None,
+        workers: Workers = None,
         shard_size: Annotated[
             int, typer.Option("--shard-size", metavar="MB", min=1, help="MB of text after which work is kept for good.")
         ] = 64,
@@ -129,6 +138,26 @@ def build_app(run: Run) -> typer.Typer:
             overwrite=overwrite,
         )
         raise typer.Exit(run("tokenize", request, as_json))
+
+    @app.command(
+        "prepare",
+        help="Make the data sets of a job that are not there from the text that its spec names.\n\n"
+        "After a kill, the same command goes on from the last finished shard.",
+        epilog="Example: orchestrator data prepare job.yaml",
+    )
+    def prepare(
+        jobs: Annotated[
+            list[Path], typer.Argument(metavar="JOB.yaml...", help="Job spec, or a run directory.", show_default=False)
+        ],
+        overrides: Annotated[
+            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value; may be repeated.")
+        ] = None,
+        workers: Workers = None,
+        as_json: AsJson = False,
+    ) -> None:
+        request = PrepareRequest(tuple(jobs), tuple(overrides or ()), workers)
+        job_and_run(request)  # what is wrong with it is told here, as by every command
+        raise typer.Exit(run("prepare", request, as_json))
 
     @app.command(
         "train-tokenizer",

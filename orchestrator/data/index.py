@@ -55,6 +55,11 @@ def idx_path(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".idx")
 
 
+def partial_path(prefix: Path) -> Path:
+    """PREFIX.partial: the folder of one that is being made, or was left unfinished."""
+    return prefix.with_name(prefix.name + ".partial")
+
+
 def read_index(prefix: Path) -> IndexHeader:
     """Read the header of PREFIX.idx and check both files' sizes against it.
 
@@ -87,7 +92,7 @@ def _missing(prefix: Path, path: Path) -> str:
         return f"{message}. Write the prefix without the ending: {prefix.with_suffix('')}"
     if idx_path(prefix).is_file():
         return f"{message}, though {idx_path(prefix)} does. Copy both files, or tokenize again"
-    return f"{message}. `orchestrator data tokenize` makes one from text"
+    return f"{message}. `orchestrator data tokenize` makes one from text, or say what it is made from (text: FILE)"
 
 
 def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:

@@ -188,14 +188,20 @@ class PartialOutput:
 
 @contextmanager
 def open_output(
-    folder: Path, prefixes: Sequence[Path], dtype: np.dtype[Any], job: dict[str, Any], overwrite: bool
+    folder: Path,
+    prefixes: Sequence[Path],
+    dtype: np.dtype[Any],
+    job: dict[str, Any],
+    overwrite: bool,
+    wait: bool = False,
 ) -> Iterator[PartialOutput]:
     """The output of a job: what an earlier run of the same job left is continued.
 
-    Raises UserError when there is a data set already, when another process writes it, or when an unfinished one was
-    made from other input or with other options; with `overwrite` the old one stays until the new one is whole.
+    Raises DataIsHeld when another process writes it and `wait` is false, and UserError when there is a data set already
+    or an unfinished one that was made from other input or with other options; with `overwrite` the old one stays until
+    the new one is whole.
     """
-    with locked(folder, wait=False), _only_if_used(folder):
+    with locked(folder, wait), _only_if_used(folder):
         progress = _earlier_progress(folder, job, overwrite)
         if not overwrite and not (progress and progress.finished):
             _refuse_existing(prefixes)
@@ -234,7 +240,7 @@ def _earlier_progress(folder: Path, job: dict[str, Any], overwrite: bool) -> Pro
         return None
     raise UserError(
         f"{folder} holds an unfinished tokenization with other {' and '.join(different)}. "
-        "Run the earlier command again to finish it, or add --overwrite to start anew"
+        "Run the earlier command again to finish it, or start anew with --overwrite or by removing that folder"
     )
 
 

@@ -76,6 +76,16 @@ class TrainTokenizerRequest(TextRequest):
 
 
 @dataclass(frozen=True)
+class PrepareRequest:
+    """Make the data sets of a job that are not there."""
+
+    jobs: tuple[Path, ...]
+    """Job specs, or one run directory."""
+    overrides: tuple[str, ...] = ()
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
 class ShowRequest:
     """Decode the first documents of a data set."""
 
@@ -86,17 +96,17 @@ class ShowRequest:
     tokenizer_merges: str | None = None
 
 
-_SINGULAR = {"json_keys": "json-key", "globs": "glob", "excludes": "exclude"}
+_SINGULAR = {"json_keys": "json-key", "globs": "glob", "excludes": "exclude", "overrides": "set"}
 
 
-def to_arguments(request: TextRequest | ShowRequest) -> list[str]:
+def to_arguments(request: TextRequest | PrepareRequest | ShowRequest) -> list[str]:
     """The request as arguments of its command."""
     arguments: list[str] = []
     positional: list[str] = []
     for field in fields(request):
         value: Any = getattr(request, field.name)
         option = "--" + _SINGULAR.get(field.name, field.name.replace("_", "-"))
-        if field.name == "inputs":
+        if field.name in ("inputs", "jobs"):
             positional += [str(path) for path in value]
         elif field.name == "prefix":
             positional.append(str(value))

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.data.encoding import ChunkEncoder
+from orchestrator.data.index import partial_path
 from orchestrator.data.manifest import Manifest, Source
 from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
@@ -24,19 +25,20 @@ from orchestrator.spec.data import TokenizerSpec
 _MEGABYTE = 1_000_000
 
 
-def tokenize(request: TokenizeRequest, display: Display) -> list[Manifest]:
-    """Carry out a request; returns the manifest of each data set written, one per key.
+def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) -> list[Manifest]:
+    """Carry out a request; returns the manifest of each data set written, one per key. `wait`: until no other process
+    writes it.
 
     The bytes written depend on the text, the tokenizer and the options alone: not on workers, shards or interruptions.
-    Raises UserError for wrong input, JobError when it cannot be written.
+    Raises UserError for wrong input, DataIsHeld when another process writes it, JobError when it cannot be written.
     """
     tokenizer = load_tokenizer(request.tokenizer)
     if request.append_eod:
         _ = tokenizer.eod  # says so now, not in a worker, when there is none
     files = find_inputs(request)
     prefixes = [request.prefix(key) for key in request.json_keys]
-    folder = request.output_prefix.with_name(request.output_prefix.name + ".partial")
-    with open_output(folder, prefixes, tokenizer.dtype, _identity(request, tokenizer, files), request.overwrite) as out:
+    folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, files)
+    with open_output(folder, prefixes, tokenizer.dtype, identity, request.overwrite, wait) as out:
         if not out.progress.finished:
             _encode_all(request, files, out, display)
         manifests = _manifests(request, tokenizer, files, out)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.slurm import JobState, job_states
 from orchestrator.errors import OrchestratorError
+from orchestrator.launch.preparation import failed_preparation, waiting_for
 from orchestrator.launch.state_words import State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun
 from orchestrator.lease import Holder
@@ -58,17 +59,30 @@ def state_on_cluster(
     if job.is_over and job.exited is not None:
         end = written_end(job.exited)
         return state_after(end.cause), end, None
+    without_data = _end_without_data(run, job, word)
+    if without_data is not None:
+        return state_after(without_data.cause), without_data, None
     known = word.jobs.get(job.job_id)
     if known is None:
         return _by_the_run_itself(run, job, holder, word.trouble)
     where = f"job {job.job_id} on {job.cluster}"
     if known.state in _WAITING:
+        if known.reason == "Dependency" and job.data is not None and not job.data.is_done:
+            return "queued", None, f"{where}, {waiting_for(job.data, word.jobs.get(job.data.job_id))}"
         never = ": it will never start like this, cancel it" if known.reason in _NEVER else ""
         return "queued", None, where + (f", {known.reason}{never}" if known.reason else "")
     if not known.is_over:
         return working_state(run), None, where
     end = _unspoken_end(run, job, known)
     return state_after(end.cause), end, None
+
+
+def _end_without_data(run: RunDir, job: SlurmRun, word: SchedulersWord) -> Exit | None:
+    """The end of a job that never started because its data could not be made."""
+    if job.data is None or job.launches:
+        return None
+    forgotten = word.trouble is None and job.job_id not in word.jobs
+    return failed_preparation(run, job.data, word.jobs.get(job.data.job_id), forgotten=forgotten)
 
 
 def _by_the_run_itself(

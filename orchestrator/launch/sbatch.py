@@ -39,20 +39,13 @@ def render_sbatch(
 
     Raises UserError for values that no batch script can carry, and when the template cannot be read or rendered.
     """
-    environment = dict(script_environment(job, job.processes_per_node))
-    for name, value in cluster.env.items():
-        if name not in job.launch.env:
-            environment[name] = value
-    if place.python_path:
-        asked = [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
-        environment["PYTHONPATH"] = os.pathsep.join([place.python_path, *asked])
     python = job.launch.python or cluster.python or place.python
     context = {
         "options": sbatch_options(job, cluster, place.run, after),
         "modules": list(cluster.modules),
         "virtual_env": cluster.virtual_env,
         "setup": list(cluster.setup),
-        "environment": sorted(environment.items()),
+        "environment": job_environment(job, cluster, place),
         "working_directory": str(place.working_directory),
         "run_dir": str(place.run.path),
         "python": python,
@@ -61,11 +54,28 @@ def render_sbatch(
         "processes_per_node": job.processes_per_node,
         "step_options": step_options(job, cluster, place),
         "container_command": container_command(cluster, place),
-        "node_python": "python3" if cluster.container is not None and cluster.python is None else python,
+        "node_python": python_on_nodes(cluster, python),
         "module": module,
     }
     template = job.launch.slurm_template or cluster.template
     return render_template(Path(template) if template else None, SHIPPED_TEMPLATE, context)
+
+
+def job_environment(job: JobSpec, cluster: ClusterSpec, place: Place) -> list[tuple[str, str]]:
+    """Variables that a batch script exports, sorted."""
+    environment = dict(script_environment(job, job.processes_per_node))
+    for name, value in cluster.env.items():
+        if name not in job.launch.env:
+            environment[name] = value
+    if place.python_path:
+        asked = [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
+        environment["PYTHONPATH"] = os.pathsep.join([place.python_path, *asked])
+    return sorted(environment.items())
+
+
+def python_on_nodes(cluster: ClusterSpec, python: str) -> str:
+    """The Python of the processes that srun starts: an image has its own."""
+    return "python3" if cluster.container is not None and cluster.python is None else python
 
 
 def sbatch_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, after: tuple[str, ...] = ()) -> list[str]:
@@ -97,6 +107,7 @@ def sbatch_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, after: tuple
     }
     options = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     flags = ["--requeue", *(["--exclusive"] if cluster.exclusive else [])]
+    flags += ["--kill-on-invalid-dep=yes"] if after else []  # or it would wait for ever for what has failed
     return [*options, *flags, *cluster.options]
 
 
@@ -140,11 +151,16 @@ def step_options(job: JobSpec, cluster: ClusterSpec, place: Place) -> list[str]:
     options = []
     if cluster.cpus_per_gpu:
         options.append(f"--cpus-per-task={cluster.cpus_per_gpu * job.processes_per_node}")
+    return [*options, *container_options(cluster, place)]
+
+
+def container_options(cluster: ClusterSpec, place: Place) -> list[str]:
+    """Options of srun that start its processes in an image; empty where Pyxis is not used."""
     container = cluster.container
-    if container is not None and container.runtime == "pyxis":
-        options += [f"--container-image={container.image}", f"--container-mounts={','.join(mounts(cluster, place))}"]
-        options += [f"--container-workdir={place.working_directory}", *container.options]
-    return options
+    if container is None or container.runtime != "pyxis":
+        return []
+    options = [f"--container-image={container.image}", f"--container-mounts={','.join(mounts(cluster, place))}"]
+    return [*options, f"--container-workdir={place.working_directory}", *container.options]
 
 
 def container_command(cluster: ClusterSpec, place: Place) -> list[str]:

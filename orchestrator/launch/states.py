@@ -92,6 +92,7 @@ class RunStatus:
             "ended": self.ended,
             "launches": self.launches,
             "job_id": self.job.job_id if self.job else None,
+            "data_job_id": self.job.data.job_id if self.job and self.job.data else None,
             "cluster": self.job.cluster if self.job else None,
             "reason": self.reason,
             "evidence": list(self.evidence),
@@ -107,7 +108,7 @@ def statuses_of(runs: Sequence[RunDir]) -> list[RunStatus]:
     """The statuses of many runs, with one question to the scheduler for all of them."""
     events = [run.events() for run in runs]
     jobs = [latest_job(each) for each in events]
-    words = ask_the_scheduler(job.job_id for job in jobs if job is not None and not job.is_over)
+    words = ask_the_scheduler(job_id for job in jobs if job is not None for job_id in job.unsettled)
     return [_status(run, each, job, words) for run, each, job in zip(runs, events, jobs, strict=True)]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cluster.slurm import Warn, submit
+from orchestrator.launch.preparation import DataJob, data_job
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.sbatch import Place, render_sbatch
 from orchestrator.launch.snapshot import take_snapshot
@@ -34,6 +35,8 @@ class SlurmRun:
     """Its way back into the queue after that end."""
     withdrawn: bool
     """Whether a person took it out of the queue."""
+    data: DataJob | None = None
+    """The job that makes its data, when it was submitted after one."""
 
     @property
     def is_over(self) -> bool:
@@ -41,6 +44,13 @@ class SlurmRun:
         if self.withdrawn:
             return True
         return self.exited is not None and self.requeued is None and self.exited.get("cause") != "cancelled"
+
+    @property
+    def unsettled(self) -> tuple[str, ...]:
+        """Ids of its jobs that only the scheduler can tell of: its own, and until it starts that of its data."""
+        if self.is_over:
+            return ()
+        return (self.job_id, *([self.data.job_id] if self.data is not None and not self.launches else []))
 
 
 def latest_job(events: Sequence[Event]) -> SlurmRun | None:
@@ -59,7 +69,8 @@ def latest_job(events: Sequence[Event]) -> SlurmRun | None:
         requeued = next((event for event in of_last if event.get("event") == "requeued"), None)
     cluster = next((str(event["cluster"]) for event in mine if "cluster" in event), "slurm")
     withdrawn = bool(mine) and mine[-1].get("event") == "withdrawn"
-    return SlurmRun(job_id, cluster, float(mine[0]["time"]), launches, exited, requeued, withdrawn)
+    data = data_job(events, mine[0].get("data_job_id"))
+    return SlurmRun(job_id, cluster, float(mine[0]["time"]), launches, exited, requeued, withdrawn, data)
 
 
 def _names_a_job(event: Event) -> bool:
@@ -78,20 +89,24 @@ def submit_run(
     *,
     from_scratch: bool = False,
     after: tuple[str, ...] = (),
+    data_job_id: str | None = None,
     module: str = RUNTIME_MODULE,
     warn: Warn = lambda message: None,
 ) -> str:
-    """Write the run's batch script and submit it; returns the job id. `after`: ids of jobs that must succeed before.
+    """Write the run's batch script and submit it; returns the job id. `after`: ids of jobs that must succeed before;
+    `data_job_id`: of the one that makes its data, which must as well.
 
     Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked; the run stays as
     it was then.
     """
     run.logs.mkdir(exist_ok=True)
-    script = render_sbatch(job, cluster, place, from_scratch=from_scratch, after=after, module=module)
+    before = (*after, data_job_id) if data_job_id else after
+    script = render_sbatch(job, cluster, place, from_scratch=from_scratch, after=before, module=module)
     write_atomically(run.batch_script, script)
     run.stop_file.unlink(missing_ok=True)
     job_id = submit(run.batch_script, warn=warn)
-    run.append_event("submitted", job_id=job_id, cluster=cluster.name)
+    made_by = {"data_job_id": data_job_id} if data_job_id else {}
+    run.append_event("submitted", job_id=job_id, cluster=cluster.name, **made_by)
     return job_id
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from orchestrator.data.checks import split_weights
-from orchestrator.data.index import IndexHeader, read_index
-from orchestrator.errors import DataError, UserError
+from orchestrator.data.index import IndexHeader
+from orchestrator.data.preparation import Source, find, survey
 from orchestrator.spec.data import BlendEntry, DataSpec
 
 
@@ -28,15 +27,20 @@ class SourcePlan:
     """How often each token of the training split is seen."""
     note: str | None
     """Why the counts are missing, or what is wrong with the data."""
+    made_first: bool = False
+    """Whether it is not there yet and is made from text before the training starts."""
 
 
-def plan_blend(data: DataSpec, train_tokens: int) -> tuple[SourcePlan, ...]:
-    """The sources of the training blend, for a training of `train_tokens` tokens."""
+def plan_blend(data: DataSpec, train_tokens: int, there: list[Source] | None = None) -> tuple[SourcePlan, ...]:
+    """The sources of the training blend, for a training of `train_tokens` tokens. `there`: what `survey` found."""
     if data.blend is None:
         return ()
+    there = survey(data) if there is None else there
     total = sum(entry.weight for entry in data.blend)
     split = split_shares(data)
-    return tuple(_source(entry, entry.weight / total, split, train_tokens) for entry in data.blend)
+    return tuple(
+        _source(entry, find(there, entry.path), entry.weight / total, split, train_tokens) for entry in data.blend
+    )
 
 
 def split_shares(data: DataSpec) -> tuple[float, float, float]:
@@ -46,12 +50,13 @@ def split_shares(data: DataSpec) -> tuple[float, float, float]:
     return (train, validation, test)
 
 
-def _source(entry: BlendEntry, share: float, split: tuple[float, float, float], train_tokens: int) -> SourcePlan:
+def _source(
+    entry: BlendEntry, found: Source, share: float, split: tuple[float, float, float], train_tokens: int
+) -> SourcePlan:
     used = round(share * train_tokens)
-    try:
-        header = read_index(Path(entry.path))
-    except (UserError, DataError) as error:
-        return SourcePlan(entry.path, share, used, None, None, None, str(error))
+    header = found.header
+    if header is None:
+        return SourcePlan(entry.path, share, used, None, None, None, found.note, made_first=found.is_to_be_made)
     sequences = _split_sequences(header, split)
     held = round(header.tokens * sequences[0] / header.sequences) if header.sequences else 0
     return SourcePlan(
@@ -61,7 +66,7 @@ def _source(entry: BlendEntry, share: float, split: tuple[float, float, float], 
         tokens_held=held,
         sequences=sequences,
         epochs=used / held if held else None,
-        note=None if held else _empty(header),
+        note=found.note or (None if held else _empty(header)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.data.preparation import Source, survey
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import SourcePlan, plan_blend, split_shares
 from orchestrator.planning.flops import FORMULA, model_flops
@@ -29,6 +30,8 @@ class Plan:
     """Model FLOPs of one step at full batch size, over all ranks."""
     total_flops: float
     """Model FLOPs of the whole training."""
+    data_sets: tuple[Source, ...]
+    """Every data set of the job, those for validation and test too: there, made first, or missing."""
     sources: tuple[SourcePlan, ...]
     notes: tuple[str, ...]
     """What a person should know before starting: missing data, many epochs, an empty split, slow layouts."""
@@ -80,7 +83,8 @@ def make_plan(job: JobSpec) -> Plan:
     words = vocabulary(job)
     batch = BatchSchedule.of(job)
     layout = topology(job)
-    sources = plan_blend(job.data, batch.train_tokens)
+    data_sets = survey(job.data)
+    sources = plan_blend(job.data, batch.train_tokens, data_sets)
     return Plan(
         job=job,
         vocabulary=words,
@@ -90,8 +94,9 @@ def make_plan(job: JobSpec) -> Plan:
         learning_rate=LearningRateSchedule.of(job, batch),
         step_flops=model_flops(job, job.global_batch_size * job.model.seq_length, words.padded_size),
         total_flops=model_flops(job, batch.train_tokens, words.padded_size),
+        data_sets=tuple(data_sets),
         sources=sources,
-        notes=(*_layout_notes(layout), *_data_notes(job, words, sources)),
+        notes=(*_layout_notes(layout), *_data_notes(job, words, data_sets, sources)),
     )
 
 
@@ -104,15 +109,17 @@ def _layout_notes(layout: Topology) -> list[str]:
     ]
 
 
-def _data_notes(job: JobSpec, words: Vocabulary, sources: tuple[SourcePlan, ...]) -> list[str]:
+def _data_notes(job: JobSpec, words: Vocabulary, data_sets: list[Source], sources: tuple[SourcePlan, ...]) -> list[str]:
     notes = []
     if words.tokenizer_size is None and not job.data.random_tokens:
         notes.append(f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed")
+    planned = {source.path for source in sources}
     for source in sources:
         if source.note is not None:
             notes.append(source.note)
         elif source.epochs is not None and source.epochs > 1:
             notes.append(f"{source.path} is read {source.epochs:.1f} times")
+    notes += [each.note for each in data_sets if each.note is not None and each.entry.path not in planned]
     if job.data.test is not None:
         notes.append("test data (data.test) is not evaluated during training")
     elif job.data.blend is not None and (held_back := split_shares(job.data)[2]) > 0:

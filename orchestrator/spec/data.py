@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Positive, PositiveNumber, Seed, Size, Text
+
+
+def _one_as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+_PATH = {"type": "string", "minLength": 1}
+TextPaths = Annotated[
+    list[Annotated[Text, Field(min_length=1)]],
+    BeforeValidator(_one_as_list),
+    Field(min_length=1),
+    WithJsonSchema({"anyOf": [_PATH, {"type": "array", "items": _PATH, "minItems": 1}]}),
+]
+"""Files and folders: one path, or a list of them."""
 
 
 class BlendEntry(Section):
@@ -17,6 +31,13 @@ class BlendEntry(Section):
     """Prefix of an indexed data set: PREFIX.bin and PREFIX.idx."""
     weight: PositiveNumber = 1.0
     """Share of the samples drawn from this source, relative to the other weights."""
+    text: TextPaths | None = None
+    """What it is made from where it is not there yet: files and folders as `orchestrator data tokenize` reads them, one
+    path or a list."""
+    json_key: Text = "text"
+    """Field of a JSON line, or column of a parquet file, that holds the text."""
+    append_eod: bool = True
+    """End each document with the tokenizer's end-of-document token when it is made from text."""
 
 
 def _pairs(value: Any) -> Any:
@@ -82,6 +103,9 @@ class DataSpec(Section):
     """Sources for validation alone, whole (no split); each is evaluated by itself as well."""
     test: Blend | None = None
     """Sources for test alone, whole (no split). They are not evaluated during training."""
+    prepare: Literal["auto", "never"] = "auto"
+    """Sources that are not there and that say what `text` they are made from: `auto` makes them before the training
+    starts, on a cluster as a job of its own without GPUs; `never` refuses to start without them."""
     split: Split = "969,30,1"
     """Relative sizes of train, validation and test, cut by document from each source of `blend`. The test part is
     kept out of training and is not evaluated during it."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import leaf_paths
 
@@ -71,7 +72,9 @@ def _value(job: JobSpec, path: str) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [item.model_dump(mode="json") if hasattr(item, "model_dump") else item for item in value]
+        return [
+            item.model_dump(mode="json", exclude_defaults=True) if isinstance(item, Section) else item for item in value
+        ]
     return value
 
 
@@ -130,6 +133,13 @@ def _sequence(old: JobSpec, new: JobSpec) -> Verdict:
     return "trajectory", "the data is cut into other samples"
 
 
+def _sources(old: JobSpec, new: JobSpec) -> Verdict:
+    before, after = ([(entry.path, entry.weight) for entry in job.data.blend or []] for job in (old, new))
+    if before == after:
+        return "safe", "the same data sets; only how a missing one would be made changes"
+    return _ORDER
+
+
 def _same_or(size: Callable[[JobSpec], object], otherwise: Verdict) -> Judge:
     """Safe when what follows from a field is the same although the field was written differently."""
 
@@ -182,7 +192,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "batch.rampup_batch_size.increment": ("trajectory", _GLOBAL_BATCH),
     "batch.rampup_batch_size.samples": ("trajectory", _GLOBAL_BATCH),
     # data
-    "data.blend": _ORDER,
+    "data.blend": _sources,
     "data.split": _ORDER,
     "data.seed": _ORDER,
     "data.random_tokens": _ORDER,
@@ -193,6 +203,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "data.tokenizer.type": ("forbidden", "token ids have another meaning"),
     "data.tokenizer.path": ("forbidden", "token ids may have another meaning"),
     "data.tokenizer.merges": ("forbidden", "token ids may have another meaning"),
+    "data.prepare": ("safe", "only what happens when a data set is missing changes"),
     "data.cache_dir": ("safe", "the order of samples does not depend on where it is cached"),
     "data.num_workers": ("safe", "the order of samples does not depend on who loads them"),
     "data.num_dataset_builder_threads": ("safe", "the order of samples does not depend on who builds it"),

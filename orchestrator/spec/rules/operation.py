@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
@@ -48,6 +50,44 @@ def training_split(job: JobSections) -> Iterator[Problem]:
         yield Problem(
             f"{job.data.split} leaves nothing to train on", ("data.split",), "the first weight is for training"
         )
+
+
+def text_options(job: JobSections) -> Iterator[Problem]:
+    """How text becomes a data set is said where there is text."""
+    for place, entry in _entries(job):
+        for name in ("json_key", "append_eod"):
+            if entry.text is None and getattr(entry, name) != BlendEntry.model_fields[name].default:
+                message = f"is for a source that is made from text, and {entry.path} names none"
+                yield Problem(message, (f"{place}.{name}", place), "write text: FILE beside it, or leave it out")
+
+
+def made_prefix(job: JobSections) -> Iterator[Problem]:
+    """A data set that is made is named by its prefix."""
+    for place, entry in _entries(job):
+        stem, ending = os.path.splitext(entry.path)
+        if entry.text is not None and (ending in (".bin", ".idx") or os.path.basename(stem) in ("", ".", "..")):
+            hint = f"write path: {stem}" if ending in (".bin", ".idx") else "write the folder and a name in it"
+            message = f"{entry.path!r} is no prefix of a data set, which is made as PREFIX.bin and PREFIX.idx"
+            yield Problem(message, (f"{place}.path",), hint)
+
+
+def made_once(job: JobSections) -> Iterator[Problem]:
+    """A data set that is used twice is made in one way."""
+    made: dict[str, tuple[str, BlendEntry]] = {}
+    for place, entry in _entries(job):
+        if entry.text is None:
+            continue
+        first, other = made.setdefault(os.path.normpath(entry.path), (place, entry))
+        if (entry.text, entry.json_key, entry.append_eod) != (other.text, other.json_key, other.append_eod):
+            message = f"{entry.path} is made in another way than by {first}, and it is one data set"
+            yield Problem(message, (place, first), "give it a path of its own, or the same text and options")
+
+
+def _entries(job: JobSections) -> Iterator[tuple[str, BlendEntry]]:
+    """Every source with its place in the spec."""
+    for name in ("blend", "validation", "test"):
+        for number, entry in enumerate(getattr(job.data, name) or ()):
+            yield f"data.{name}[{number}]", entry
 
 
 def tokenizer_path(job: JobSections) -> Iterator[Problem]:
@@ -185,6 +225,9 @@ RULES = (
     random_tokens_alone,
     random_vocabulary,
     training_split,
+    text_options,
+    made_prefix,
+    made_once,
     tokenizer_path,
     tokenizer_merges,
     *fp16_only,

@@ -244,7 +244,7 @@ def test_missing_data_is_told_before_a_run_is_made(orchestrator: Orchestrator, j
     wanted = ("data.random_tokens=false", "data.blend=[nowhere]", "model.vocab_size=null")
     code, _, err = orchestrator("run", job_file, *(word for each in wanted for word in ("--set", each)))
     assert code == 2
-    assert "not on this machine: nowhere.bin and .idx" in err
+    assert "no indexed data set at nowhere" in err
     assert not runs_dir.exists()
 
 

@@ -88,7 +88,7 @@ def test_resume_under_another_name_is_another_job(
     ("changes", "said"),
     [
         (["launch.template={folder}/broken.j2"], "broken.j2:1: the launch template is wrong"),
-        (["data.random_tokens=false", "data.blend=[nowhere]"], "not on this machine: nowhere.bin and .idx"),
+        (["data.random_tokens=false", "data.blend=[nowhere]"], "no indexed data set at nowhere"),
     ],
 )
 def test_resume_that_cannot_start_leaves_the_spec_as_it_was(

@@ -36,6 +36,9 @@ def test_equal_jobs(small: Any) -> None:
         ("optimizer.lr=2e-3", {"optimizer.lr": "trajectory"}),
         ("schedule.train_iters=200", {"schedule.train_iters": "trajectory"}),
         ("data.blend=[other]", {"data.blend": "trajectory"}),
+        ("data.blend=[{path: corpus, text: raw}]", {"data.blend": "safe"}),
+        ("data.blend=[{path: corpus, text: raw, weight: 2}]", {"data.blend": "trajectory"}),
+        ("data.prepare=never", {"data.prepare": "safe"}),
         ("data.seed=1", {"data.seed": "trajectory"}),
         ("data.validation=[other]", {"data.validation": "safe"}),
         (
@@ -106,6 +109,6 @@ def test_the_seed_counts_where_there_is_dropout(small: Any) -> None:
 
 def test_changes_hold_plain_values(small: Any) -> None:
     (change,) = diff_jobs(small.job(), small.job("data.blend=[0.5, a, 0.5, b]"))
-    assert change.old == [{"path": "corpus", "weight": 1.0}]
+    assert change.old == [{"path": "corpus"}]
     assert change.new == [{"path": "a", "weight": 0.5}, {"path": "b", "weight": 0.5}]
     assert change.reason

@@ -1,0 +1,52 @@
+"""Data sets that a job lacks: refused, or made from text before the training starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import typer
+
+from orchestrator.data.preparation import Source, survey
+from orchestrator.errors import UserError
+from orchestrator.planning.plan import Plan
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+
+def check_sources(plan: Plan) -> list[Source]:
+    """The data sets that are made from text first. Raises UserError for what is neither there nor can be made."""
+    refuse([f"{source.place}: {source.trouble}" for source in plan.data_sets if source.trouble is not None])
+    return [source for source in plan.data_sets if source.is_to_be_made]
+
+
+def check_data(plan: Plan) -> None:
+    """Raises UserError for each data set that is not there."""
+    way_out = "make it with `orchestrator data prepare` and the job"
+    refuse([f"{each.place}: {each.entry.path} is not there yet; {way_out}" for each in check_sources(plan)])
+
+
+def refuse(troubles: list[str]) -> None:
+    """Raises UserError when there are any."""
+    if troubles:
+        raise UserError("\n       ".join(troubles))
+
+
+def prepare_here(run: RunDir, job: JobSpec, as_json: bool) -> int:
+    """Make on this machine what a run lacks and can be made, showing how it comes along; returns the exit code."""
+    if not any(source.is_to_be_made for source in survey(job.data)):
+        return 0
+    python = job.launch.python or sys.executable
+    options = ["--json"] if as_json else []
+    command = [python, "-m", "orchestrator.data", "prepare", *options, "--", str(run.path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE if as_json else None, text=True)
+    said = ""
+    while True:
+        try:
+            said, _ = process.communicate()
+        except KeyboardInterrupt:
+            continue  # Ctrl-C reaches the program as well; it ends by itself and says what was kept
+        break
+    if process.returncode and as_json and said:
+        typer.echo(said, nl=False)  # its error, in the form that was asked for
+    return process.returncode if process.returncode >= 0 else 1

@@ -1,0 +1,137 @@
+"""Which sources of a job are there, which are made from text first, and which are neither. Light: headers alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os.path import normpath
+from pathlib import Path
+
+from orchestrator.data.checks import tokenizer_problem
+from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
+from orchestrator.data.request import PrepareRequest, TokenizeRequest
+from orchestrator.data.vocabulary import content_hash
+from orchestrator.errors import DataError, UserError
+from orchestrator.rundir import RunDir
+from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_job, load_resolved
+
+
+@dataclass(frozen=True)
+class Source:
+    """One data set of a job. Without a header and without trouble it is made from its text."""
+
+    place: str
+    """Where the spec names it first: `data.blend[0]`."""
+    entry: BlendEntry
+    header: IndexHeader | None
+    trouble: str | None
+    """Why nothing can be trained on it."""
+
+    @property
+    def is_to_be_made(self) -> bool:
+        """Whether it is not there yet and can be made."""
+        return self.header is None and self.trouble is None
+
+    @property
+    def note(self) -> str | None:
+        """What a person should know of it; None when it is there and fits."""
+        if self.is_to_be_made:
+            return f"{self.entry.path} is not there yet; it is made first, from {', '.join(self.entry.text or ())}"
+        return self.trouble
+
+
+def survey(data: DataSpec, *, asked: bool = False) -> list[Source]:
+    """Every data set of a job once, in the order of the spec. `asked`: whatever `data.prepare` says, what can be made
+    is to be made.
+    """
+    tokenizer_hash, tokenizer_trouble = _tokenizer(data.tokenizer)
+    sources = []
+    for place, entry in _entries(data):
+        header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
+        if header is not None and tokenizer_hash is not None:
+            trouble = _other_tokenizer(entry, tokenizer_hash)
+        elif header is None and trouble is None:
+            trouble = tokenizer_trouble
+        sources.append(Source(place, entry, header, trouble))
+    return sources
+
+
+def find(sources: list[Source], path: str) -> Source:
+    """The source of that path, however it is written."""
+    return next(source for source in sources if normpath(source.entry.path) == normpath(path))
+
+
+def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, str | None]:
+    """(header, trouble) of a source: the header where it is there, no trouble where it is there or can be made."""
+    prefix = Path(entry.path)
+    if entry.text is None or idx_path(prefix).exists():
+        try:
+            return read_index(prefix), None
+        except (UserError, DataError) as error:
+            return None, str(error)
+    absent = [path for path in entry.text if not Path(path).exists()]
+    if absent:
+        return None, f"no indexed data set at {prefix}, nor the text that it is made from: {', '.join(absent)}"
+    if not may_be_made:
+        return None, (
+            f"no indexed data set at {prefix}, and data.prepare is never: "
+            "`orchestrator data prepare JOB.yaml` makes it from its text"
+        )
+    if bin_path(prefix).exists() and not partial_path(prefix).exists():
+        return None, (
+            f"{bin_path(prefix)} is there without {idx_path(prefix)}: copy its index beside it, "
+            "or remove it to have both made from text"
+        )
+    return None, None
+
+
+def tokenize_request(source: Source, tokenizer: TokenizerSpec, workers: int | None) -> TokenizeRequest:
+    """What makes a source from its text."""
+    entry = source.entry
+    return TokenizeRequest(
+        inputs=tuple(Path(path) for path in entry.text or ()),
+        json_keys=(entry.json_key,),
+        output_prefix=Path(entry.path),
+        tokenizer_type=tokenizer.type,
+        tokenizer_path=tokenizer.path,
+        tokenizer_merges=tokenizer.merges,
+        append_eod=entry.append_eod,
+        workers=workers,
+    )
+
+
+def _entries(data: DataSpec) -> list[tuple[str, BlendEntry]]:
+    """Each data set once, with its place. Of several entries, the one that says what text it is made from."""
+    found: dict[str, tuple[str, BlendEntry]] = {}
+    for name in ("blend", "validation", "test"):
+        for number, entry in enumerate(getattr(data, name) or ()):
+            place, earlier = found.get(normpath(entry.path), (f"data.{name}[{number}]", entry))
+            found[normpath(entry.path)] = (place, earlier if earlier.text is not None else entry)
+    return list(found.values())
+
+
+def _other_tokenizer(entry: BlendEntry, tokenizer_hash: str) -> str | None:
+    try:
+        return tokenizer_problem(entry.path, tokenizer_hash)
+    except DataError as error:
+        return str(error)
+
+
+def _tokenizer(tokenizer: TokenizerSpec) -> tuple[str | None, str | None]:
+    """(hash, trouble) of the job's tokenizer; no hash where its files cannot be read."""
+    try:
+        return content_hash(tokenizer), None
+    except UserError as error:
+        return None, str(error)
+
+
+def job_and_run(request: PrepareRequest) -> tuple[JobSpec, RunDir | None]:
+    """The job that a request means, and the run directory that it was read from, if it was one.
+
+    Raises SpecError when it is wrong.
+    """
+    run = RunDir(request.jobs[0].absolute())
+    if len(request.jobs) == 1 and not request.overrides and run.resolved_generations():
+        return load_resolved(run.resolved()), run
+    return load_job(request.jobs, request.overrides).job, None

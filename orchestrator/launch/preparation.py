@@ -1,0 +1,188 @@
+"""Data preparation on a cluster: a job without GPUs that makes what a run's blend lacks, before the run's own job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os.path import abspath
+from typing import Any
+
+from orchestrator.causes import Exit
+from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
+from orchestrator.data.preparation import Source, survey
+from orchestrator.launch.render import render_template
+from orchestrator.launch.sbatch import (
+    Place,
+    container_command,
+    container_options,
+    job_environment,
+    output_pattern,
+    python_on_nodes,
+    slurm_time,
+)
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
+from orchestrator.spec.job import JobSpec
+
+SHIPPED_TEMPLATE = "slurm-data.sbatch.j2"
+MOST_CPUS = 16
+"""With more, reading the text is what takes the time."""
+_EVIDENCE_BYTES = 16 << 10
+_EVIDENCE_LINES = 3
+
+
+@dataclass(frozen=True)
+class DataJob:
+    """What the event log says of the job that makes a run's data."""
+
+    job_id: str
+    is_done: bool
+    """Whether it said that all is there."""
+    failure: str | None
+    """Why it could not, where it said so."""
+
+
+def data_job(events: Sequence[Mapping[str, Any]], job_id: object) -> DataJob | None:
+    """The data job of that id; None without an id."""
+    if job_id is None:
+        return None
+    ends = [event for event in events if str(event.get("event")).startswith("data_") and event.get("job_id") == job_id]
+    failure = next((str(event.get("message")) for event in ends if event["event"] == "data_failed"), None)
+    return DataJob(str(job_id), any(event["event"] == "data_prepared" for event in ends), failure)
+
+
+def to_be_made(job: JobSpec) -> list[Source]:
+    """The data sets of a job that are made from text before it can start."""
+    return [source for source in survey(job.data) if source.is_to_be_made]
+
+
+def submit_preparation(
+    run: RunDir,
+    job: JobSpec,
+    cluster: ClusterSpec,
+    place: Place,
+    missing: Sequence[Source],
+    warn: Warn = lambda message: None,
+) -> str:
+    """Submit the job that makes what is missing; returns its id, or that of one that is under way.
+
+    Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked.
+    """
+    if (under_way := _under_way(run)) is not None:
+        return under_way
+    run.logs.mkdir(exist_ok=True)
+    write_atomically(run.data_script, render_preparation(job, cluster, place, missing))
+    job_id = submit(run.data_script, warn=warn)
+    run.append_event("data_submitted", job_id=job_id, cluster=cluster.name)
+    return job_id
+
+
+def _under_way(run: RunDir) -> str | None:
+    """The run's latest data job, when it waits or works still: its training job was refused, or withdrawn."""
+    submitted = [str(event["job_id"]) for event in run.events() if event.get("event") == "data_submitted"]
+    known = job_states(submitted[-1:])
+    return next((job_id for job_id, state in known.items() if not state.is_over), None)
+
+
+def render_preparation(job: JobSpec, cluster: ClusterSpec, place: Place, missing: Sequence[Source]) -> str:
+    """The script of the data job: a function of its arguments and the template."""
+    cpus = _cpus(_partition(job, cluster)[1])
+    python = job.launch.python or cluster.python or place.python
+    context = {
+        "options": data_options(job, cluster, place.run, missing),
+        "modules": list(cluster.modules),
+        "virtual_env": cluster.virtual_env,
+        "setup": list(cluster.setup),
+        "environment": job_environment(job, cluster, place),
+        "working_directory": str(place.working_directory),
+        "run_dir": str(place.run.path),
+        "starter": _starter(cluster, place, cpus),
+        "python": python_on_nodes(cluster, python),
+        "workers": cpus,
+    }
+    return render_template(None, SHIPPED_TEMPLATE, context)
+
+
+def data_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, missing: Sequence[Source]) -> list[str]:
+    """What the data job asks SLURM for. Its memory is what the cluster gives with the CPUs; what a profile says of GPU
+    nodes (memory, constraint, whole nodes, further options) is not asked for.
+    """
+    name, partition = _partition(job, cluster)
+    time = cluster.time
+    if time is not None and partition is not None and partition.time_limit is not None:
+        time = min(time, partition.time_limit)
+    wanted = {
+        # Two jobs of one name run one after the other: where the file system has no locks, that keeps them apart.
+        "job-name": f"data/{_identity(missing)}",
+        "dependency": "singleton",
+        "output": output_pattern(run.data_log),
+        "open-mode": "append",
+        "nodes": 1,
+        "ntasks": 1,
+        "cpus-per-task": _cpus(partition),
+        "time": slurm_time(time) if time else None,
+        "partition": name,
+        "account": job.launch.account or cluster.account,
+        "qos": job.launch.qos or cluster.qos,
+        "exclude": ",".join(cluster.exclude) or None,
+    }
+    return [*(f"--{name}={value}" for name, value in wanted.items() if value is not None), "--requeue"]
+
+
+def _partition(job: JobSpec, cluster: ClusterSpec) -> tuple[str | None, PartitionSpec | None]:
+    name = cluster.data_partition or job.launch.partition or cluster.partition
+    return name, cluster.partitions.get(name or "")
+
+
+def _cpus(partition: PartitionSpec | None) -> int:
+    here = partition.cpus_per_node if partition is not None else None
+    return min(MOST_CPUS, here or MOST_CPUS)
+
+
+def _identity(missing: Sequence[Source]) -> str:
+    prefixes = sorted(abspath(source.entry.path) for source in missing)
+    return hashlib.sha256("\n".join(prefixes).encode()).hexdigest()[:8]
+
+
+def _starter(cluster: ClusterSpec, place: Place, cpus: int) -> list[str]:
+    """What stands before the program, where it runs in an image."""
+    if options := container_options(cluster, place):
+        return ["srun", "--ntasks=1", f"--cpus-per-task={cpus}", *options]
+    return container_command(cluster, place)
+
+
+def waiting_for(data: DataJob, known: JobState | None) -> str:
+    """Why a run waits whose data is being made."""
+    if known is None or known.is_over:
+        return f"waits for its data (job {data.job_id})"
+    waits = f" ({known.reason})" if known.state == "PENDING" and known.reason else ""
+    return f"waits for its data: job {data.job_id} is {known.state.lower()}{waits}"
+
+
+def failed_preparation(run: RunDir, data: DataJob, known: JobState | None, *, forgotten: bool) -> Exit | None:
+    """The end of a run whose data job failed, by its own word or the scheduler's; None while it has not. `forgotten`:
+    the scheduler knows nothing of the run's own job any more.
+    """
+    if data.is_done:
+        return None
+    if data.failure is not None:
+        said = data.failure.splitlines()[0] if data.failure else "no reason was given"
+    elif known is None and forgotten:
+        said = "the scheduler no longer knows how it ended"
+    elif known is not None and known.is_over and known.state != "COMPLETED":
+        said = f"SLURM says {known.state}" + (f", exit code {known.exit_code}" if known.exit_code else "")
+    else:
+        return None
+    message = f"job {data.job_id}: {said}; see {run.data_log.relative_to(run.path)}"
+    return replace(Exit.of("data", message, None), evidence=_last_lines(run))
+
+
+def _last_lines(run: RunDir) -> tuple[str, ...]:
+    try:
+        with open(run.data_log, "rb") as log:
+            log.seek(max(0, log.seek(0, 2) - _EVIDENCE_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ()
+    return tuple(f"{run.data_log.name}: {line.strip()}" for line in lines if line.strip())[-_EVIDENCE_LINES:]
