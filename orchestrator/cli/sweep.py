@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, Overrides, print_json
+from orchestrator.cli.common import AsJson, Overrides, print_json, warn
 from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.cli.sweep_tables import (
@@ -103,6 +103,7 @@ def run_(
         _show_dry_run(loaded, sweep, profile, parallel, as_json)
         return
     with sweep.alone():
+        _warn_of_dropped(sweep, {cell.id for cell in cells})
         planned = write_plan(sweep, loaded)
         statuses = cell_statuses(sweep, planned)
         check_scheduler(statuses)
@@ -312,6 +313,16 @@ def _check_cells(jobs: Sequence[JobSpec], *, local: bool) -> None:
         check_data(make_plan(job))
     if local:
         check_installed(jobs[0])
+
+
+def _warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
+    """Say which cells are under way that the sweep does not have any more: no command for the sweep reaches them."""
+    if not sweep.ledger.exists():
+        return
+    for status in cell_statuses(sweep, sweep.planned()):
+        if status.entry.id not in cells and status.state in UNDER_WAY:
+            run = status.status.run.run_id
+            warn(f"cell {status.entry.name} left the sweep and is {status.state}: orchestrator cancel {run} stops it")
 
 
 def _start(status: CellStatus, job: JobSpec) -> Start:

@@ -1,0 +1,148 @@
+"""What `orchestrator sweep` says and refuses, without anything being started."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.runs import all_runs
+from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ledger import Planned, SweepDir, find_sweep, sweep_dir
+from orchestrator.sweeps.loading import LoadedSweep
+from orchestrator.sweeps.plans import write_plan
+from orchestrator.sweeps.states import cell_statuses
+from orchestrator.sweeps.submission import needs_scratch
+from tests.unit.sweeps.conftest import Run
+
+PROFILE = "name: alps\npartitions: {gpu: {nodes: 2, gpus_per_node: 2, time_limit: 1d}}\npartition: gpu\ntime: 1h\n"
+Load = Callable[[str], LoadedSweep]
+
+
+@pytest.fixture
+def profile(folder: Path) -> None:
+    (folder / "clusters").mkdir()
+    (folder / "clusters" / "alps.yaml").write_text(PROFILE)
+
+
+@pytest.mark.usefixtures("profile")
+def test_a_dry_run_shows_cells_scripts_and_what_the_cluster_cannot_give(
+    orchestrator: Run, write: Callable[[str], Path], folder: Path
+) -> None:
+    sweep = write("grid: {tp: [1, 2, 4], lr: [1e-3, 2e-3], runtime.device: [cuda]}\nmax_parallel: 1")
+    code, out, err = orchestrator("sweep", "run", sweep, "--dry-run")
+    assert (code, err) == (0, "")
+    assert "#SBATCH --array=0-1%1" in out
+    assert "#SBATCH --gres=gpu:2" in out
+    assert "sweep tiny: 4 cells" in out
+    assert "tp=4,lr=1e-3,device=cuda and 1 more: " in out
+    assert not (folder / "runs").exists()
+    code, out, err = orchestrator("sweep", "run", sweep, "--dry-run", "--json")
+    answer = json.loads(out)
+    assert [len(answer[key]) for key in ("cells", "pruned", "arrays")] == [4, 2, 2]
+    code, out, err = orchestrator("sweep", "run", write("grid: {tp: [4], runtime.device: [cuda]}"))
+    assert code == 2
+    assert err.startswith("error: no cell of this sweep can run:\n    tp=4,device=cuda: ")
+
+
+def test_mistakes_are_one_clear_message(orchestrator: Run, write: Callable[[str], Path]) -> None:
+    sweep = write("grid: {lr: [1, 2]}")
+    code, out, err = orchestrator("sweep", "run", sweep)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: on which cluster? There is no profile yet.")
+    assert "--local" in err
+    code, out, err = orchestrator("sweep", "run", sweep, "--cluster", "alpps")
+    assert code == 2
+    assert "there is no cluster profile 'alpps'" in err
+    code, out, err = orchestrator("sweep", "status", "tiny")
+    assert code == 2
+    assert err.startswith("error: there is no sweep tiny in ")
+    assert err.endswith("runs: `orchestrator sweep run` starts one\n")
+    for command in ("run", "submit", "validate", "plan"):
+        code, out, err = orchestrator(command, sweep)
+        assert code == 2
+        assert "this file describes several jobs" in err
+        assert "orchestrator sweep run" in err
+
+
+@pytest.fixture
+def sweep(load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepDir:
+    """A sweep of three cells that was written down; nothing was started."""
+    monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(folder / "runs"))
+    sweep = sweep_dir("tiny", folder / "runs")
+    write_plan(sweep, load("grid: {lr: [1, 2, 3]}"))
+    return sweep
+
+
+def test_the_same_sweep_again_changes_nothing_and_a_changed_one_is_a_new_plan(sweep: SweepDir, load: Load) -> None:
+    first = sweep.planned()
+    assert write_plan(sweep, load("grid: {lr: [1, 2, 3]}")).cells == first.cells
+    assert len(sweep.ledger.read_text().splitlines()) == 1
+    second = write_plan(sweep, load("grid: {lr: [2, 3, 4]}\nmetric: train/loss"))
+    assert second.generation == 2
+    assert sweep.planned() == second
+    assert {path.name for path in sweep.path.glob("*.yaml")} == {"sweep.yaml", "sweep.2.yaml"}
+    assert [cell.run for cell in second.cells[:2]] == [cell.run for cell in first.cells[1:]]
+    assert len(all_runs(sweep.runs_dir)) == 4
+    record = json.loads(sweep.run(first.cells[0]).membership.read_text())
+    assert record == {"sweep": "tiny", "sweep_dir": str(sweep.path), "cell": "lr=1", "values": {"optimizer.lr": "1"}}
+
+
+def test_a_torn_ledger_is_read_up_to_the_tear(sweep: SweepDir) -> None:
+    with open(sweep.ledger, "a") as file:
+        file.write('{"time": 1, "event": "plan')
+    assert len(sweep.planned().cells) == 3
+    sweep.append("cancelled", cells=["x"])
+    assert sweep.cancels("x") == 1
+
+
+def test_states_follow_from_the_runs_and_the_ledger(sweep: SweepDir) -> None:
+    def states() -> list[str]:
+        return [status.state for status in cell_statuses(sweep, sweep.planned())]
+
+    assert states() == ["missing", "missing", "missing"]
+    first, second, third = (sweep.run(cell) for cell in sweep.planned().cells)
+    ids = [cell.id for cell in sweep.planned().cells]
+    sweep.append("submitted", how="local", cluster=None, jobs=dict.fromkeys(ids, "local"), driver={"pid": 1})
+    assert states() == ["missing", "missing", "missing"], "its driver is gone"
+    for run, cause in ((first, "completed"), (second, "out_of_memory"), (third, "stopped")):
+        end(run, cause)
+    assert states() == ["completed", "failed", "stopped"]
+    sweep.append("cancelled", cells=ids)
+    assert states() == ["completed", "failed", "cancelled"]
+
+
+def end(run: RunDir, cause: str) -> None:
+    run.append_event("launched", launch_id="l1", host="elsewhere")
+    run.append_event("exited", launch_id="l1", code=0, cause=cause, message="", iteration=3)
+
+
+def test_a_run_begins_anew_only_if_it_never_saved(sweep: SweepDir) -> None:
+    run = sweep.run(sweep.planned().cells[0])
+    assert not needs_scratch(run)
+    run.append_event("started", launch_id="l1")
+    assert needs_scratch(run)
+    run.append_event("checkpoint_saved", iteration=5)
+    assert not needs_scratch(run), "what has saved must find what it saved"
+
+
+def test_two_commands_do_not_start_cells_at_once(sweep: SweepDir, orchestrator: Run) -> None:
+    with open(sweep.path / ".starting", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        code, out, err = orchestrator("sweep", "retry", "tiny")
+    assert (code, out) == (2, "")
+    assert err == "error: sweep tiny: another command is starting its cells at this moment\n"
+
+
+def test_a_sweep_is_found_by_name_or_place(sweep: SweepDir, orchestrator: Run) -> None:
+    assert find_sweep("tiny", sweep.runs_dir) == sweep
+    assert find_sweep(str(sweep.path), Path("elsewhere")) == sweep
+    code, out, err = orchestrator("sweep", "status", "tinny")
+    assert (code, out) == (2, "")
+    assert "did you mean tiny?" in err
+    code, out, err = orchestrator("sweep", "cancel", "tiny")
+    assert (code, out, err) == (0, "sweep tiny: no cell is under way\n", "")
+    assert isinstance(sweep.planned(), Planned)
