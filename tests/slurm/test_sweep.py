@@ -41,7 +41,11 @@ partition: low
 gpu_request: none
 exclusive: true
 time: 30m
+options:
+  - |-
+    --comment=it's "$HOME" `id` #1; ü
 """
+COMMENT = 'it\'s "$HOME" `id` #1; ü'
 TWELVE = "base: job.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3, 4e-3], runtime.seed: [1, 2, 3]}\n"
 
 
@@ -166,7 +170,9 @@ def test_submitit_carries_on_a_cell_that_has_got_slurm_s_notice(
     first = sweeps.runs()["lr=1e-3"]
     wait_until(first.metrics_file.exists, 240, "the first cell trains")
     [submitted] = events(first, "submitted")
-    cluster_without_accounting.call("scancel", "--signal=USR1", "--batch", submitted["job_id"])
+    call = cluster_without_accounting.call
+    assert call("squeue", "--noheader", f"--jobs={submitted['job_id']}", "--format=%k") == COMMENT
+    call("scancel", "--signal=USR1", "--batch", submitted["job_id"])
     sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
     assert [event["cause"] for event in events(first, "exited")] == ["preempted", "completed"]
     [stopped] = events(first, "stop_requested")
@@ -199,7 +205,7 @@ def test_a_cancelled_sweep_leaves_nothing_in_the_queue_and_goes_on_when_it_is_ru
 
 
 @pytest.mark.timeout(600)
-def test_a_scheduler_that_refuses_or_is_away_starts_nothing_and_loses_nothing(
+def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_several_nodes(
     cluster: Cluster, sweeps: Sweeps, tmp_path: Path
 ) -> None:
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
@@ -217,5 +223,11 @@ def test_a_scheduler_that_refuses_or_is_away_starts_nothing_and_loses_nothing(
     assert err.startswith("error: slurmctld, SLURM's controller, does not answer")
     assert sweeps.states() == {"lr=1e-3": "missing", "lr=2e-3": "missing"}
     cluster.start_controller()
-    assert sweeps("run", "sweep.yaml")[0] == 0
+    (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3], launch.nodes: [1, 2]}\n")
+    code, out, err = sweeps("run", "sweep.yaml")
+    assert (code, err) == (0, "")
+    assert out.count("submitted 2 cells as array") == 2, "cells of one node and of two"
+    assert "cannot be in one array" in out
     sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
+    nodes = {name: len(events(run, "launched")[0]["nodes"]) for name, run in sweeps.runs().items()}
+    assert nodes == {"lr=1e-3,nodes=1": 1, "lr=1e-3,nodes=2": 2, "lr=2e-3,nodes=1": 1, "lr=2e-3,nodes=2": 2}
