@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import typer
 
 from orchestrator.data.preparation import Source, survey
 from orchestrator.errors import UserError
 from orchestrator.planning.plan import Plan
-from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 
@@ -22,7 +22,7 @@ def check_sources(plan: Plan) -> list[Source]:
 
 def check_data(plan: Plan) -> None:
     """Raises UserError for each data set that is not there."""
-    way_out = "make it with `orchestrator data prepare` and the job"
+    way_out = "make it first: orchestrator data prepare JOB.yaml"
     refuse([f"{each.place}: {each.entry.path} is not there yet; {way_out}" for each in check_sources(plan)])
 
 
@@ -32,13 +32,15 @@ def refuse(troubles: list[str]) -> None:
         raise UserError("\n       ".join(troubles))
 
 
-def prepare_here(run: RunDir, job: JobSpec, as_json: bool) -> int:
-    """Make on this machine what a run lacks and can be made, showing how it comes along; returns the exit code."""
+def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
+    """Make on this machine what a job lacks and can be made, showing how it comes along; returns the exit code. `what`
+    are the arguments of `orchestrator data prepare` that name the job.
+    """
     if not any(source.is_to_be_made for source in survey(job.data)):
         return 0
     python = job.launch.python or sys.executable
     options = ["--json"] if as_json else []
-    command = [python, "-m", "orchestrator.data", "prepare", *options, "--", str(run.path)]
+    command = [python, "-m", "orchestrator.data", "prepare", *options, *what]
     process = subprocess.Popen(command, stdout=subprocess.PIPE if as_json else None, text=True)
     said = ""
     while True:

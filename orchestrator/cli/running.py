@@ -71,7 +71,7 @@ def _is_installed(module: str) -> bool:
 def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_json: bool) -> int:
     """Train in the foreground or the background; prints what happens and returns the command's exit code."""
     wait_for_previous(run, quiet=as_json)
-    if code := prepare_here(run, job, as_json):
+    if code := prepare_here([str(run.path)], job, as_json):
         return code
     if detach:
         launch_id = start_in_background(run, job, from_scratch=from_scratch)

@@ -60,7 +60,8 @@ class LogFollower:
     def _paths(self) -> list[Path]:
         if self._rank is not None:
             return [self._run.rank_log(self._rank)]
-        return log_files(self._run)
+        data = [self._run.data_log] if self._run.data_log.exists() else []
+        return [*data, *log_files(self._run)]
 
 
 def _label(path: Path) -> str:

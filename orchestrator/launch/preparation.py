@@ -6,10 +6,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import abspath
+from pathlib import Path
 from typing import Any
 
 from orchestrator.causes import Exit
 from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
+from orchestrator.data.index import bin_path, idx_path
+from orchestrator.data.manifest import manifest_path
 from orchestrator.data.preparation import Source, survey
 from orchestrator.launch.render import render_template
 from orchestrator.launch.sbatch import (
@@ -28,6 +31,13 @@ from orchestrator.spec.job import JobSpec
 SHIPPED_TEMPLATE = "slurm-data.sbatch.j2"
 MOST_CPUS = 16
 """With more, reading the text is what takes the time."""
+_CPUS = 4
+"""Where nobody says how many a node has."""
+_OF_TRAINING = (
+    *("--gpu", "--gres", "--tres", "--mem", "--nodes", "--ntasks", "--cpus", "--exclusive"),
+    *("--constraint", "--switches", "--signal"),
+)
+"""How options of a profile begin that are about the nodes that train."""
 _EVIDENCE_BYTES = 16 << 10
 _EVIDENCE_LINES = 3
 
@@ -65,17 +75,31 @@ def submit_preparation(
     missing: Sequence[Source],
     warn: Warn = lambda message: None,
 ) -> str:
-    """Submit the job that makes what is missing; returns its id, or that of one that is under way.
+    """Submit the job that makes what is missing; returns its id, or that of one that is under way. It works here; where
+    `place`, where the training will, is a copy of the code, the data sets are linked into that.
 
     Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked.
     """
+    _link_into(place.working_directory, missing)
     if (under_way := _under_way(run)) is not None:
         return under_way
     run.logs.mkdir(exist_ok=True)
-    write_atomically(run.data_script, render_preparation(job, cluster, place, missing))
+    here = replace(place, working_directory=Path.cwd())
+    write_atomically(run.data_script, render_preparation(job, cluster, here, missing))
     job_id = submit(run.data_script, warn=warn)
     run.append_event("data_submitted", job_id=job_id, cluster=cluster.name)
     return job_id
+
+
+def _link_into(folder: Path, missing: Sequence[Source]) -> None:
+    """Let relative paths of data sets that are going to be made here lead here from a copy of the code."""
+    for prefix in (Path(source.entry.path) for source in missing):
+        for path in (idx_path(prefix), bin_path(prefix), manifest_path(prefix)):
+            link = folder / path
+            if link.parent.resolve() != path.parent.resolve():
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.unlink(missing_ok=True)
+                link.symlink_to(path.absolute())
 
 
 def _under_way(run: RunDir) -> str | None:
@@ -105,8 +129,8 @@ def render_preparation(job: JobSpec, cluster: ClusterSpec, place: Place, missing
 
 
 def data_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, missing: Sequence[Source]) -> list[str]:
-    """What the data job asks SLURM for. Its memory is what the cluster gives with the CPUs; what a profile says of GPU
-    nodes (memory, constraint, whole nodes, further options) is not asked for.
+    """What the data job asks SLURM for. Its memory is what the cluster gives with the CPUs; what a profile says of the
+    nodes that train (memory, features, whole nodes) is not asked for.
     """
     name, partition = _partition(job, cluster)
     time = cluster.time
@@ -127,7 +151,8 @@ def data_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, missing: Seque
         "qos": job.launch.qos or cluster.qos,
         "exclude": ",".join(cluster.exclude) or None,
     }
-    return [*(f"--{name}={value}" for name, value in wanted.items() if value is not None), "--requeue"]
+    asked = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
+    return [*asked, "--requeue", *(option for option in cluster.options if not option.startswith(_OF_TRAINING))]
 
 
 def _partition(job: JobSpec, cluster: ClusterSpec) -> tuple[str | None, PartitionSpec | None]:
@@ -136,8 +161,8 @@ def _partition(job: JobSpec, cluster: ClusterSpec) -> tuple[str | None, Partitio
 
 
 def _cpus(partition: PartitionSpec | None) -> int:
-    here = partition.cpus_per_node if partition is not None else None
-    return min(MOST_CPUS, here or MOST_CPUS)
+    known = partition.cpus_per_node if partition is not None else None
+    return min(MOST_CPUS, known or _CPUS)
 
 
 def _identity(missing: Sequence[Source]) -> str:

@@ -11,6 +11,8 @@ from orchestrator.spec.values import Positive, PositiveNumber, Seed, Size, Text
 
 
 def _one_as_list(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise ValueError("expects a path, or a list of paths")
     return [value] if isinstance(value, str) else value
 
 

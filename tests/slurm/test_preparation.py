@@ -89,7 +89,7 @@ def test_the_data_is_made_by_a_job_of_its_own_before_the_training(
     kinds = [event["event"] for event in run.events()]
     assert kinds.index("data_submitted") < kinds.index("data_prepared") < kinds.index("launched")
     assert events(run, "data_prepared")[0]["job_id"] == data
-    assert "wrote data/books: 2 documents" in run.data_log.read_text()
+    assert "[data] wrote data/books: 2 documents" in orchestrator("logs", run.run_id).out
     assert cluster.job(int(data))["JobState"] == "COMPLETED"
 
 
