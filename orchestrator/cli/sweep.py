@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, Overrides, print_json, warn
-from orchestrator.cli.preparing import check_data
-from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.cli.common import AsJson, Overrides, print_json
+from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.cli.sweep_tables import (
     csv_text,
     describe_cells,
@@ -20,25 +19,31 @@ from orchestrator.cli.sweep_tables import (
     status_table,
     summary,
 )
-from orchestrator.cluster.profiles import known_profiles, load_profile
-from orchestrator.cluster.slurm import cancel as cancel_jobs
-from orchestrator.errors import Problem, UserError
-from orchestrator.launch.local import request_stop
+from orchestrator.cli.sweeping import (
+    as_record,
+    begin,
+    cancel_cells,
+    check_cells,
+    conclude,
+    last_profile,
+    profile_of,
+    refusals,
+    start_of,
+    warn_of_dropped,
+    were_local,
+)
+from orchestrator.cluster.profiles import load_profile
+from orchestrator.errors import UserError
 from orchestrator.launch.runs import default_runs_dir, runs_dir_of
-from orchestrator.planning.limits import what_is_refused
-from orchestrator.planning.plan import make_plan
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.suggestions import closest
-from orchestrator.sweeps.cells import Check
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
 from orchestrator.sweeps.plans import planned_run, write_plan
 from orchestrator.sweeps.states import (
     STARTED_BY_RETRY,
     STARTED_BY_RUN,
-    UNDER_WAY,
     CellStatus,
     cell_statuses,
     check_scheduler,
@@ -46,7 +51,7 @@ from orchestrator.sweeps.states import (
     metric_of,
     ranked,
 )
-from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
+from orchestrator.sweeps.submission import Start, cluster_request, submit
 
 app = typer.Typer(help="Many runs of one job: start, watch and compare them.", no_args_is_help=True)
 
@@ -90,12 +95,12 @@ def run_(
       orchestrator sweep run lr.yaml --local
     """
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_sweep(files, words, (lambda job: ()) if local else _refusals())
+    loaded = load_sweep(files, words, (lambda job: ()) if local else refusals())
     cells = loaded.cells.cells
     if not cells:
         raise UserError(f"no cell of this sweep can run:\n{describe_pruned(loaded.cells.pruned)}")
-    profile = None if local else _profile(cells[0].job)
-    _check_cells([cell.job for cell in cells], local=local and not dry_run)
+    profile = None if local else profile_of(cells[0].job)
+    check_cells([cell.job for cell in cells], local=local and not dry_run)
     folder = runs_dir_of(cells[0].job, runs_dir).absolute()
     sweep = sweep_dir(loaded.name, folder)
     parallel = max_parallel or loaded.spec.max_parallel
@@ -103,16 +108,16 @@ def run_(
         _show_dry_run(loaded, sweep, profile, parallel, as_json)
         return
     with sweep.alone():
-        _warn_of_dropped(sweep, {cell.id for cell in cells})
+        warn_of_dropped(sweep, {cell.id for cell in cells})
         planned = write_plan(sweep, loaded)
         statuses = cell_statuses(sweep, planned)
         check_scheduler(statuses)
         jobs = {cell.id: cell.job for cell in cells}
-        starts = [_start(status, jobs[status.entry.id]) for status in statuses if status.state in STARTED_BY_RUN]
+        starts = [start_of(status, jobs[status.entry.id]) for status in statuses if status.state in STARTED_BY_RUN]
         if not as_json:
             typer.echo(describe_cells(loaded))
-        _begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
-    _conclude(sweep, starts, wait=local and not detach, as_json=as_json)
+        begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
+    conclude(sweep, starts, wait=local and not detach, as_json=as_json)
 
 
 @app.command("retry")
@@ -136,15 +141,15 @@ def retry_(
         statuses = cell_statuses(sweep, sweep.planned())
         check_scheduler(statuses)
         again = [status for status in statuses if status.state in STARTED_BY_RETRY]
-        starts = [_start(status, load_resolved(status.status.run.resolved())) for status in again]
-        here = local or (cluster is None and _were_local(statuses))
+        starts = [start_of(status, load_resolved(status.status.run.resolved())) for status in again]
+        here = local or (cluster is None and were_local(statuses))
         profile = None
         if starts and not here:
-            profile = load_profile(cluster) if cluster is not None else _last_profile(statuses, starts[0].job)
+            profile = load_profile(cluster) if cluster is not None else last_profile(statuses, starts[0].job)
         if starts and here:
-            _check_cells([start.job for start in starts], local=True)
-        _begin(sweep, starts, profile, max_parallel, detach=detach, as_json=as_json)
-    _conclude(sweep, starts, wait=here and not detach, as_json=as_json)
+            check_cells([start.job for start in starts], local=True)
+        begin(sweep, starts, profile, max_parallel, detach=detach, as_json=as_json)
+    conclude(sweep, starts, wait=here and not detach, as_json=as_json)
 
 
 @app.command("status")
@@ -167,7 +172,7 @@ def status_(
     planned = sweep.planned()
     statuses = cell_statuses(sweep, planned)
     if as_json:
-        print_json(_json(sweep, statuses))
+        print_json(as_record(sweep, statuses))
         return
     typer.echo(status_table(statuses, metric_of(planned, statuses)))
     typer.echo(summary(sweep, planned, statuses))
@@ -220,7 +225,7 @@ def cancel_(
       orchestrator sweep cancel lr
     """
     sweep = find_sweep(name, runs_dir or default_runs_dir())
-    pending, running = _cancel(sweep, now=now)
+    pending, running = cancel_cells(sweep, now=now)
     if as_json:
         print_json({"cancelled": [cell.entry.id for cell in pending], "stopping": [cell.entry.id for cell in running]})
         return
@@ -229,22 +234,6 @@ def cancel_(
         return
     how = "were told to end" if now else "save and stop"
     typer.echo(f"sweep {sweep.name}: {len(pending)} cells will not start, {len(running)} {how}")
-
-
-def _cancel(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[CellStatus]]:
-    """Stop what is under way; returns the cells that waited and those that ran."""
-    statuses = cell_statuses(sweep, sweep.planned())
-    running = [status for status in statuses if status.state == "running"]
-    pending = [status for status in statuses if status.state == "pending"]
-    if running or pending:
-        sweep.append("cancelled", cells=[status.entry.id for status in (*pending, *running)])
-    waiting = [(status.status.run, status.status.job) for status in pending if status.status.job is not None]
-    cancel_jobs(job.job_id for _, job in waiting)
-    for run, job in waiting:
-        run.append_event("withdrawn", job_id=job.job_id, by="orchestrator sweep cancel")
-    for status in running:
-        request_stop(status.status.run, "orchestrator sweep cancel", at_once=now)
-    return pending, running
 
 
 @app.command("list")
@@ -269,116 +258,6 @@ def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
         typer.echo(f"no sweeps in {folder}")
 
 
-def _refusals() -> Check:
-    """Says why a job's cluster would not take it."""
-    profiles: dict[str | None, ClusterSpec] = {}
-
-    def check(job: JobSpec) -> Sequence[Problem]:
-        name = job.launch.cluster
-        if name not in profiles:
-            profiles[name] = _profile(job)
-        return what_is_refused(job, profiles[name])
-
-    return check
-
-
-def _profile(job: JobSpec) -> ClusterSpec:
-    """The profile of the job's cluster; where it names none, the only one there is."""
-    known = list(known_profiles())
-    if job.launch.cluster is None and len(known) != 1:
-        which = f"say it with --cluster or launch.cluster: {', '.join(known)}" if known else "there is no profile yet"
-        raise UserError(
-            f"on which cluster? {which[0].upper()}{which[1:]}.\n"
-            "      `orchestrator cluster init` writes a profile; --local runs the cells on this machine."
-        )
-    return load_profile(job.launch.cluster or known[0])
-
-
-def _last_profile(statuses: Sequence[CellStatus], job: JobSpec) -> ClusterSpec:
-    """The profile that the sweep was last submitted to."""
-    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
-    names = [submission.cluster for submission in submissions if submission.cluster is not None]
-    return load_profile(names[-1]) if names else _profile(job)
-
-
-def _were_local(statuses: Sequence[CellStatus]) -> bool:
-    """Whether the sweep last ran on this machine."""
-    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
-    return bool(submissions) and submissions[-1].how == "local"
-
-
-def _check_cells(jobs: Sequence[JobSpec], *, local: bool) -> None:
-    """Raises what would keep all cells with some data set from training."""
-    for job in {job.data.model_dump_json(): job for job in jobs}.values():
-        check_data(make_plan(job))
-    if local:
-        check_installed(jobs[0])
-
-
-def _warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
-    """Say which cells are under way that the sweep does not have any more: no command for the sweep reaches them."""
-    if not sweep.ledger.exists():
-        return
-    for status in cell_statuses(sweep, sweep.planned()):
-        if status.entry.id not in cells and status.state in UNDER_WAY:
-            run = status.status.run.run_id
-            warn(f"cell {status.entry.name} left the sweep and is {status.state}: orchestrator cancel {run} stops it")
-
-
-def _start(status: CellStatus, job: JobSpec) -> Start:
-    return Start(status.entry.id, status.entry.name, job, status.status.run)
-
-
-def _begin(
-    sweep: SweepDir, starts: Sequence[Start], profile: ClusterSpec | None, parallel: int | None, **told: bool
-) -> None:
-    """Hand the cells to the cluster or to a driver on this machine."""
-    if not starts:
-        return
-    if profile is None:
-        start_driver(sweep, local_request(sweep, starts, max_parallel=parallel))
-        return
-    arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel))
-    if told["as_json"]:
-        return
-    for array in arrays:
-        limit = f", at most {parallel} at once" if parallel else ""
-        kind = "array" if array["tasks"] > 1 else "job"
-        typer.echo(f"submitted {array['tasks']} cells as {kind} {array['job_id']} on {profile.name}{limit}")
-    if len(arrays) > 1:
-        typer.echo("      cells of different size cannot be in one array; each array counts for itself")
-
-
-def _conclude(sweep: SweepDir, starts: Sequence[Start], *, wait: bool, as_json: bool) -> None:
-    """Tell what was started; on this machine, see it through to its end."""
-    if wait and starts:
-        try:
-            follow(sweep, quiet=as_json)
-        except KeyboardInterrupt:
-            typer.echo("\nthe cells save and stop; Ctrl-C again leaves them to it", err=True)
-            _cancel(sweep, now=False)
-            follow(sweep, quiet=as_json)
-    statuses = cell_statuses(sweep, sweep.planned())
-    if as_json:
-        print_json({**_json(sweep, statuses), "started": [start.id for start in starts]})
-    else:
-        _tell(sweep, starts, statuses)
-    mine = {start.id for start in starts}
-    if wait and any(status.state != "completed" for status in statuses if status.entry.id in mine):
-        raise typer.Exit(1)
-
-
-def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatus]) -> None:
-    if not starts:
-        typer.echo(f"sweep {sweep.name}: nothing to start")
-    typer.echo(summary(sweep, sweep.planned(), statuses))
-    failed = sum(status.state == "failed" for status in statuses)
-    if failed:
-        typer.echo(f"      {failed} failed: orchestrator sweep retry {sweep.name}")
-    if any(status.state in UNDER_WAY for status in statuses):
-        typer.echo(f"      follow it with: orchestrator sweep status {sweep.name} --watch")
-
-
 def _show_dry_run(
     loaded: LoadedSweep, sweep: SweepDir, profile: ClusterSpec | None, parallel: int | None, as_json: bool
 ) -> None:
@@ -397,17 +276,6 @@ def _show_dry_run(
     for array in arrays:
         typer.echo(array["script"])
     typer.echo(describe_cells(loaded, every=True))
-
-
-def _json(sweep: SweepDir, statuses: Sequence[CellStatus]) -> dict[str, object]:
-    planned = sweep.planned()
-    return {
-        "sweep": sweep.name,
-        "path": str(sweep.path),
-        "states": counts(statuses),
-        "cells": [status.to_json() for status in statuses],
-        "pruned": planned.pruned,
-    }
 
 
 def _check_metric(metric: str | None, statuses: Sequence[CellStatus]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
 
-from orchestrator.cli import sweep as sweep_command
+from orchestrator.cli import sweeping
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
@@ -86,7 +86,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
     request = functools.partial(cluster_request, module="sweep_runtime")
-    monkeypatch.setattr(sweep_command, "cluster_request", request)
+    monkeypatch.setattr(sweeping, "cluster_request", request)
     return Sweeps(tmp_path, capfd)
 
 

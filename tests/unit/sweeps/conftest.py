@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import sweep as sweep_command
+from orchestrator.cli import sweeping
 from orchestrator.cli.main import main
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
 from orchestrator.sweeps.submission import cluster_request, local_request
@@ -65,7 +65,7 @@ def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     monkeypatch.setenv("COLUMNS", "160")
     for function in (local_request, cluster_request):
         patched = functools.partial(function, module="sweep_runtime")
-        monkeypatch.setattr(sweep_command, function.__name__, patched)
+        monkeypatch.setattr(sweeping, function.__name__, patched)
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])

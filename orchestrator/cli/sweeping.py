@@ -1,0 +1,161 @@
+"""Starting and stopping the cells of a sweep from the command line: what the commands of `sweep` share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import typer
+
+from orchestrator.cli.common import print_json, warn
+from orchestrator.cli.preparing import check_data
+from orchestrator.cli.running import check_installed
+from orchestrator.cli.sweep_tables import follow, summary
+from orchestrator.cluster.profiles import known_profiles, load_profile
+from orchestrator.cluster.slurm import cancel as cancel_jobs
+from orchestrator.errors import Problem, UserError
+from orchestrator.launch.local import request_stop
+from orchestrator.planning.limits import what_is_refused
+from orchestrator.planning.plan import make_plan
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.sweeps.cells import Check
+from orchestrator.sweeps.ledger import SweepDir
+from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts
+from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
+
+
+def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[CellStatus]]:
+    """Stop what is under way; returns the cells that waited and those that ran."""
+    statuses = cell_statuses(sweep, sweep.planned())
+    running = [status for status in statuses if status.state == "running"]
+    pending = [status for status in statuses if status.state == "pending"]
+    if running or pending:
+        sweep.append("cancelled", cells=[status.entry.id for status in (*pending, *running)])
+    waiting = [(status.status.run, status.status.job) for status in pending if status.status.job is not None]
+    cancel_jobs(job.job_id for _, job in waiting)
+    for run, job in waiting:
+        run.append_event("withdrawn", job_id=job.job_id, by="orchestrator sweep cancel")
+    for status in running:
+        request_stop(status.status.run, "orchestrator sweep cancel", at_once=now)
+    return pending, running
+
+
+def refusals() -> Check:
+    """Says why a job's cluster would not take it."""
+    profiles: dict[str | None, ClusterSpec] = {}
+
+    def check(job: JobSpec) -> Sequence[Problem]:
+        name = job.launch.cluster
+        if name not in profiles:
+            profiles[name] = profile_of(job)
+        return what_is_refused(job, profiles[name])
+
+    return check
+
+
+def profile_of(job: JobSpec) -> ClusterSpec:
+    """The profile of the job's cluster; where it names none, the only one there is."""
+    known = list(known_profiles())
+    if job.launch.cluster is None and len(known) != 1:
+        which = f"say it with --cluster or launch.cluster: {', '.join(known)}" if known else "there is no profile yet"
+        raise UserError(
+            f"on which cluster? {which[0].upper()}{which[1:]}.\n"
+            "      `orchestrator cluster init` writes a profile; --local runs the cells on this machine."
+        )
+    return load_profile(job.launch.cluster or known[0])
+
+
+def last_profile(statuses: Sequence[CellStatus], job: JobSpec) -> ClusterSpec:
+    """The profile that the sweep was last submitted to."""
+    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
+    names = [submission.cluster for submission in submissions if submission.cluster is not None]
+    return load_profile(names[-1]) if names else profile_of(job)
+
+
+def were_local(statuses: Sequence[CellStatus]) -> bool:
+    """Whether the sweep last ran on this machine."""
+    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
+    return bool(submissions) and submissions[-1].how == "local"
+
+
+def check_cells(jobs: Sequence[JobSpec], *, local: bool) -> None:
+    """Raises what would keep all cells with some data set from training."""
+    for job in {job.data.model_dump_json(): job for job in jobs}.values():
+        check_data(make_plan(job))
+    if local:
+        check_installed(jobs[0])
+
+
+def warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
+    """Say which cells are under way that the sweep does not have any more: no command for the sweep reaches them."""
+    if not sweep.ledger.exists():
+        return
+    for status in cell_statuses(sweep, sweep.planned()):
+        if status.entry.id not in cells and status.state in UNDER_WAY:
+            run = status.status.run.run_id
+            warn(f"cell {status.entry.name} left the sweep and is {status.state}: orchestrator cancel {run} stops it")
+
+
+def start_of(status: CellStatus, job: JobSpec) -> Start:
+    return Start(status.entry.id, status.entry.name, job, status.status.run)
+
+
+def begin(
+    sweep: SweepDir, starts: Sequence[Start], profile: ClusterSpec | None, parallel: int | None, **told: bool
+) -> None:
+    """Hand the cells to the cluster or to a driver on this machine."""
+    if not starts:
+        return
+    if profile is None:
+        start_driver(sweep, local_request(sweep, starts, max_parallel=parallel))
+        return
+    arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel))
+    if told["as_json"]:
+        return
+    for array in arrays:
+        limit = f", at most {parallel} at once" if parallel else ""
+        kind = "array" if array["tasks"] > 1 else "job"
+        typer.echo(f"submitted {array['tasks']} cells as {kind} {array['job_id']} on {profile.name}{limit}")
+    if len(arrays) > 1:
+        typer.echo("      cells of different size cannot be in one array; each array counts for itself")
+
+
+def conclude(sweep: SweepDir, starts: Sequence[Start], *, wait: bool, as_json: bool) -> None:
+    """Tell what was started; on this machine, see it through to its end."""
+    if wait and starts:
+        try:
+            follow(sweep, quiet=as_json)
+        except KeyboardInterrupt:
+            typer.echo("\nthe cells save and stop; Ctrl-C again leaves them to it", err=True)
+            cancel_cells(sweep, now=False)
+            follow(sweep, quiet=as_json)
+    statuses = cell_statuses(sweep, sweep.planned())
+    if as_json:
+        print_json({**as_record(sweep, statuses), "started": [start.id for start in starts]})
+    else:
+        _tell(sweep, starts, statuses)
+    mine = {start.id for start in starts}
+    if wait and any(status.state != "completed" for status in statuses if status.entry.id in mine):
+        raise typer.Exit(1)
+
+
+def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatus]) -> None:
+    if not starts:
+        typer.echo(f"sweep {sweep.name}: nothing to start")
+    typer.echo(summary(sweep, sweep.planned(), statuses))
+    failed = sum(status.state == "failed" for status in statuses)
+    if failed:
+        typer.echo(f"      {failed} failed: orchestrator sweep retry {sweep.name}")
+    if any(status.state in UNDER_WAY for status in statuses):
+        typer.echo(f"      follow it with: orchestrator sweep status {sweep.name} --watch")
+
+
+def as_record(sweep: SweepDir, statuses: Sequence[CellStatus]) -> dict[str, object]:
+    planned = sweep.planned()
+    return {
+        "sweep": sweep.name,
+        "path": str(sweep.path),
+        "states": counts(statuses),
+        "cells": [status.to_json() for status in statuses],
+        "pruned": planned.pruned,
+    }
