@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 
 from orchestrator.batch.policy import Decision, decide
 from orchestrator.batch.slurm_job import SlurmJob
@@ -99,7 +101,7 @@ def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
     except OrchestratorError as error:
         # SLURM may have done it by itself in the meantime: its word on the job is what counts from here on.
         run.append_event("requeue_failed", launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error))
-        print(f"the job could not be put back into the queue: {error}", flush=True)
+        say(f"the job could not be put back into the queue: {error}")
 
 
 def write_requeue(run: RunDir, slurm: SlurmJob, launch_id: str, decision: Decision, by: str) -> None:
@@ -113,3 +115,9 @@ def write_requeue(run: RunDir, slurm: SlurmJob, launch_id: str, decision: Decisi
         exclude=list(decision.exclude),
         delay=decision.delay,
     )
+
+
+def say(message: str) -> None:
+    """A line in the job's output; a full disk or a reader that has gone must not keep a run from coming back."""
+    with suppress(OSError):
+        print(f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.batch.aftermath import conclude, is_stale
+from orchestrator.batch.aftermath import conclude, is_stale, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import SUPERVISOR_VARIABLE
 from orchestrator.causes import Exit
@@ -74,7 +74,7 @@ def _take_over(run: RunDir, slurm: SlurmJob) -> None:
     """The batch script was killed: let the ranks save, and put the job back into the queue in its place."""
     if any(event.get("event") == "exited" and event.get("launch_id") == slurm.launch_id for event in run.events()):
         return  # it had come to its end
-    print("the batch script was killed: saving and going back into the queue", flush=True)
+    say("the batch script was killed: saving and going back into the queue")
     if not is_stale(run, slurm.launch_id):
         request_stop(run, "the batch script was killed")
     end = Exit.of("killed", "the batch script was killed", None)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale, left_to_caller
+from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale, left_to_caller, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit
@@ -30,6 +31,12 @@ HEALTH_MODULE = "orchestrator.runtime.health"
 _POLL_SECONDS = 0.2
 _SECONDS_OF_TOLERANCE = 60.0
 """SLURM's notice comes up to this much early (its documentation says so)."""
+_SECONDS_WITHOUT_CONTROLLER = 600.0
+_SECONDS_BETWEEN_STEPS = 5.0
+_NO_CONTROLLER = re.compile(
+    r"^srun: .*(?:Unable to (?:confirm allocation|contact slurm controller)|Check SLURM_JOB_ID environment)",
+    re.MULTILINE,
+)
 _SECONDS_FOR_A_HOLDER = 1.5 * DEFAULT_TIME_TO_LIVE
 
 
@@ -57,11 +64,11 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
             nodes=list(slurm.nodes),
             **Process.current().to_record(),
         )
-        _say(f"launch {slurm.launch_id} on {', '.join(slurm.nodes)}")
+        say(f"launch {slurm.launch_id} on {', '.join(slurm.nodes)}")
         end, code = _train(run, job, slurm, commands, signals, marks)
         decision = conclude(run, job, slurm, end, code)
         what = "goes back into the queue" if decision.requeue else "stays where it is"
-        _say(f"launch {slurm.launch_id} ended: {end.cause}: {end.message}; the run {what}: {decision.reason}")
+        say(f"launch {slurm.launch_id} ended: {end.cause}: {end.message}; the run {what}: {decision.reason}")
     if (asking := left_to_caller(decision)) is not None:
         return asking
     return 0 if end.cause in ("completed", "stopped") else 1
@@ -77,13 +84,13 @@ def _train(
     code: int | None = None
     if commands.health_check:
         check = [commands.training[0], "-m", HEALTH_MODULE, str(run.path)]
-        code = _see_through(run, slurm, [*commands.on_each_node, *check], signals)
+        code = _run_step(run, slurm, [*commands.on_each_node, *check], signals)
         if code != 0 and signals.first is None:
             return unhealthy(run, slurm.launch_id, code), code
     if signals.first is None:
         # Only the very first start may begin at iteration 0: what comes after a requeue has something to continue.
         anew = ["--from-scratch"] if commands.from_scratch and slurm.restarts == 0 else []
-        code = _see_through(run, slurm, [*commands.on_each_node, *commands.training, *anew], signals)
+        code = _run_step(run, slurm, [*commands.on_each_node, *commands.training, *anew], signals)
         end = classify(run, slurm.launch_id, code, marks)
         forced_by = stop_at_once(run)
         if forced_by is not None:
@@ -108,8 +115,21 @@ def _wait_for_holder(run: RunDir, slurm: SlurmJob, signals: StopSignals) -> str 
             return held_message(run, holder)
         if not said:
             said = True
-            _say(f"the run is held by {holder.describe()} ({holder.reason}): waiting for it")
+            say(f"the run is held by {holder.describe()} ({holder.reason}): waiting for it")
         time.sleep(_POLL_SECONDS)
+
+
+def _run_step(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: StopSignals) -> int:
+    """Run srun to its end; again while it cannot begin because SLURM's controller is away. Returns its exit code."""
+    deadline = time.monotonic() + _SECONDS_WITHOUT_CONTROLLER
+    while True:
+        marks = LogMarks.of(run)
+        code = _see_through(run, slurm, command, signals)
+        could_not_begin = code != 0 and _NO_CONTROLLER.search(marks.tail(run.launcher_log))
+        if not could_not_begin or signals.first is not None or time.monotonic() > deadline:
+            return code
+        say("SLURM's controller does not answer: trying again")
+        time.sleep(_SECONDS_BETWEEN_STEPS)
 
 
 def _see_through(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: StopSignals) -> int:
@@ -127,13 +147,9 @@ def _see_through(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: 
         if signals.first is not None and not asked and not is_stale(run, slurm.launch_id):
             asked = True
             request_stop(run, signals.first)
-            _say(f"{signals.first}: stopping after this step and saving")
+            say(f"{signals.first}: stopping after this step and saving")
         if not forced and stop_at_once(run) is not None:
             forced = True
             child.terminate()
         time.sleep(_POLL_SECONDS)
     return code
-
-
-def _say(message: str) -> None:
-    print(f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)

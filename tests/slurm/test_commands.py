@@ -224,8 +224,8 @@ def test_nobody_answers(
     said = orchestrator("submit", job)
     assert said.code == 0, said.err
     run = orchestrator.run()
-    wait_for_state(run, "running")
-    cluster.stop_controller()
+    wait_until(lambda: run.launcher_log.exists() and "launch test-" in run.launcher_log.read_text(), "the start")
+    cluster.stop_controller()  # whether srun has begun by now or not: it begins when the controller is back
     refused = orchestrator("submit", job, "--new")
     assert refused.code == 1
     assert "slurmctld, SLURM's controller, does not answer" in one_clear_line(refused)

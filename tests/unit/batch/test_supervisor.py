@@ -1,0 +1,223 @@
+"""One incarnation with stand-ins for srun and SLURM's commands: what it writes down, and what it asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_slurm import FakeSlurm
+from support.training import events, make_run, tiny_job
+
+from orchestrator.batch import supervisor
+from orchestrator.batch.slurm_job import SlurmJob
+from orchestrator.batch.supervisor import Commands, supervise
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+SQUEUE = "{id}|RUNNING|{restarts}|0|1000|1000|2000|n1|None|\n"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "slurm")
+    fake.says("squeue", SQUEUE.format(id=7, restarts=0))
+    fake.says("sacct", err="sacct: error: Slurm accounting storage is disabled", code=1)
+    fake.says("scontrol")
+    monkeypatch.setenv("PATH", f"{fake.bin}:{os.environ['PATH']}")
+    return fake
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = make_run(tmp_path / "runs", tiny_job("tiny"))
+    run.logs.mkdir()
+    run.launcher_log.touch()
+    run.append_event("submitted", job_id="7", cluster="lab")
+    return run
+
+
+def incarnation(restarts: int = 0, ends_in: float = 10_000) -> SlurmJob:
+    return SlurmJob("7", restarts, "lab", ("n1", "n2"), time.time(), time.time() + ends_in)
+
+
+def start(run: RunDir, script: str, *, job: SlurmJob | None = None, **launch: Any) -> int:
+    """Supervise a shell script in place of srun; what it prints goes where the batch script's output goes."""
+    program = f"exec >>{run.launcher_log} 2>&1\n{script}"
+    commands = Commands(["bash", "-c", program], [sys.executable], health_check=False, from_scratch=False)
+    spec: JobSpec = tiny_job("tiny", launch=launch)
+    return supervise(run, spec, job or incarnation(), commands)
+
+
+def word(run: RunDir, cause: str, launch_id: str = "lab-7.0") -> str:
+    """Shell text by which rank 0 says how it ended."""
+    path = run.exit_record(launch_id, 0)
+    record = json.dumps({"cause": cause, "message": "", "iteration": 9})
+    return f"mkdir -p {path.parent}; echo '{record}' >{path}"
+
+
+def test_a_training_that_completes(run: RunDir, slurm: FakeSlurm) -> None:
+    assert start(run, word(run, "completed")) == 0
+    [launched], [exited] = events(run, "launched"), events(run, "exited")
+    assert (launched["launch_id"], launched["nodes"], launched["restart"]) == ("lab-7.0", ["n1", "n2"], 0)
+    assert (exited["cause"], exited["iteration"]) == ("completed", 9)
+    assert slurm.calls("scontrol") == []
+
+
+@pytest.mark.parametrize(("ends_in", "cause"), [(60, "time_limit"), (10_000, "preempted")])
+def test_slurms_notice(run: RunDir, slurm: FakeSlurm, ends_in: float, cause: str) -> None:
+    script = f"kill -USR1 $PPID; until [ -e {run.stop_file} ]; do sleep 0.05; done; {word(run, 'stopped')}"
+    assert start(run, script, job=incarnation(ends_in=ends_in)) == 1
+    assert [event["cause"] for event in events(run, "exited")] == [cause]
+    assert [(event["by"], event["delay"]) for event in events(run, "requeued")] == [("orchestrator", 0.0)]
+    assert slurm.calls("scontrol") == [["requeue", "7"]]
+    assert not run.stop_file.exists()
+
+
+def test_a_person_asks_for_a_stop(run: RunDir, slurm: FakeSlurm) -> None:
+    assert start(run, f"echo '{{}}' >{run.stop_file}; {word(run, 'stopped')}") == 0
+    assert [event["cause"] for event in events(run, "exited")] == ["stopped"]
+    assert slurm.calls("scontrol") == []
+
+
+def test_a_failure_comes_back_later(run: RunDir, slurm: FakeSlurm) -> None:
+    assert start(run, "exit 1", on_failure={"bug": "requeue"}, requeue_delay=45) == 1
+    assert slurm.calls("scontrol") == [["requeue", "7"], ["update", "JobId=7", "StartTime=now+45"]]
+
+
+def test_a_failure_that_stays(run: RunDir, slurm: FakeSlurm) -> None:
+    assert start(run, "exit 1") == 1
+    assert [event["cause"] for event in events(run, "gave_up")] == ["bug"]
+    assert slurm.calls("scontrol") == []
+
+
+def test_the_controller_is_away_when_the_step_begins(
+    run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor, "_SECONDS_BETWEEN_STEPS", 0.01)
+    refusal = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
+    script = f"echo x >>{tmp_path}/tries; [ $(wc -l <{tmp_path}/tries) = 3 ] || {{ echo '{refusal}'; exit 1; }}"
+    assert start(run, f"{script}; {word(run, 'completed')}") == 0
+    assert [event["cause"] for event in events(run, "exited")] == ["completed"]
+
+
+def test_slurm_says_that_the_job_was_started_again_meanwhile(run: RunDir, slurm: FakeSlurm) -> None:
+    """A batch script on a node that SLURM has lost must not put the later start back into the queue."""
+    slurm.says("squeue", SQUEUE.format(id=7, restarts=1))
+    start(run, "exit 1", on_failure={"bug": "requeue"})
+    assert slurm.calls("scontrol") == []
+
+
+def test_a_stale_incarnation_writes_nothing(run: RunDir, slurm: FakeSlurm) -> None:
+    later = '{"time": 1, "event": "launched", "launch_id": "lab-7.1", "job_id": "7"}'
+    start(run, f"echo '{later}' >>{run.events_file}; kill -TERM $PPID; sleep 0.5; {word(run, 'lease_lost')}; exit 1")
+    assert events(run, "exited") == events(run, "requeued") == []
+    assert not run.stop_file.exists()
+    assert slurm.calls("scontrol") == []
+
+
+@pytest.mark.parametrize(("states", "cause"), [("NODE_FAIL\nRUNNING\n", "node_fail"), ("", "lost")])
+def test_the_next_start_tells_the_end_that_nobody_lived_to_tell(
+    run: RunDir, slurm: FakeSlurm, states: str, cause: str
+) -> None:
+    run.append_event("launched", launch_id="lab-7.0", job_id="7")
+    slurm.says("sacct", states)
+    start(run, word(run, "completed", "lab-7.1"), job=incarnation(restarts=1))
+    told = [(event["launch_id"], event["cause"]) for event in events(run, "exited")]
+    assert told == [("lab-7.0", cause), ("lab-7.1", "completed")]
+    assert [event["by"] for event in events(run, "requeued")] == ["slurm"]
+
+
+def test_a_controller_that_is_away_is_asked_again(
+    run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.cluster import requeueing
+
+    monkeypatch.setattr(requeueing, "_SECONDS_BETWEEN_ATTEMPTS", 0.01)
+    monkeypatch.setattr(requeueing, "_SECONDS_TO_INSIST", 0.5)
+    slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
+    start(run, "exit 1", on_failure={"bug": "requeue"})
+    assert len(slurm.calls("scontrol")) > 1
+    [failed] = events(run, "requeue_failed")
+    assert "does not answer" in failed["message"]
+
+
+NODE = """
+import os, sys
+from pathlib import Path
+from orchestrator.batch import node
+sys.argv = ["node", *sys.argv[1:]]
+sys.exit(node.main())
+"""
+
+
+@pytest.fixture
+def beside(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> Callable[[str, str], subprocess.Popen[str]]:
+    """beside(batch script, program): a batch script that starts the node program, and lives or dies."""
+
+    def begin(batch: str, program: str) -> subprocess.Popen[str]:
+        (tmp_path / "node.py").write_text(NODE)
+        (tmp_path / "batch.py").write_text(
+            "import json, os, subprocess, sys\n"
+            "from orchestrator.process import Process\n"
+            "environment = {**os.environ, 'ORCHESTRATOR_SUPERVISOR': json.dumps(Process.current().to_record())}\n"
+            f"command = [sys.executable, {str(tmp_path / 'node.py')!r}, {str(run.path)!r}, 'bash', '-c', {program!r}]\n"
+            "child = subprocess.Popen(command, env=environment, start_new_session=True)\n"
+            "print(child.pid, flush=True)\n" + batch
+        )
+        names = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "lab", "SLURM_JOB_NODELIST": "n1", "SLURM_NODEID": "0"}
+        run.append_event("launched", launch_id="lab-7.0", job_id="7")
+        return subprocess.Popen(
+            [sys.executable, str(tmp_path / "batch.py")], env={**os.environ, **names}, stdout=subprocess.PIPE, text=True
+        )
+
+    return begin
+
+
+def ended(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def wait(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_node_program_takes_over_from_a_killed_batch_script(
+    run: RunDir, slurm: FakeSlurm, beside: Callable[[str, str], subprocess.Popen[str]]
+) -> None:
+    program = f"until [ -e {run.stop_file} ]; do sleep 0.05; done; sleep 0.5"
+    with beside("child.wait()", program) as batch:
+        assert batch.stdout is not None
+        node = int(batch.stdout.readline())
+        time.sleep(1)
+        batch.kill()
+    wait(lambda: ended(node))
+    assert [event["cause"] for event in events(run, "exited")] == ["killed"]
+    assert ["requeue", "7"] in slurm.calls("scontrol")
+
+
+def test_a_job_that_slurm_ends_is_not_raised_from_the_dead(
+    run: RunDir, slurm: FakeSlurm, beside: Callable[[str, str], subprocess.Popen[str]]
+) -> None:
+    """scancel: everything is sent SIGTERM, and the batch script is killed when it takes too long."""
+    with beside("child.wait()", "sleep 3") as batch:
+        assert batch.stdout is not None
+        node = int(batch.stdout.readline())
+        time.sleep(1)
+        os.kill(node, signal.SIGTERM)
+        time.sleep(0.7)
+        batch.kill()
+    wait(lambda: ended(node))
+    assert slurm.calls("scontrol") == []
+    assert events(run, "exited") == []
