@@ -80,7 +80,7 @@ def submit_and_tell(
         return
     if data_job_id is not None:
         typer.echo(describe_preparation(run, job, cluster, missing))
-        typer.echo(f"submitted that as job {data_job_id}; its output is in {run.data_log}")
+        typer.echo(f"that is job {data_job_id}; its output goes to {run.data_log}")
         after = (*after, data_job_id)
     typer.echo(describe_request(run, job, cluster, after))
     typer.echo(f"submitted run {label(run)} as job {job_id} on {cluster.name}; it is in {run.path}")

@@ -25,12 +25,11 @@ from orchestrator.cli.sweeping import (
     cancel_cells,
     check_cells,
     conclude,
-    last_profile,
+    last_submission,
     profile_of,
     refusals,
     start_of,
     warn_of_dropped,
-    were_local,
 )
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import UserError
@@ -142,13 +141,16 @@ def retry_(
         check_scheduler(statuses)
         again = [status for status in statuses if status.state in STARTED_BY_RETRY]
         starts = [start_of(status, load_resolved(status.status.run.resolved())) for status in again]
-        here = local or (cluster is None and were_local(statuses))
+        last = last_submission(statuses)
+        here = local or (cluster is None and last is not None and last.how == "local")
         profile = None
         if starts and not here:
-            profile = load_profile(cluster) if cluster is not None else last_profile(statuses, starts[0].job)
+            named = cluster or (last.cluster if last is not None else None)
+            profile = load_profile(named) if named is not None else profile_of(starts[0].job)
         if starts and here:
             check_cells([start.job for start in starts], local=True)
-        begin(sweep, starts, profile, max_parallel, detach=detach, as_json=as_json)
+        parallel = max_parallel or (last.max_parallel if last is not None else None)
+        begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
     conclude(sweep, starts, wait=here and not detach, as_json=as_json)
 
 

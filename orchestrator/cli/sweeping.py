@@ -19,7 +19,7 @@ from orchestrator.planning.plan import make_plan
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.cells import Check
-from orchestrator.sweeps.ledger import SweepDir
+from orchestrator.sweeps.ledger import Submission, SweepDir
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts
 from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
 
@@ -65,17 +65,10 @@ def profile_of(job: JobSpec) -> ClusterSpec:
     return load_profile(job.launch.cluster or known[0])
 
 
-def last_profile(statuses: Sequence[CellStatus], job: JobSpec) -> ClusterSpec:
-    """The profile that the sweep was last submitted to."""
-    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
-    names = [submission.cluster for submission in submissions if submission.cluster is not None]
-    return load_profile(names[-1]) if names else profile_of(job)
-
-
-def were_local(statuses: Sequence[CellStatus]) -> bool:
-    """Whether the sweep last ran on this machine."""
-    submissions = sorted((s.submission for s in statuses if s.submission is not None), key=lambda s: s.time)
-    return bool(submissions) and submissions[-1].how == "local"
+def last_submission(statuses: Sequence[CellStatus]) -> Submission | None:
+    """How cells of the sweep were last started."""
+    made = [status.submission for status in statuses if status.submission is not None]
+    return max(made, key=lambda submission: submission.time, default=None)
 
 
 def check_cells(jobs: Sequence[JobSpec], *, local: bool) -> None:
@@ -146,6 +139,8 @@ def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatu
     failed = sum(status.state == "failed" for status in statuses)
     if failed:
         typer.echo(f"      {failed} failed: orchestrator sweep retry {sweep.name}")
+    if any(status.state == "failed" and status.status.cause == "lost" for status in statuses):
+        typer.echo(f"      what the tasks of lost cells printed is in {sweep.submitit}")
     if any(status.state in UNDER_WAY for status in statuses):
         typer.echo(f"      follow it with: orchestrator sweep status {sweep.name} --watch")
 

@@ -171,7 +171,8 @@ def submit_arrays(request: Request, say: Callable[[dict[str, object]], None]) ->
         except (FailedJobError, FailedSubmissionError) as error:
             raise _scheduler_error(error, sweep) from error
         ids = {task.cell: str(job.job_id) for task, job in zip(array.tasks, jobs, strict=True)}
-        sweep.append("submitted", how="slurm", cluster=request.cluster, jobs=ids)
+        made = {"how": "slurm", "cluster": request.cluster, "max_parallel": request.max_parallel}
+        sweep.append("submitted", **made, jobs=ids)
         for task in array.tasks:
             RunDir(Path(task.run_dir)).append_event("submitted", job_id=ids[task.cell], cluster=request.cluster)
         say({"job_id": next(iter(ids.values())).partition("_")[0], "tasks": len(ids)})
@@ -188,7 +189,8 @@ def run_here(request: Request) -> None:
     sweep = SweepDir(Path(request.sweep_dir))
     waiting = [task for array in request.arrays for task in array.tasks]
     driver = Process.current().to_record()
-    sweep.append("submitted", how="local", cluster=None, jobs={task.cell: "local" for task in waiting}, driver=driver)
+    made = {"how": "local", "cluster": None, "max_parallel": request.max_parallel}
+    sweep.append("submitted", **made, jobs={task.cell: "local" for task in waiting}, driver=driver)
     sweep.submitit.mkdir(parents=True, exist_ok=True)
     free = list(request.gpus)
     running: list[tuple[Any, list[str]]] = []

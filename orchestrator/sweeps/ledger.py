@@ -6,7 +6,8 @@
         submitit/                     what submitit writes: scripts, pickled cells, the output of its tasks
 
 Events, each with a `time`: `planned {generation, metric, goal, cells: [{id, name, values, run}], pruned: [{name,
-values, reason}], filtered, repeated}`, `submitted {how, cluster, jobs: {cell id: job id}, driver}`,
+values, reason}], filtered, repeated}`, `submitted {how, cluster, max_parallel, jobs: {cell id: job id},
+driver}`,
 `cancelled {cells}`.
 """
 
@@ -52,6 +53,7 @@ class Submission:
     cluster: str | None
     time: float
     driver: Process | None
+    max_parallel: int | None
     cancelled: bool
 
 
@@ -156,6 +158,7 @@ class SweepDir:
                         cluster=event.get("cluster"),
                         time=float(event["time"]),
                         driver=Process.from_record(driver) if isinstance(driver, dict) else None,
+                        max_parallel=event.get("max_parallel"),
                         cancelled=False,
                     )
             elif event.get("event") == "cancelled":

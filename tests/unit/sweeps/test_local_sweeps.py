@@ -7,6 +7,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,38 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
     assert (code, err) == (0, "")
     assert set(states(orchestrator).values()) == {"completed"}
     assert [event["iteration"] > 0 for event in running.events() if event["event"] == "resumed"] == [True]
+
+
+PROGRAM = """if True:
+    import functools, sys
+    from orchestrator.cli import sweeping
+    sweeping.local_request = functools.partial(sweeping.local_request, module="sweep_runtime")
+    from orchestrator.cli.main import main
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_lets_the_cells_save_and_stop(
+    orchestrator: Run,
+    write: Callable[[str], Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Callable[..., None],
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.3")
+    words = ["sweep", "run", str(write("grid: {lr: [1e-3, 2e-3]}")), "--local"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: any(run.metrics_file.exists() for run in all_runs(folder / "runs")))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err == "\nthe cells save and stop; Ctrl-C again leaves them to it\n"
+    assert "sweep tiny: 2 cells: 2 cancelled" in out
+    [stopped] = [run for run in all_runs(folder / "runs") if run.metrics_file.exists()]
+    assert [event["cause"] for event in stopped.events() if event["event"] == "exited"] == ["stopped"]
+    assert stopped.checkpoint_dirs()
 
 
 def test_submitit_carries_on_a_cell_that_is_told_to_make_room(
