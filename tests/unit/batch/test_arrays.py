@@ -1,0 +1,64 @@
+"""A supervisor that is a task of an array: what it calls its job, and who puts that back into the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.batch import aftermath
+from orchestrator.batch.aftermath import conclude, left_to_caller
+from orchestrator.batch.policy import Decision
+from orchestrator.batch.slurm_job import SlurmJob
+from orchestrator.causes import Exit
+from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
+from orchestrator.lease import supersedes
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import load_text
+from tests.unit.sweeps.conftest import JOB
+
+
+def test_a_task_of_an_array_goes_by_the_scheduler_s_name() -> None:
+    variables = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_NODELIST": "n1"}
+    first, again = SlurmJob.of(variables), SlurmJob.of({**variables, "SLURM_RESTART_COUNT": "1"})
+    assert (first.job_id, first.launch_id) == ("5_2", "slurm-5_2.0")
+    assert supersedes(again.launch_id, first.launch_id)
+    assert not supersedes("slurm-5_3.1", first.launch_id)
+
+
+@pytest.mark.parametrize(
+    ("decision", "code"),
+    [
+        (Decision(True, "preempted"), 75),
+        (Decision(True, "hang", delay=30.0), None),
+        (Decision(True, "node_fail", exclude=("n1",)), None),
+        (Decision(False, "nothing is left to do"), None),
+    ],
+)
+def test_a_plain_requeue_is_left_to_who_offered_it(
+    decision: Decision, code: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert left_to_caller(decision) is None, "nobody offered"
+    monkeypatch.setenv(REQUEUE_CODE_VARIABLE, "75")
+    assert left_to_caller(decision) == code
+
+
+@pytest.mark.parametrize(
+    ("offered", "cause", "asked"), [(True, "preempted", 0), (False, "preempted", 1), (True, "hang", 1)]
+)
+def test_it_is_written_down_whoever_does_it(
+    offered: bool, cause: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(aftermath, "requeue_later", lambda *arguments: calls.append(arguments))
+    if offered:
+        monkeypatch.setenv(REQUEUE_CODE_VARIABLE, "75")
+    slurm = SlurmJob("5_2", 0, "alps", ("n1",), 0.0, None)
+    run = RunDir(tmp_path)
+    run.append_event("submitted", job_id="5_2", cluster="alps")
+    run.append_event("launched", launch_id=slurm.launch_id, job_id="5_2")
+    decision = conclude(run, load_text(JOB).job, slurm, Exit.of(cause, "", 3), 0)
+    assert decision.requeue
+    assert len(calls) == asked
+    assert [event["event"] for event in run.events()[2:]] == ["exited", "requeued"]
