@@ -93,7 +93,6 @@ def left_to_caller(decision: Decision) -> int | None:
 def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
     """Put the job back into the queue, to start after the decision's delay and not on the nodes it excludes."""
     write_requeue(run, slurm, slurm.launch_id, decision, by="orchestrator")
-    run.stop_file.unlink(missing_ok=True)
     if left_to_caller(decision) is not None:
         return
     try:

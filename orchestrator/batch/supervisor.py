@@ -66,6 +66,8 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
         )
         say(f"launch {slurm.launch_id} on {', '.join(slurm.nodes)}")
         end, code = _train(run, job, slurm, commands, signals, marks)
+        if not is_stale(run, slurm.launch_id):
+            run.stop_file.unlink(missing_ok=True)  # it has been heard, and the next start is not meant
         decision = conclude(run, job, slurm, end, code)
         what = "goes back into the queue" if decision.requeue else "stays where it is"
         say(f"launch {slurm.launch_id} ended: {end.cause}: {end.message}; the run {what}: {decision.reason}")
