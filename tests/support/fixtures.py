@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.faults import PATIENCE, Ranks
 from support.ranks import RankStarter
 
