@@ -5,8 +5,9 @@ the process that made it, and is touched as a heartbeat. The number is the fenci
 has lost the lease for good. Nothing is ever deleted, so numbers only grow; a holder that ends cleanly leaves
 000001.released beside its file.
 
-A lease is taken over only when its holder has released it, is a dead process of this host, has not touched its
-file for its time-to-live, or is an earlier incarnation of the same scheduler's job (`supersedes`). Age is measured by the file system's own clock, so hosts' clocks need not agree.
+A lease is taken over only when its holder has released it, is a dead process of this host, has not touched its file for
+its time-to-live, or is an earlier incarnation of the same scheduler's job (`supersedes`). Age is measured by the file
+system's own clock, so hosts' clocks need not agree.
 """
 
 from __future__ import annotations

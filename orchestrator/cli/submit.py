@@ -19,6 +19,8 @@ from orchestrator.cli.submitting import (
     jobs_before,
     submit_and_tell,
 )
+from orchestrator.cli.sweep import start_sweep
+from orchestrator.errors import UserError
 from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import attach_or_create, create_run, find_same, next_run_dir, runs_dir_of
 from orchestrator.launch.sbatch import render_sbatch
@@ -39,6 +41,14 @@ def command(
         list[str] | None,
         typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be given several times."),
     ] = None,
+    array: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--array",
+            metavar="FIELD=V1,V2,…",
+            help="A run for each value (for each combination, when given several times), as one job array: a sweep.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the batch script; create and submit nothing.")
     ] = False,
@@ -53,7 +63,13 @@ def command(
       orchestrator submit job.yaml --cluster juwels
       orchestrator submit job.yaml --set launch.time=4h --dry-run
       orchestrator submit finetune.yaml --after pretrain
+      orchestrator submit job.yaml --array runtime.seed=1,2,3
     """
+    if array:
+        if new or from_scratch or after:
+            raise UserError("--array starts a sweep, which knows no --new, --from-scratch or --after")
+        start_sweep(jobs, overrides, array, dry_run, None, False, cluster, False, runs_dir, as_json)
+        return
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
     loaded = load_job(jobs, words)
     job = loaded.job

@@ -93,8 +93,24 @@ def run_(
       orchestrator sweep run lr.yaml --dry-run
       orchestrator sweep run lr.yaml --local
     """
+    start_sweep(files, overrides, (), dry_run, max_parallel, local, cluster, detach, runs_dir, as_json)
+
+
+def start_sweep(
+    files: list[Path],
+    overrides: list[str] | None,
+    arrays: Sequence[str],
+    dry_run: bool,
+    max_parallel: int | None,
+    local: bool,
+    cluster: str | None,
+    detach: bool,
+    runs_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Start what there is to start of a sweep. `arrays`: values of fields from the command line."""
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_sweep(files, words, (lambda job: ()) if local else refusals())
+    loaded = load_sweep(files, words, (lambda job: ()) if local else refusals(), arrays)
     cells = loaded.cells.cells
     if not cells:
         raise UserError(f"no cell of this sweep can run:\n{describe_pruned(loaded.cells.pruned)}")

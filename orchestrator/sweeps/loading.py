@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.spec.base import Section
 from orchestrator.spec.checking import to_plain
-from orchestrator.spec.composing import Composition, apply_override, compose_files
+from orchestrator.spec.composing import Composition, apply_override, compose_files, compose_text
 from orchestrator.spec.document import Document
 from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
@@ -32,8 +32,14 @@ class LoadedSweep:
     text: str
 
 
-def load_sweep(paths: Sequence[Path], overrides: Sequence[str] = (), check: Check = lambda job: ()) -> LoadedSweep:
-    """The sweep that is written in a file: a job with a `sweep:` section, or a sweep over a `base`.
+def load_sweep(
+    paths: Sequence[Path],
+    overrides: Sequence[str] = (),
+    check: Check = lambda job: (),
+    arrays: Sequence[str] = (),
+) -> LoadedSweep:
+    """The sweep that is written in a file: a job with a `sweep:` section, or a sweep over a `base`; or a job without
+    one over the values that `arrays` give, FIELD=VALUE,VALUE,… each.
 
     `check` says what else keeps a cell from running. Raises SpecError with every problem of the files, and when no
     cell is left that can run.
@@ -43,6 +49,8 @@ def load_sweep(paths: Sequence[Path], overrides: Sequence[str] = (), check: Chec
     composition = compose_files(paths)
     for override in overrides:
         apply_override(composition, override)
+    if arrays:
+        composition = replace(composition, sweep=_sweep_over(composition, arrays))
     sweep = composition.sweep
     if sweep is None:
         raise SpecError([_no_sweep(composition), *composition.problems])
@@ -60,6 +68,22 @@ def load_sweep(paths: Sequence[Path], overrides: Sequence[str] = (), check: Chec
     cells = expand(base, axes.points(), conditions, check)
     text = "\n".join(f"# {source}\n{text}" for source, text in composition.texts)
     return LoadedSweep(spec.name or _job_name(base, cells), spec, cells, text)
+
+
+def _sweep_over(composition: Composition, arrays: Sequence[str]) -> Written | None:
+    """A `sweep:` section with a grid of what was given on the command line."""
+    if composition.sweep is not None:
+        raise UserError("--array: this file has a `sweep:` section already; start that with `orchestrator sweep run`")
+    lines = []
+    for array in arrays:
+        field, equals, values = array.partition("=")
+        if not equals or not field.strip() or not values.strip():
+            raise UserError(f"--array {array}: write FIELD=VALUE,VALUE,… as in --array runtime.seed=1,2,3")
+        lines.append(f"    {field.strip()}: [{values}]\n")
+    written = compose_text(f"sweep:\n  grid:\n{''.join(lines)}", "--array")
+    if written.problems:
+        raise SpecError(written.problems)
+    return written.sweep
 
 
 class _SweepFile(Section):
