@@ -30,7 +30,7 @@ from orchestrator.spec.words import duration
 app = typer.Typer(help="Write, list and show cluster profiles.", no_args_is_help=True)
 
 
-@app.command()
+@app.command("init")
 def init(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="What to call it; the cluster's own name by default.")
@@ -107,7 +107,7 @@ def list_(as_json: AsJson = False) -> None:
         typer.echo(f"no cluster profiles in clusters/ or {user_folder()}: `orchestrator cluster init` writes one")
 
 
-@app.command()
+@app.command("show")
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a profile.")], as_json: AsJson = False
 ) -> None:

@@ -39,7 +39,7 @@ from orchestrator.spec.job import JobSpec
 GOLDEN = Path(__file__).parents[2] / "golden"
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]
-PLACE = Place(RunDir(Path("/scratch/my runs/tiny/0123abcd")), Path("/home/ada/it's code"), "/opt/venv/bin/python")
+PLACE = Place(RunDir(Path("/scratch/my runs/tiny/0123abcd")), Path("/shared/ada/it's code"), "/opt/venv/bin/python")
 PARTITIONS = {"booster": {"cpus_per_node": 64}, "cpu": {"cpus_per_node": 8, "time_limit": "2h"}}
 PROFILE: dict[str, Any] = {
     "partition": "booster",
