@@ -9,7 +9,9 @@ from typing import Any, Literal
 from orchestrator.spec.data import TokenizerSpec
 
 _ENDINGS = ("py", "md", "rst", "txt", "c", "h", "cc", "cpp", "hpp", "java", "js", "ts", "go", "rs", "sh", "tex", "html")
-SOURCE_GLOBS = tuple(f"*.{ending}" for ending in _ENDINGS)
+_CORPUS = ("jsonl", "ndjson", "txt")
+_COMPRESSED = tuple(f"{ending}.{packed}" for ending in _CORPUS for packed in ("gz", "zst"))
+SOURCE_GLOBS = tuple(f"*.{ending}" for ending in (*_ENDINGS, "jsonl", "ndjson", "parquet", *_COMPRESSED))
 """Files of a directory that are read when no glob is given."""
 
 OnError = Literal["fail", "skip"]
@@ -25,7 +27,7 @@ class TextRequest:
     json_keys: tuple[str, ...] = ("text",)
     """Fields of a JSON line, or columns of a parquet file, that hold text."""
     globs: tuple[str, ...] = ()
-    """Names of the files to take from directories; the usual source files when empty."""
+    """Names of the files to take from directories; the usual text and source files when empty."""
     excludes: tuple[str, ...] = ()
     """Names of files and folders to leave out of directories."""
     txt_documents: TextDocuments = "file"

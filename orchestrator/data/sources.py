@@ -74,7 +74,7 @@ def find_inputs(request: TextRequest) -> list[InputFile]:
         if given.is_dir():
             paths = _walk(given, request.globs or SOURCE_GLOBS, request.excludes)
             if not paths:
-                globs = " ".join(request.globs) or "the usual source files (choose with --glob)"
+                globs = " ".join(request.globs) or "the usual text or source files (choose with --glob)"
                 raise UserError(f"directory {given} holds no file that matches {globs}")
         elif given.is_file():
             paths = [given]

@@ -67,7 +67,7 @@ def state_on_cluster(
         return _by_the_run_itself(run, job, holder, word.trouble)
     where = f"job {job.job_id} on {job.cluster}"
     if known.state in _WAITING:
-        if known.reason == "Dependency" and job.data is not None and not job.data.is_done:
+        if job.data is not None and not job.data.is_done and not job.launches:
             return "queued", None, f"{where}, {waiting_for(job.data, word.jobs.get(job.data.job_id))}"
         never = ": it will never start like this, cancel it" if known.reason in _NEVER else ""
         return "queued", None, where + (f", {known.reason}{never}" if known.reason else "")

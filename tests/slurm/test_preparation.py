@@ -160,3 +160,17 @@ def test_a_dry_run_shows_both_scripts(cluster: Cluster, submit: Callable[..., An
     assert "#SBATCH --dependency=afterok:DATA_JOB" in shown["script"]
     assert not (tmp_path / "runs").exists()
     assert cluster.call("squeue", "--noheader") == ""
+
+
+def test_two_runs_that_lack_the_same_data_make_it_once(
+    cluster: Cluster, orchestrator: CommandLine, submit: Callable[..., Said]
+) -> None:
+    assert submit("raw/books.jsonl").code == 0
+    first = orchestrator.run()
+    assert submit("raw/books.jsonl", "--new").code == 0
+    second = orchestrator.run()
+    assert first.path != second.path
+    for run in (first, second):
+        wait_for_state(run, "completed")
+    made = [event["made"] for run in (first, second) for event in events(run, "data_prepared")]
+    assert sorted(made) in ([["data/books"]], [[], ["data/books"]])  # the second may have found it there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -50,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [json.dumps({"text": f"Book {number}.", "title": f"T{number}"}) for number in range(9)]
     (tmp_path / "raw" / "books.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "raw" / "more" / "a.txt").write_text("one file")
-    (tmp_path / "raw" / "more" / "b.md").write_text("another")
+    (tmp_path / "raw" / "more" / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "another"}\n{"text": "third"}\n'))
     (tmp_path / "job.yaml").write_text(JOB)
     return tmp_path
 
@@ -81,7 +82,7 @@ def test_every_part_of_a_job_gets_what_it_lacks_once(project: Path) -> None:
     books, titles, both = (read_index(project / "data" / name) for name in ("books", "titles", "both"))
     assert (books.documents, books.tokens) == (9, 9 * len("Book 0.") + 9)
     assert (titles.documents, titles.tokens) == (9, 9 * 2)
-    assert both.documents == 9 + 2
+    assert both.documents == 9 + 3
 
     before = {path: path.stat().st_mtime_ns for path in (project / "data").iterdir()}
     assert made(data) == []
@@ -252,7 +253,7 @@ def test_a_run_directory_hears_how_it_went(
 def test_as_a_command(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "prepare", "job.yaml", "--set", "data.blend=[{path: x, text: raw/more}]"]) == 0
     said = capfd.readouterr()
-    assert said.out == "wrote x: 2 documents, 17 tokens (uint16)\n"
+    assert said.out == "wrote x: 3 documents, 23 tokens (uint16)\n"
     assert said.err.startswith("x: made from raw/more\n")
     assert main(["data", "prepare", "job.yaml", "--json"]) == 0
     [dataset] = json.loads(capfd.readouterr().out)["datasets"]
