@@ -11,6 +11,7 @@ from slurm.machine import search_path
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "iproute2", "util-linux"]
 PACKAGES += ["slurmdbd", "mariadb-server-core", "mariadb-client-core"]  # accounting
+PACKAGES += ["shellcheck"]  # for the batch scripts
 PROGRAMS = ["slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd", "mariadb", "ip"]
 PROGRAMS += ["nsenter", "setpriv", "unshare"]
 
