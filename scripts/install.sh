@@ -28,12 +28,17 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 # has no use for.
 if ! "${pip[@]}" show --quiet torch 2>/dev/null; then
     version=$(sed -n 's/^torch==//p' constraints.txt)
+    packages=$(grep -c '==' constraints.txt)
     if nvidia-smi -L >/dev/null 2>&1; then
+        echo "Installing about $packages packages and CUDA's libraries, several GB on disk; pip is silent meanwhile"
         "${pip[@]}" install --quiet "torch==$version" -c constraints.txt
-    elif ! "${pip[@]}" install --quiet "torch==$version+cpu" -c constraints.txt; then
-        echo "No CPU build of torch could be had (pip says why above): taking the default one, which may be large."
-        echo "pip looks further where its own setting PIP_EXTRA_INDEX_URL says, for example in PyTorch's index for the CPU."
-        "${pip[@]}" install --quiet "torch==$version" -c constraints.txt
+    else
+        echo "Installing about $packages packages, about 2 GB on disk; a few minutes with a fast connection, and pip is silent meanwhile"
+        if ! "${pip[@]}" install --quiet "torch==$version+cpu" -c constraints.txt; then
+            echo "No CPU build of torch could be had (pip says why above): taking the default one, which may be large."
+            echo "pip looks further where its own setting PIP_EXTRA_INDEX_URL says, for example in PyTorch's index for the CPU."
+            "${pip[@]}" install --quiet "torch==$version" -c constraints.txt
+        fi
     fi
 fi
 "${pip[@]}" install --quiet -c constraints.txt -e "$requirement"
