@@ -17,6 +17,7 @@ from orchestrator.cli.running import (
     describe_completed,
     label,
     start,
+    tell_of_original,
 )
 from orchestrator.cli.submitting import describe_active
 from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
@@ -65,4 +66,5 @@ def command(
         said = f"continuing run {label(run)} in {run.path} ({status.describe()})"
     if not as_json:
         typer.echo(said)
+        tell_of_original(run, job, is_new)
     raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))

@@ -18,7 +18,7 @@ from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, check_startable, last_launch, launch
 from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.runs import RUNS_DIR_VARIABLE
+from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
@@ -169,6 +169,16 @@ def label(run: RunDir) -> str:
     return f"{run.name}/{run.run_id}"
 
 
+def tell_of_original(run: RunDir, job: JobSpec, is_new: bool) -> None:
+    """Say which run this spec used to be, when a resume has changed that one and this is therefore another."""
+    original = changed_original(run, job) if is_new else None
+    if original is not None:
+        typer.echo(
+            f"      (run {original.run_id} began with this spec and was changed by a resume; to go on with that one: "
+            f"orchestrator resume {original.run_id})"
+        )
+
+
 def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
     """Say that there is nothing left to do."""
     if as_json:
@@ -176,7 +186,8 @@ def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
     else:
         typer.echo(
             f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
-            "      Train it again from the start as another run: orchestrator run --new"
+            "      To train it again from the start as another run, add --new; to train it for longer: "
+            f"orchestrator resume {run.run_id} --set schedule.train_iters=… --allow-changes"
         )
 
 

@@ -50,7 +50,7 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
     if goodput.launches:
-        lines.append(("launches", f"{goodput.launches}, {goodput.lost_steps} steps lost and done again after a resume"))
+        lines.append(("launches", f"{goodput.launches}, {goodput.lost_steps} steps lost"))
         lines += _goodput_line(goodput)
     if status.holder is not None and status.holder.live:
         lines.append(("held by", status.holder.describe()))
@@ -58,6 +58,8 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
         lines.append(("created", f"{ago(time.time() - status.created)} ago"))
     lines.append(("folder", str(run.path)))
     lines.append(("logs", f"orchestrator logs {run.run_id}"))
+    if status.state == "created":
+        lines.append(("next", f"orchestrator resume {run.run_id}, or run or submit its spec again"))
     if status.cause is not None and (advice := cause_of(status.cause).advice):
         lines.append(("next", advice.format(run=run.run_id)))
     return lines

@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.planned import layout_line, named_profile, plan_loaded
 from orchestrator.cli.preparing import check_sources
-from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label
+from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_original
 from orchestrator.cli.submitting import (
     ID_OF_THE_DATA_JOB,
     cluster_of,
@@ -22,7 +22,14 @@ from orchestrator.cli.submitting import (
 from orchestrator.cli.sweep import start_sweep
 from orchestrator.errors import UserError
 from orchestrator.launch.preparation import render_preparation
-from orchestrator.launch.runs import attach_or_create, create_run, find_same, next_run_dir, runs_dir_of
+from orchestrator.launch.runs import (
+    attach_or_create,
+    create_run,
+    find_same,
+    next_run_dir,
+    remove_new_run,
+    runs_dir_of,
+)
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.states import status_of
 from orchestrator.launch.submission import place_of
@@ -105,4 +112,10 @@ def command(
         return
     if not as_json:
         typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
-    submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)
+        tell_of_original(run, job, is_new)
+    try:
+        submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)
+    except UserError:
+        if is_new:
+            remove_new_run(run)  # what was refused leaves nothing behind
+        raise

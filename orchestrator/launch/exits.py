@@ -75,7 +75,8 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
             path, line = found
             return _shown(Exit.of(cause, last_exception(tails[path]) or "", iteration), path, line)
     killed = {rank: rank_end for rank, rank_end in failed.items() if rank_end.code < 0}
-    first = min(killed) if killed else None
+    # torchrun sends SIGTERM to the others once one has failed.
+    first = min(killed, key=lambda rank: (killed[rank].code == -signal.SIGTERM, rank), default=None)
     # Peers of a rank that was killed report network errors, and a rank that does so itself ends by SIGABRT.
     if (first is None or killed[first].code != -signal.SIGKILL) and (found := _first_line(_NCCL_ERROR, tails)):
         host = failed[min(failed)].host if failed else None

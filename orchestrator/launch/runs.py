@@ -47,8 +47,20 @@ def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
     return [run for run in all_runs(runs_dir) if run.name == name]
 
 
+def cell_of(run: RunDir) -> str | None:
+    """The name of the cell that a run was made for by a sweep; None for any other run."""
+    try:
+        membership = json.loads(run.membership.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(membership, dict) or membership.get("adopted"):
+        return None
+    return str(membership.get("cell"))
+
+
 def find_run(text: str, runs_dir: Path) -> RunDir:
-    """The run that a person means: a run id, the start of one, a job's name (its latest run) or a path.
+    """The run that a person means: a run id, the start of one, a job's name (its latest run; cells of sweeps count only
+    where it has no other) or a path.
 
     Raises RunNotFound, naming the nearest, and UserError when several match.
     """
@@ -58,6 +70,7 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
     runs = all_runs(runs_dir)
     exact = [run for run in runs if text in (run.run_id, f"{run.name}/{run.run_id}")]
     named = [run for run in runs if run.name == text]
+    named = [run for run in named if cell_of(run) is None] or named
     begun = [run for run in runs if run.run_id.startswith(text)] if text else []
     for matches in (exact, named[-1:], begun):
         if len(matches) == 1:
@@ -104,6 +117,18 @@ def attach_or_create(
         if created is not None:
             return created, True
     return run, False
+
+
+def changed_original(run: RunDir, job: JobSpec) -> RunDir | None:
+    """The run that began with this very spec and was changed by a resume since; None when there is none."""
+    first = RunDir(run.path.parent / job.config_hash[:_HASH_DIGITS])
+    return first if first.path != run.path and len(first.resolved_generations()) > 1 else None
+
+
+def remove_new_run(run: RunDir) -> None:
+    """Take back a run that was created a moment ago and of which nothing has come."""
+    if {event.get("event") for event in run.events()} <= {"created"}:
+        shutil.rmtree(run.path)
 
 
 def create_run(job: JobSpec, written: str, runs_dir: Path, code: CodeState | None = None) -> RunDir:

@@ -6,8 +6,10 @@ side by side.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_job
+from orchestrator.spec.tracking import TrackingSpec
 
 __all__ = ["inject", "ranks", "real_text"]
 
@@ -32,6 +36,8 @@ pytestmark = [
 ]
 
 STEPS = 60
+QUICKSTART = Path(__file__).parents[2] / "jobs" / "quickstart.yaml"
+QUICKSTART_STEPS = 30
 PATIENCE = 400.0
 LAYOUTS = {"tp2": layout(tp=2), "pp2": layout(pp=2), "dp2": layout(dp=2)}
 SLOW = """
@@ -60,6 +66,26 @@ def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
             parallelism=LAYOUTS[name],
             launch={"nodes": 2, "cluster": "test", "requeue_delay": 2, "health_check": False, **launch},
         )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def make_quickstart(real_text: list[str]) -> Callable[..., JobSpec]:
+    """make_quickstart(layout, **launch): the shipped quickstart, with dropout and other text, for thirty steps."""
+
+    def make(name: str, **launch: Any) -> JobSpec:
+        job = load_job([QUICKSTART], ["model.hidden_dropout=0.1", "model.attention_dropout=0.1"]).job
+        sections = job.model_dump(exclude_unset=True)
+        sections["name"] = f"quickstart-{name}"
+        sections["data"] = {"blend": [{"path": path} for path in real_text], "split": "90,10,0"}
+        sections["schedule"] |= {"train_iters": QUICKSTART_STEPS}
+        sections["checkpoint"] = {"save_interval": 5, "keep_last": 2}
+        sections["parallelism"] = LAYOUTS[name]
+        sections["tracking"] = {"mlflow": False}
+        sections["launch"] = {"nodes": 2, "cluster": "test", "requeue_delay": 2, "health_check": False, **launch}
+        del sections["evaluation"]
+        return JobSpec.model_validate(sections)
 
     return make
 
@@ -98,16 +124,27 @@ class Submitted:
 
 @pytest.fixture
 def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
-    """submit(layout, exclude, **launch): a run of its own on the cluster `test`; a step takes a quarter of a second."""
+    """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`.
+
+    A step takes a quarter of a second, or FIRST_STEP_SECONDS of the environment before the first requeue.
+    """
     slow = inject(SLOW).parent
 
-    def start(name: str, exclude: tuple[str, ...] = (), **launch: Any) -> Submitted:
+    def start(
+        name: str,
+        exclude: tuple[str, ...] = (),
+        make: Callable[..., JobSpec] = make_job,
+        mlflow: bool = False,
+        **launch: Any,
+    ) -> Submitted:
         folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
         (folder / "clusters").mkdir(parents=True)
         (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
         command = CommandLine(folder)
         environment = {"PYTHONPATH": str(slow), **launch.pop("env", {})}
-        job = make_job(name, env=environment, **launch)
+        job = make(name, env=environment, **launch)
+        if mlflow:
+            job = job.model_copy(update={"tracking": TrackingSpec()})
         said = command("submit", command.write(job))
         assert said.code == 0, said.out + said.err
         run = command.run()
@@ -116,17 +153,33 @@ def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[s
     return start
 
 
+def stored_losses(run: RunDir) -> list[dict[int, float]]:
+    """The training losses of each MLflow run in the store of the runs folder."""
+    with closing(sqlite3.connect(f"file:{run.path.parent.parent / 'mlflow.db'}?mode=ro", uri=True)) as store:
+        rows = store.execute("select run_uuid, step, value from metrics where key = 'train/loss'").fetchall()
+        runs = [uuid for (uuid,) in store.execute("select run_uuid from runs")]
+    return [{step: value for uuid, step, value in rows if uuid == each} for each in runs]
+
+
 def test_a_time_limit(
-    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
+    cluster: Cluster,
+    submit: Callable[..., Submitted],
+    make_quickstart: Callable[..., JobSpec],
+    ranks: Ranks,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """SLURM's notice comes up to half a minute early; the first start is slow enough to be far from done by then."""
-    slow = {"FIRST_STEP_SECONDS": "2"}
-    submitted = {name: submit(name, time=120, stop_margin=15, env=slow) for name in LAYOUTS}
+    """The quickstart in three layouts. SLURM's notice comes up to half a minute early; the first start is slow, so that
+    it is far from done by then.
+    """
+    slow = {"FIRST_STEP_SECONDS": "4"}
+    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15, env=slow) for name in LAYOUTS}
+    expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
     for name, each in submitted.items():
         status = each.wait_to_complete()
         assert set(each.causes()) == {"time_limit", "completed"}
         assert status.launches >= 2
-        assert losses(each.run) == undisturbed[name]
+        assert losses(each.run) == expected[name]
+        assert len(expected[name]) == QUICKSTART_STEPS
         resumed = [event["iteration"] for event in events(each.run, "resumed")]
         assert resumed == sorted(resumed)
         assert len(resumed) == status.launches - 1
@@ -136,14 +189,21 @@ def test_a_time_limit(
 def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]], tmp_path: Path
 ) -> None:
-    requeued, killed = submit("tp2"), submit("pp2")
-    for each in (requeued, killed):
-        each.wait_for_step(10)
-    cluster.call("scontrol", "requeue", requeued.job_id)
-    cluster.call("scancel", "--signal=KILL", "--batch", killed.job_id)
-    for each, cause in ((requeued, "requeued"), (killed, "killed")):
-        each.wait_to_complete()
-        assert each.causes() == [cause, "completed"]
+    requeued, killed = submit("tp2", mlflow=True), submit("pp2")
+    with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
+        for each in (requeued, killed):
+            each.wait_for_step(10)
+        cluster.call("scontrol", "requeue", requeued.job_id)
+        cluster.call("scancel", "--signal=KILL", "--batch", killed.job_id)
+        for each, cause in ((requeued, "requeued"), (killed, "killed")):
+            each.wait_to_complete()
+            assert each.causes() == [cause, "completed"]
+        shown, _ = following.communicate(timeout=60)
+    assert f"launch test-{requeued.job_id}.0 on" in shown
+    assert f"launch test-{requeued.job_id}.1 on" in shown, "the logs are followed across the requeue"
+    assert "[1] rank 1: completed" in shown
+    [tracked] = stored_losses(requeued.run)
+    assert tracked == undisturbed["tp2"], "one MLflow run, with the whole curve"
     assert losses(requeued.run) == undisturbed["tp2"]
     assert losses(killed.run) == undisturbed["pp2"]
 

@@ -116,6 +116,12 @@ def test_a_killed_rank_explains_the_network_errors_of_its_peers(run: RunDir) -> 
     assert (end.cause, end.node) == ("killed", "localhost")
 
 
+def test_a_rank_that_torchrun_ended_because_of_another_explains_nothing(run: RunDir) -> None:
+    report = TORCHRUN_REPORT.format(rank=0, code=-15) + TORCHRUN_REPORT.format(rank=1, code=-9)
+    run.launcher_log.write_text(report)
+    assert classified(run, 1)[1].startswith("rank 1 was ended by SIGKILL")
+
+
 def test_a_rank_that_its_watchdog_aborted_is_a_network_error_of_its_node(run: RunDir) -> None:
     run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-6))
     run.rank_log(1).write_text("[rank1] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)\n")
