@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.common import short_count
 from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
+from orchestrator.data.preparation import data_problems, survey
 from orchestrator.errors import Problem, SpecError
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
@@ -33,7 +34,7 @@ def plan_for(
         load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
     loaded = load_job(files, words)
     profile = named_profile(loaded)
-    return plan_loaded(loaded, profile), profile
+    return plan_loaded(loaded, profile, starting=False), profile
 
 
 def named_profile(loaded: LoadedJob) -> ClusterSpec | None:
@@ -47,14 +48,20 @@ def named_profile(loaded: LoadedJob) -> ClusterSpec | None:
     return load_profile(name)
 
 
-def plan_loaded(loaded: LoadedJob, cluster: ClusterSpec | None = None) -> Plan:
-    """Plan a job that is loaded. Raises SpecError with the place of each problem; what `cluster` cannot give is one."""
+def plan_loaded(loaded: LoadedJob, cluster: ClusterSpec | None = None, *, starting: bool = True) -> Plan:
+    """Plan a job that is loaded. Raises SpecError with the place of each problem: what `cluster` cannot give, data that
+    does not fit the job, and where the job is `starting`, data and a tokenizer that are not here.
+    """
     problems = [] if cluster is None else what_is_refused(loaded.job, cluster)
     plan = None
     try:
         plan = make_plan(loaded.job)
     except SpecError as error:
         problems = [*error.problems, *problems]
+    data = loaded.job.data
+    data_sets = list(plan.data_sets) if plan is not None else survey(data)
+    said = {problem.message for problem in problems}
+    problems += [found for found in data_problems(data, data_sets, needed=starting) if found.message not in said]
     if plan is None or problems:
         raise SpecError(problems=loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
     return plan

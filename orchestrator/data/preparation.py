@@ -10,7 +10,7 @@ from orchestrator.data.checks import tokenizer_problem
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.vocabulary import content_hash
-from orchestrator.errors import DataError, UserError
+from orchestrator.errors import DataError, Problem, UserError
 from orchestrator.rundir import RunDir
 from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.job import JobSpec
@@ -27,6 +27,8 @@ class Source:
     header: IndexHeader | None
     trouble: str | None
     """Why nothing can be trained on it."""
+    is_unfit: bool = False
+    """Whether it is on this machine, and damaged or made with another tokenizer than the job's."""
 
     @property
     def is_to_be_made(self) -> bool:
@@ -48,13 +50,34 @@ def survey(data: DataSpec, *, asked: bool = False) -> list[Source]:
     tokenizer_hash, tokenizer_trouble = _tokenizer(data.tokenizer)
     sources = []
     for place, entry in _entries(data):
-        header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
+        try:
+            header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
+        except DataError as error:
+            sources.append(Source(place, entry, None, str(error), is_unfit=True))
+            continue
         if header is not None and tokenizer_hash is not None:
             trouble = _other_tokenizer(entry, tokenizer_hash)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble
-        sources.append(Source(place, entry, header, trouble))
+        sources.append(Source(place, entry, header, trouble, is_unfit=header is not None and trouble is not None))
     return sources
+
+
+def data_problems(data: DataSpec, sources: list[Source], *, needed: bool) -> list[Problem]:
+    """What is wrong with the data sets that `survey` found: those that are here and unfit. Where the job is to start
+    here (`needed`), also those that are missing and cannot be made, and a tokenizer that cannot be read.
+    """
+    problems = []
+    if needed and not data.random_tokens:
+        _, trouble = _tokenizer(data.tokenizer)
+        if trouble is not None:
+            problems.append(Problem(trouble, ("data.tokenizer.path", "data.tokenizer")))
+    for source in sources:
+        if source.trouble is None or not (needed or source.is_unfit):
+            continue
+        if all(problem.message != source.trouble for problem in problems):
+            problems.append(Problem(source.trouble, (source.place, source.place.partition("[")[0], "data.tokenizer")))
+    return problems
 
 
 def find(sources: list[Source], path: str) -> Source:
@@ -63,12 +86,15 @@ def find(sources: list[Source], path: str) -> Source:
 
 
 def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, str | None]:
-    """(header, trouble) of a source: the header where it is there, no trouble where it is there or can be made."""
+    """(header, trouble) of a source: the header where it is there, no trouble where it is there or can be made.
+
+    Raises DataError for one that is damaged.
+    """
     prefix = Path(entry.path)
     if entry.text is None or idx_path(prefix).exists():
         try:
             return read_index(prefix), None
-        except (UserError, DataError) as error:
+        except UserError as error:
             return None, str(error)
     absent = [path for path in entry.text if not Path(path).exists()]
     if absent:

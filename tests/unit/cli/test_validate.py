@@ -86,6 +86,45 @@ def test_data_that_is_not_here_is_said(orchestrator: Any, job_file: Path) -> Non
     assert "no indexed data set at data/away" in finished.out
 
 
+def test_data_of_another_tokenizer_is_refused_with_its_place(
+    orchestrator: Any, job_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("some text\n" * 50)
+    made = orchestrator("data", "tokenize", "a.txt", "--output-prefix", "data/a")
+    assert made.code == 0, made.err
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "some", "text"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    data = "  blend:\n    - path: data/a\n  tokenizer: {type: wordpiece, path: vocab.txt}"
+    job_file.write_text(job_file.read_text().replace("  random_tokens: true", data))
+    for command in ("validate", "plan", "run"):
+        finished = orchestrator(command, job_file)
+        assert (finished.code, finished.out) == (2, "")
+        assert "job.yaml:10:7: data.blend[0]: data/a was made with another tokenizer (byte_level" in finished.err
+    [problem] = orchestrator("validate", job_file, "--json").json["problems"]
+    assert (problem["path"], problem["line"]) == ("data.blend[0]", 10)
+    (tmp_path / "data" / "a.idx").write_bytes(b"MMIDIDX\x00\x00")
+    assert "job.yaml:10:7: data.blend[0]: " in orchestrator("validate", job_file).err, "it is damaged"
+
+
+def test_run_tells_all_that_is_not_here_at_once_and_validate_notes_it(orchestrator: Any, job_file: Path) -> None:
+    data = "  blend:\n    - data/away\n  validation: [{path: data/gone}]\n"
+    data += "  tokenizer: {type: wordpiece, path: away.txt}"
+    job_file.write_text(job_file.read_text().replace("  random_tokens: true", data))
+    assert orchestrator("validate", job_file).code == 0
+    finished = orchestrator("run", job_file)
+    assert finished.code == 2
+    for said in (
+        "job.yaml:9:3: data.blend: no indexed data set at data/away",
+        "job.yaml:11:16: data.validation[0]: no indexed data set at data/gone",
+        "job.yaml:12:32: data.tokenizer.path: tokenizer away.txt does not exist",
+    ):
+        assert said in finished.err
+    job_file.write_text(job_file.read_text().replace("  vocab_size: 300\n", ""))
+    finished = orchestrator("run", job_file)
+    assert "no indexed data set at data/away" in finished.err
+    assert finished.err.count("tokenizer away.txt does not exist") == 1
+
+
 @pytest.mark.parametrize("name", ["missing.yaml", "."])
 def test_files_that_are_none(orchestrator: Any, name: str) -> None:
     finished = orchestrator("validate", name)

@@ -296,7 +296,7 @@ def test_what_nobody_may_make_is_refused(
 ) -> None:
     code, _, err = orchestrator(command, write_job(project, make_job), "--set", never)
     assert code == 2
-    assert "error: data.blend[0]: no indexed data set at data/a, and data.prepare is never" in err
+    assert "data.blend[0]: no indexed data set at data/a, and data.prepare is never" in err
     assert not runs_dir.exists()
 
 
