@@ -24,6 +24,7 @@ from orchestrator.data.request import (
     TrainTokenizerRequest,
 )
 from orchestrator.errors import UserError
+from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 
 TokenizerType = Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"]
 Request = TokenizeRequest | PrepareRequest | TrainTokenizerRequest | ShowRequest
@@ -64,7 +65,14 @@ Workers = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exists.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-TypeOption = Annotated[TokenizerType, typer.Option("--tokenizer-type", help="Kind of tokenizer.")]
+TypeOption = Annotated[
+    TokenizerType | None,
+    typer.Option(
+        "--tokenizer-type",
+        help="Kind of tokenizer; told from --tokenizer-path, byte_level without one.",
+        show_default=False,
+    ),
+]
 PathOption = Annotated[
     str | None,
     typer.Option(
@@ -86,6 +94,7 @@ def build_app(run: Run) -> typer.Typer:
     app = typer.Typer(
         name="data",
         help="Turn text into indexed data sets, and inspect them.",
+        epilog="Example: orchestrator data prepare job.yaml",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -103,7 +112,7 @@ def build_app(run: Run) -> typer.Typer:
     def tokenize(
         inputs: Inputs,
         output_prefix: Annotated[Path, typer.Option("--output-prefix", metavar="PREFIX", help="Where to write.")],
-        tokenizer_type: TypeOption = "byte_level",
+        tokenizer_type: TypeOption = None,
         tokenizer_path: PathOption = None,
         tokenizer_merges: MergesOption = None,
         json_key: JsonKeys = None,
@@ -129,7 +138,7 @@ def build_app(run: Run) -> typer.Typer:
             txt_documents=txt_documents,
             on_error=on_error,
             output_prefix=_prefix(output_prefix),
-            tokenizer_type=tokenizer_type,
+            tokenizer_type=_type(tokenizer_type, tokenizer_path, tokenizer_merges) or "byte_level",
             tokenizer_path=tokenizer_path,
             tokenizer_merges=tokenizer_merges,
             append_eod=append_eod,
@@ -206,11 +215,28 @@ def build_app(run: Run) -> typer.Typer:
         as_json: AsJson = False,
     ) -> None:
         if show:
-            request = ShowRequest(prefix, show, tokenizer_type, tokenizer_path, tokenizer_merges)
+            kind = _type(tokenizer_type, tokenizer_path, tokenizer_merges)
+            request = ShowRequest(prefix, show, kind, tokenizer_path, tokenizer_merges)
             raise typer.Exit(run("inspect", request, as_json))
         print_description(prefix, as_json)
 
     return app
+
+
+def _type(kind: str | None, path: str | None, merges: str | None) -> str | None:
+    """The kind of tokenizer that the options mean; None when they name none."""
+    if kind is None and path is not None:
+        kind = type_of_path(path)
+        if kind is None:
+            raise UserError(
+                f"--tokenizer-path {path}: its name does not tell what kind of tokenizer it is; say it with "
+                f"--tokenizer-type: {TYPES_BY_PATH}"
+            )
+    if kind == "byte_level" and path is not None:
+        raise UserError(f"--tokenizer-path {path}: the byte_level tokenizer has no files; leave it out, or name a type")
+    if merges is not None and kind != "gpt2_bpe":
+        raise UserError("--tokenizer-merges is for gpt2_bpe, whose --tokenizer-path is a vocab.json")
+    return kind
 
 
 def _keys(given: list[str] | None) -> tuple[str, ...]:

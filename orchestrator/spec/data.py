@@ -88,7 +88,7 @@ class TokenizerSpec(Section):
     """How text becomes token ids. `byte_level` needs no file: ids 0 to 255 are bytes, 256 ends a document."""
 
     type: Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"] = "byte_level"
-    """The kind of tokenizer."""
+    """The kind of tokenizer. Where only a `path` is written, its name tells the kind."""
     path: Text | None = None
     """huggingface: tokenizer.json or its folder; sentencepiece: the .model file; wordpiece: vocab.txt;
     gpt2_bpe: vocab.json."""

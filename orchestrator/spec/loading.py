@@ -18,6 +18,7 @@ from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
 from orchestrator.spec.shape import JOB, Shape, fields_of
+from orchestrator.spec.tokenizer_type import with_tokenizer_type
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
 
 def load_composition(composition: Composition) -> LoadedJob:
     """The job of files that were read and merged already, overrides and preset included. Raises SpecError."""
+    composition.root = with_tokenizer_type(composition.root)
     loaded = _finish(composition, JOB_SPEC)
     return LoadedJob(loaded.value, loaded.places, loaded.text)
 

@@ -11,6 +11,7 @@ from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
+from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
 
 _OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|NODE_RANK|MASTER_(ADDR|PORT)|"
@@ -95,7 +96,8 @@ def tokenizer_path(job: JobSections) -> Iterator[Problem]:
     kind, path = job.data.tokenizer.type, job.data.tokenizer.path
     paths = ("data.tokenizer.path", "data.tokenizer.type")
     if kind == "byte_level" and path is not None:
-        yield Problem("the byte_level tokenizer has no files", paths, "leave it out")
+        hint = f"leave it out, or write the type that it is of:\n{TYPES_BY_PATH}"
+        yield Problem("the byte_level tokenizer has no files", paths, hint)
     elif kind != "byte_level" and path is None:
         yield Problem(f"type {kind} needs data.tokenizer.path", tuple(reversed(paths)), _tokenizer_file(kind))
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.data.__main__ import run
-from orchestrator.data.manifest import manifest_path
+from orchestrator.data.manifest import manifest_path, read_manifest
 from orchestrator.data.request import TrainTokenizerRequest
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
@@ -38,6 +38,46 @@ def test_from_text_to_shown_documents(
     assert main(["data", "inspect", str(tmp_path / "out/x"), "--show", "2"]) == 0
     shown = capfd.readouterr().out
     assert "--- document 0\ndef first(): pass<|endoftext|>\n--- document 1\n-- second<|endoftext|>\n" in shown
+
+
+def test_the_path_of_a_tokenizer_tells_its_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], corpus: Path, bpe: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = []
+    for name, path in (("file", bpe), ("folder", bpe.parent)):
+        assert main(["data", "tokenize", str(corpus), "--output-prefix", name, "--tokenizer-path", str(path)]) == 0
+        assert read_manifest(Path(name)).tokenizer.type == "huggingface"
+        capfd.readouterr()
+        assert main(["data", "inspect", name, "--show", "1", "--tokenizer-path", str(path), "--json"]) == 0
+        shown.append(json.loads(capfd.readouterr().out)["shown"])
+    assert shown[0] == shown[1] != [""]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tokenizer-path", "words.lst"], "say it with --tokenizer-type: huggingface (tokenizer.json or its folder)"),
+        (["--tokenizer-path", "."], "say it with --tokenizer-type: huggingface"),
+        (["--tokenizer-type", "byte_level", "--tokenizer-path", "tokenizer.json"], "byte_level tokenizer has no files"),
+        (["--tokenizer-merges", "merges.txt"], "--tokenizer-merges is for gpt2_bpe"),
+        (["--tokenizer-path", "gone/vocab.txt"], "wordpiece needs a vocab.txt"),
+        (["--tokenizer-path", "gone/x.model"], "sentencepiece needs a .model file"),
+        (["--tokenizer-path", "gone/vocab.json"], "gpt2_bpe needs a vocab.json"),
+    ],
+)
+def test_tokenizers_that_are_refused(
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    corpus: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "tokenize", str(corpus), "--output-prefix", "x", *options]) == 2
+    assert said in capfd.readouterr().err
+    assert not (tmp_path / "x.idx").exists()
 
 
 def test_json(tmp_path: Path, capfd: pytest.CaptureFixture[str], tokenize: Any, corpus: Path) -> None:

@@ -268,3 +268,28 @@ def test_a_job_built_in_python_is_checked_as_well(small: Any) -> None:
             schedule=job.schedule,
         )
     assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "kind"),
+    [
+        ("{path: a/tokenizer.json}", "huggingface"),
+        ("{path: a/bert-vocab.txt}", "wordpiece"),
+        ("{path: a/x.model, type: null}", "sentencepiece"),
+        ("{path: vocab.json, merges: merges.txt}", "gpt2_bpe"),
+        ("{path: odd.json, type: huggingface}", "huggingface"),
+        ("{path: x.model, type: huggingface}", "huggingface"),
+        ("{}", "byte_level"),
+    ],
+)
+def test_the_path_of_a_tokenizer_tells_its_type(small: Any, tokenizer: str, kind: str) -> None:
+    job = small.job(f"data.tokenizer={tokenizer}")
+    assert job.data.tokenizer.type == kind
+    if "type" not in tokenizer and kind != "byte_level":
+        assert job == small.job(f"data.tokenizer={tokenizer}", f"data.tokenizer.type={kind}")
+
+
+def test_a_folder_with_a_tokenizer_json_is_one(small: Any, tmp_path: Path) -> None:
+    assert small.messages(f"data.tokenizer.path={tmp_path}") == ["the byte_level tokenizer has no files"]
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert small.job(f"data.tokenizer.path={tmp_path}").data.tokenizer.type == "huggingface"

@@ -1,0 +1,52 @@
+"""What kind of tokenizer a path means, where nobody says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.spec.written import BROKEN, Written
+
+TYPES_BY_PATH = (
+    "huggingface (tokenizer.json or its folder), sentencepiece (.model), wordpiece (vocab.txt) or gpt2_bpe (vocab.json)"
+)
+_ENDINGS = {
+    "tokenizer.json": "huggingface",
+    ".model": "sentencepiece",
+    "vocab.txt": "wordpiece",
+    "vocab.json": "gpt2_bpe",
+}
+
+
+def type_of_path(path: str) -> str | None:
+    """The type of the tokenizer at a path: by its name, or a folder by the tokenizer.json in it; None when unclear."""
+    for ending, kind in _ENDINGS.items():
+        if path.endswith(ending):
+            return kind
+    return "huggingface" if (Path(path) / "tokenizer.json").is_file() else None
+
+
+def with_tokenizer_type(root: Written) -> Written:
+    """A job with `data.tokenizer.type` at the place of its path, where only a path is written that tells it."""
+    data = _entry(root, "data")
+    tokenizer = _entry(data, "tokenizer")
+    path, kind = _entry(tokenizer, "path"), _entry(tokenizer, "type")
+    if path is None or (kind is not None and kind.content is not None) or path.content is BROKEN:
+        return root
+    text = path.text if path.text is not None else path.content
+    found = type_of_path(text) if isinstance(text, str) and "\0" not in text else None
+    if found is None:
+        return root
+    told = Written(found, path.location)
+    return _with(root, "data", _with(data, "tokenizer", _with(tokenizer, "type", told)))
+
+
+def _entry(written: Written | None, key: str) -> Written | None:
+    content = written.content if written is not None else None
+    return content.get(key) if isinstance(content, dict) else None
+
+
+def _with(written: Written | None, key: str, value: Written) -> Written:
+    assert written is not None
+    assert isinstance(written.content, dict), "it holds the path of the tokenizer"
+    return replace(written, content={**written.content, key: value})
