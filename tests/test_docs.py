@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from orchestrator.spec.loading import load_document_text, load_job
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
 FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\$ )(?:\.venv/bin/)?orchestrator ([a-z][^`\n]*)", re.MULTILINE)
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
@@ -31,6 +33,30 @@ def page_id(page: Path) -> str:
 def test_links_lead_to_files(page: Path) -> None:
     broken = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
     assert broken == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that a page has, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_anchors_lead_to_headings(page: Path) -> None:
+    found = ANCHOR.findall(page.read_text())
+    assert [(to, anchor) for to, anchor in found if anchor not in headings(page.parent / to if to else page)] == []
+
+
+def test_every_how_to_is_listed() -> None:
+    folder = ROOT / "docs" / "how-to"
+    pages = {page.name for page in folder.glob("*.md")} - {"README.md"}
+    assert set(LINK.findall((folder / "README.md").read_text())) >= pages
+
+
+def test_the_order_of_imports_is_the_one_that_is_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = "\n".join(layer for layer in contracts[0]["layers"] if layer != "__main__")
+    assert f"```\n{layers}\n```" in (ROOT / "docs" / "architecture.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
