@@ -124,7 +124,9 @@ class RunDir:
 
     @property
     def membership(self) -> Path:
-        """The sweep that it is a cell of: {"sweep": …, "sweep_dir": …, "cell": …, "values": {…}}; often absent."""
+        """The sweep that it is a cell of: {"sweep": …, "sweep_dir": …, "cell": …, "values": {…}}, and "adopted": true
+        for a run that was there before the sweep; often absent.
+        """
         return self.path / "sweep.json"
 
     def resolved_generations(self) -> list[Path]:

@@ -14,7 +14,11 @@ from orchestrator.errors import UserError
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.rundir import RunDir
 
-app = typer.Typer(help="List and verify checkpoints.", no_args_is_help=True)
+app = typer.Typer(
+    help="List and verify checkpoints.",
+    epilog="Example: orchestrator checkpoint list gpt-small",
+    no_args_is_help=True,
+)
 
 
 @app.command("list")

@@ -27,7 +27,11 @@ from orchestrator.spec.loading import load_document_text
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.words import duration
 
-app = typer.Typer(help="Write, list and show cluster profiles.", no_args_is_help=True)
+app = typer.Typer(
+    help="Write, list and show cluster profiles.",
+    epilog="Example: orchestrator cluster init alps",
+    no_args_is_help=True,
+)
 
 
 @app.command("init")

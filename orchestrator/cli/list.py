@@ -10,10 +10,11 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, ago, aligned
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import all_runs, default_runs_dir
+from orchestrator.launch.runs import all_runs, cell_of, default_runs_dir
 from orchestrator.launch.states import RunStatus, statuses_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.words import shorten
 
 
 def command(
@@ -31,10 +32,15 @@ def command(
     folder = runs_dir or default_runs_dir()
     statuses = statuses_of([run for run in all_runs(folder) if name in (None, run.name)])
     if as_json:
-        print_json([status.to_json() for status in statuses])
+        print_json([{**status.to_json(), "cell": cell_of(status.run)} for status in statuses])
     elif statuses:
+        cells = [cell_of(status.run) for status in statuses]
         header = ["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"]
-        typer.echo(aligned([header, *(_row(status) for status in statuses)]))
+        rows = [header, *(_row(status) for status in statuses)]
+        if any(cells):
+            shown = ["CELL", *(shorten(cell, 40) if cell else "-" for cell in cells)]
+            rows = [[*row[:2], cell, *row[2:]] for row, cell in zip(rows, shown, strict=True)]
+        typer.echo(aligned(rows))
     else:
         typer.echo(f"no runs{f' of {name}' if name else ''} in {folder}")
 

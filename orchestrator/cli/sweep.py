@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.running import RunsDir, aligned
+from orchestrator.cli.sweep_preview import show_dry_run
 from orchestrator.cli.sweep_tables import (
     csv_text,
     describe_cells,
@@ -26,20 +27,21 @@ from orchestrator.cli.sweeping import (
     check_cells,
     conclude,
     last_submission,
+    profile_if_any,
     profile_of,
     refusals,
     start_of,
+    warn_of_data,
     warn_of_dropped,
 )
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import default_runs_dir, runs_dir_of
-from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.suggestions import closest
-from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
-from orchestrator.sweeps.loading import LoadedSweep, load_sweep
-from orchestrator.sweeps.plans import planned_run, write_plan
+from orchestrator.sweeps.ledger import all_sweeps, find_sweep, sweep_dir
+from orchestrator.sweeps.loading import load_sweep
+from orchestrator.sweeps.plans import withdraw_plan, write_plan
 from orchestrator.sweeps.states import (
     STARTED_BY_RETRY,
     STARTED_BY_RUN,
@@ -47,12 +49,16 @@ from orchestrator.sweeps.states import (
     cell_statuses,
     check_scheduler,
     counts,
+    left_statuses,
     metric_of,
     ranked,
 )
-from orchestrator.sweeps.submission import Start, cluster_request, submit
 
-app = typer.Typer(help="Many runs of one job: start, watch and compare them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Many runs of one job: start, watch and compare them.",
+    epilog="Example: orchestrator sweep run lr.yaml --dry-run",
+    no_args_is_help=True,
+)
 
 SweepFiles = Annotated[
     list[Path],
@@ -110,28 +116,36 @@ def start_sweep(
 ) -> None:
     """Start what there is to start of a sweep. `arrays`: values of fields from the command line."""
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_sweep(files, words, (lambda job: ()) if local else refusals(), arrays)
+    loaded = load_sweep(files, words, (lambda job: ()) if local else refusals(dry_run=dry_run), arrays)
     cells = loaded.cells.cells
     if not cells:
         raise UserError(f"no cell of this sweep can run:\n{describe_pruned(loaded.cells.pruned)}")
-    profile = None if local else profile_of(cells[0].job)
-    check_cells([cell.job for cell in cells], local=local and not dry_run)
+    profile = None if local else (profile_if_any if dry_run else profile_of)(cells[0].job)
     folder = runs_dir_of(cells[0].job, runs_dir).absolute()
     sweep = sweep_dir(loaded.name, folder)
     parallel = max_parallel or loaded.spec.max_parallel
+    jobs = {cell.id: cell.job for cell in cells}
     if dry_run:
-        _show_dry_run(loaded, sweep, profile, parallel, as_json)
+        warn_of_data(list(jobs.values()))
+        warn_of_dropped(sweep, jobs)
+        show_dry_run(loaded, sweep, profile, parallel, local=local, as_json=as_json)
         return
+    check_cells(list(jobs.values()), local=local)
     with sweep.alone():
-        warn_of_dropped(sweep, {cell.id for cell in cells})
-        planned = write_plan(sweep, loaded)
-        statuses = cell_statuses(sweep, planned)
-        check_scheduler(statuses)
-        jobs = {cell.id: cell.job for cell in cells}
-        starts = [start_of(status, jobs[status.entry.id]) for status in statuses if status.state in STARTED_BY_RUN]
-        if not as_json:
-            typer.echo(describe_cells(loaded))
-        begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
+        warn_of_dropped(sweep, jobs)
+        planned, new = write_plan(sweep, loaded)
+        before = len(sweep.submissions_made())
+        try:
+            statuses = cell_statuses(sweep, planned)
+            check_scheduler(statuses)
+            starts = [start_of(status, jobs[status.entry.id]) for status in statuses if status.state in STARTED_BY_RUN]
+            if not as_json:
+                typer.echo(describe_cells(loaded))
+            begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
+        except UserError:  # refused for certain; of other errors, some cells may be in the queue
+            if len(sweep.submissions_made()) == before:
+                withdraw_plan(sweep, planned, new)
+            raise
     conclude(sweep, starts, wait=local and not detach, as_json=as_json)
 
 
@@ -163,8 +177,8 @@ def retry_(
         if starts and not here:
             named = cluster or (last.cluster if last is not None else None)
             profile = load_profile(named) if named is not None else profile_of(starts[0].job)
-        if starts and here:
-            check_cells([start.job for start in starts], local=True)
+        if starts:
+            check_cells([start.job for start in starts], local=here)
         parallel = max_parallel or (last.max_parallel if last is not None else None)
         begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
     conclude(sweep, starts, wait=here and not detach, as_json=as_json)
@@ -188,7 +202,7 @@ def status_(
         follow(sweep)
         return
     planned = sweep.planned()
-    statuses = cell_statuses(sweep, planned)
+    statuses = [*cell_statuses(sweep, planned), *left_statuses(sweep)]
     if as_json:
         print_json(as_record(sweep, statuses))
         return
@@ -216,7 +230,7 @@ def results_(
     """
     sweep = find_sweep(name, runs_dir or default_runs_dir())
     planned = sweep.planned()
-    statuses = cell_statuses(sweep, planned)
+    statuses = [*cell_statuses(sweep, planned), *left_statuses(sweep)]
     metric = sort or metric_of(planned, statuses)
     _check_metric(sort, statuses)
     rows = ranked(statuses, metric, planned.goal)
@@ -263,37 +277,29 @@ def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
       orchestrator sweep list
     """
     folder = runs_dir or default_runs_dir()
-    found = {sweep.name: counts(cell_statuses(sweep, sweep.planned())) for sweep in all_sweeps(folder)}
+    found = [
+        (sweep.name, counts(cell_statuses(sweep, sweep.planned())), len(left_statuses(sweep)))
+        for sweep in all_sweeps(folder)
+    ]
     if as_json:
-        print_json([{"name": name, "cells": sum(states.values()), "states": states} for name, states in found.items()])
+        print_json(
+            [
+                {"name": name, "cells": sum(states.values()), "states": states, "left": left}
+                for name, states, left in found
+            ]
+        )
     elif found:
         rows = [
-            [name, str(sum(states.values())), ", ".join(f"{count} {state}" for state, count in states.items())]
-            for name, states in found.items()
+            [name, str(sum(states.values())), ", ".join([*_said(states), *([f"{left} left"] if left else [])])]
+            for name, states, left in found
         ]
         typer.echo(aligned([["SWEEP", "CELLS", "STATES"], *rows]))
     else:
         typer.echo(f"no sweeps in {folder}")
 
 
-def _show_dry_run(
-    loaded: LoadedSweep, sweep: SweepDir, profile: ClusterSpec | None, parallel: int | None, as_json: bool
-) -> None:
-    starts = [Start(cell.id, cell.name, cell.job, planned_run(cell.job, sweep.runs_dir)) for cell in loaded.cells.cells]
-    arrays = []
-    if profile is not None:
-        arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel, dry_run=True))
-    if as_json:
-        cells = [
-            {"cell": start.id, "name": start.name, "path": str(start.run.path), "exists": start.run.path.exists()}
-            for start in starts
-        ]
-        pruned = [{"name": cell.name, "reason": cell.reason} for cell in loaded.cells.pruned]
-        print_json({"sweep": sweep.name, "cells": cells, "pruned": pruned, "arrays": arrays})
-        return
-    for array in arrays:
-        typer.echo(array["script"])
-    typer.echo(describe_cells(loaded, every=True))
+def _said(states: dict[str, int]) -> list[str]:
+    return [f"{count} {state}" for state, count in states.items()]
 
 
 def _check_metric(metric: str | None, statuses: Sequence[CellStatus]) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from orchestrator.cli.running import aligned
 from orchestrator.spec.words import shorten
-from orchestrator.sweeps.cells import Pruned
+from orchestrator.sweeps.cells import Cell, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.names import short_name
@@ -37,8 +37,22 @@ def describe_cells(loaded: LoadedSweep, *, every: bool = False) -> str:
     if cells.pruned:
         lines += [f"  {len(cells.pruned)} cells cannot run and are left out:", describe_pruned(cells.pruned)]
     if every:
-        lines.append(aligned([["", "CELL", "ID"], *(["", cell.name, cell.id[:8]] for cell in cells.cells)]))
+        lines += _every_cell(cells.cells)
     return "\n".join(lines)
+
+
+def _every_cell(cells: Sequence[Cell]) -> list[str]:
+    """A table of the cells; with what follows from their settings where it differs between them."""
+    columns = [["", *([""] * len(cells))], ["CELL", *(cell.name for cell in cells)]]
+    columns.append(["ID", *(cell.id[:8] for cell in cells)])
+    batches = [cell.job.global_batch_size for cell in cells]
+    for title, values in (("DP", [cell.job.data_parallel_size for cell in cells]), ("GLOBAL BATCH", batches)):
+        if len(set(values)) > 1:
+            columns.append([title, *(str(value) for value in values)])
+    lines = [aligned([list(row) for row in zip(*columns, strict=True)])]
+    if len(set(batches)) > 1 and not any("batch.global_batch_size" in cell.values for cell in cells):
+        lines.append("  the global batch differs between cells: write batch.global_batch_size to keep it the same")
+    return lines
 
 
 def describe_pruned(pruned: Sequence[Pruned]) -> str:
@@ -70,10 +84,13 @@ def _number(value: float | None) -> str:
 
 
 def summary(sweep: SweepDir, planned: Planned, statuses: Sequence[CellStatus]) -> str:
-    """`sweep lr: 12 cells: 10 completed, 2 failed; 3 more cannot run`."""
-    states = ", ".join(f"{count} {state}" for state, count in counts(statuses).items())
+    """`sweep lr: 12 cells: 10 completed, 2 failed; 3 more cannot run; 2 more left the sweep`."""
+    left = [status for status in statuses if status.left]
+    current = [status for status in statuses if not status.left]
+    states = ", ".join(f"{count} {state}" for state, count in counts(current).items())
     pruned = f"; {len(planned.pruned)} more cannot run" if planned.pruned else ""
-    return f"sweep {sweep.name}: {len(statuses)} cells: {states}{pruned}"
+    gone = f"; {len(left)} more left the sweep" if left else ""
+    return f"sweep {sweep.name}: {len(current)} cells: {states}{pruned}{gone}"
 
 
 def results_table(rows: Sequence[CellStatus], metric: str) -> str:
@@ -83,7 +100,7 @@ def results_table(rows: Sequence[CellStatus], metric: str) -> str:
     lines = [
         [
             *(shorten(row.entry.values.get(path, "-"), 40) for path in paths),
-            row.state,
+            f"{row.state} (left)" if row.left else row.state,
             str(row.status.iteration) if row.status.iteration is not None else "-",
             _number(row.value(metric)),
             row.status.run.run_id,
@@ -99,9 +116,9 @@ def csv_text(rows: Sequence[CellStatus]) -> str:
     metrics = sorted({name for row in rows for name in row.status.values})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["cell", "run", "state", "cause", "iteration", *paths, *metrics])
+    writer.writerow(["cell", "run", "state", "left", "cause", "iteration", *paths, *metrics])
     for row in rows:
-        fixed = [row.entry.id, row.status.run.run_id, row.state, row.status.cause, row.status.iteration]
+        fixed = [row.entry.id, row.status.run.run_id, row.state, row.left, row.status.cause, row.status.iteration]
         settings = [row.entry.values.get(path) for path in paths]
         writer.writerow([*fixed, *settings, *(row.value(metric) for metric in metrics)])
     return out.getvalue()

@@ -12,6 +12,7 @@ from orchestrator.cli.running import check_installed
 from orchestrator.cli.sweep_tables import follow, summary
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
+from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, UserError
 from orchestrator.launch.local import request_stop
 from orchestrator.planning.limits import what_is_refused
@@ -20,7 +21,7 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.cells import Check
 from orchestrator.sweeps.ledger import Submission, SweepDir
-from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts
+from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
 from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
 
 
@@ -40,17 +41,23 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
     return pending, running
 
 
-def refusals() -> Check:
-    """Says why a job's cluster would not take it."""
-    profiles: dict[str | None, ClusterSpec] = {}
+def refusals(*, dry_run: bool) -> Check:
+    """Says why a job's cluster would not take it. A dry run needs no cluster."""
+    profiles: dict[str | None, ClusterSpec | None] = {}
 
     def check(job: JobSpec) -> Sequence[Problem]:
         name = job.launch.cluster
         if name not in profiles:
-            profiles[name] = profile_of(job)
-        return what_is_refused(job, profiles[name])
+            profiles[name] = profile_if_any(job) if dry_run else profile_of(job)
+        profile = profiles[name]
+        return what_is_refused(job, profile) if profile is not None else ()
 
     return check
+
+
+def profile_if_any(job: JobSpec) -> ClusterSpec | None:
+    """The same as profile_of; None where nobody says which cluster."""
+    return profile_of(job) if job.launch.cluster is not None or len(known_profiles()) == 1 else None
 
 
 def profile_of(job: JobSpec) -> ClusterSpec:
@@ -72,19 +79,40 @@ def last_submission(statuses: Sequence[CellStatus]) -> Submission | None:
 
 
 def check_cells(jobs: Sequence[JobSpec], *, local: bool) -> None:
-    """Raises what would keep all cells with some data set from training."""
+    """Raises what would keep all cells with some data set from training, or from being submitted."""
     for job in {job.data.model_dump_json(): job for job in jobs}.values():
         check_data(make_plan(job))
     if local:
         check_installed(jobs[0])
+    else:
+        check_answers()
+
+
+def warn_of_data(jobs: Sequence[JobSpec]) -> None:
+    """Say which data sets are not there, for a dry run."""
+    for job in {job.data.model_dump_json(): job for job in jobs}.values():
+        try:
+            check_data(make_plan(job))
+        except UserError as error:
+            warn(str(error))
 
 
 def warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
-    """Say which cells are under way that the sweep does not have any more: no command for the sweep reaches them."""
-    if not sweep.ledger.exists():
+    """Say which cells the sweep would not have any more; those under way no command for the sweep reaches then."""
+    if not sweep.is_planned:
         return
-    for status in cell_statuses(sweep, sweep.planned()):
-        if status.entry.id not in cells and status.state in UNDER_WAY:
+    statuses = cell_statuses(sweep, sweep.planned())
+    dropped = [status for status in statuses if status.entry.id not in cells and status.state != "missing"]
+    if not dropped:
+        return
+    which = f"{len(dropped)} of the {len(statuses)} cells" if len(dropped) < len(statuses) else "no cell"
+    what = "are not in it now" if len(dropped) < len(statuses) else "that it had is in it now"
+    warn(
+        f"sweep {sweep.name} has changed: {which} {what}. `sweep status` and `sweep results` go on showing what was "
+        "started as left; a name of its own (sweep.name) keeps sweeps apart"
+    )
+    for status in dropped:
+        if status.state in UNDER_WAY:
             run = status.status.run.run_id
             warn(f"cell {status.entry.name} left the sweep and is {status.state}: orchestrator cancel {run} stops it")
 
@@ -122,7 +150,7 @@ def conclude(sweep: SweepDir, starts: Sequence[Start], *, wait: bool, as_json: b
             typer.echo("\nthe cells save and stop; Ctrl-C again leaves them to it", err=True)
             cancel_cells(sweep, now=False)
             follow(sweep, quiet=as_json)
-    statuses = cell_statuses(sweep, sweep.planned())
+    statuses = [*cell_statuses(sweep, sweep.planned()), *left_statuses(sweep)]
     if as_json:
         print_json({**as_record(sweep, statuses), "started": [start.id for start in starts]})
     else:
@@ -136,6 +164,7 @@ def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatu
     if not starts:
         typer.echo(f"sweep {sweep.name}: nothing to start")
     typer.echo(summary(sweep, sweep.planned(), statuses))
+    statuses = [status for status in statuses if not status.left]
     failed = sum(status.state == "failed" for status in statuses)
     if failed:
         typer.echo(f"      {failed} failed: orchestrator sweep retry {sweep.name}")
@@ -150,7 +179,7 @@ def as_record(sweep: SweepDir, statuses: Sequence[CellStatus]) -> dict[str, obje
     return {
         "sweep": sweep.name,
         "path": str(sweep.path),
-        "states": counts(statuses),
+        "states": counts(status for status in statuses if not status.left),
         "cells": [status.to_json() for status in statuses],
         "pruned": planned.pruned,
     }

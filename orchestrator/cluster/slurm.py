@@ -127,6 +127,14 @@ def requeue(job_id: str) -> None:
         raise failure(answer)
 
 
+def check_answers() -> None:
+    """Raises UserError where jobs cannot be submitted from this machine, SchedulerError when SLURM does not answer."""
+    for command in (["sbatch", "--version"], ["squeue", "--noheader", "--me", "--format=%i"]):
+        answer = run(command)
+        if answer.code != 0:
+            raise failure(answer)
+
+
 def has_accounting() -> bool:
     """Whether this cluster keeps accounts of jobs (sacct)."""
     answer = run(["scontrol", "show", "config"])

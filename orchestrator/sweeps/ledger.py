@@ -8,7 +8,7 @@
 Events, each with a `time`: `planned {generation, metric, goal, cells: [{id, name, values, run}], pruned: [{name,
 values, reason}], filtered, repeated}`, `submitted {how, cluster, max_parallel, jobs: {cell id: job id},
 driver}`,
-`cancelled {cells}`.
+`cancelled {cells}`, `withdrawn {generation}`: nothing of that plan was started, and it does not count.
 """
 
 from __future__ import annotations
@@ -121,18 +121,37 @@ class SweepDir:
 
     def planned(self) -> Planned:
         """Raises UserError when the ledger says nothing that can be read."""
-        newest = next((event for event in reversed(self._events()) if event.get("event") == "planned"), None)
-        if newest is None:
+        plans = self._plans()
+        if not plans:
             raise UserError(f"{self.path} is not a sweep: its ledger names no cells")
+        newest = plans[-1]
         return Planned(
             generation=int(newest.get("generation", 1)),
             metric=newest.get("metric"),
             goal=str(newest.get("goal", "min")),
-            cells=[Entry(cell["id"], cell["name"], cell["values"], cell["run"]) for cell in newest.get("cells", [])],
+            cells=_entries(newest),
             pruned=list(newest.get("pruned", [])),
             filtered=int(newest.get("filtered", 0)),
             repeated=int(newest.get("repeated", 0)),
         )
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the ledger names cells."""
+        return bool(self._plans())
+
+    def left(self) -> list[Entry]:
+        """The cells that earlier plans had and the newest has not."""
+        plans = self._plans()
+        now = {entry.id for plan in plans[-1:] for entry in _entries(plan)}
+        earlier = {entry.id: entry for plan in plans[:-1] for entry in _entries(plan)}
+        return [entry for entry in earlier.values() if entry.id not in now]
+
+    def _plans(self) -> list[dict[str, Any]]:
+        """The `planned` events that count, oldest first."""
+        events = self._events()
+        withdrawn = {event.get("generation") for event in events if event.get("event") == "withdrawn"}
+        return [e for e in events if e.get("event") == "planned" and e.get("generation", 1) not in withdrawn]
 
     def plan(self, planned: Planned, text: str) -> None:
         """Make this what the sweep is. `text`: the files as written."""
@@ -187,13 +206,14 @@ def sweep_dir(name: str, runs_dir: Path) -> SweepDir:
 
 def all_sweeps(runs_dir: Path) -> list[SweepDir]:
     """Every sweep of a runs folder, by name."""
-    return [SweepDir(path.parent) for path in sorted((runs_dir.absolute() / FOLDER).glob("*/ledger.jsonl"))]
+    found = [SweepDir(path.parent) for path in sorted((runs_dir.absolute() / FOLDER).glob("*/ledger.jsonl"))]
+    return [sweep for sweep in found if sweep.is_planned]
 
 
 def find_sweep(name: str, runs_dir: Path) -> SweepDir:
     """The sweep that a person means: its name, or its directory. Raises RunNotFound, naming the nearest."""
     for sweep in (SweepDir(Path(name).absolute()), sweep_dir(name, runs_dir)):
-        if sweep.ledger.is_file():
+        if sweep.is_planned:
             return sweep
     known = [sweep.name for sweep in all_sweeps(runs_dir)]
     near = closest(name, known)
@@ -207,6 +227,10 @@ def find_sweep(name: str, runs_dir: Path) -> SweepDir:
 def same_cells(one: Planned, other: Planned) -> bool:
     """Whether two plans are the same sweep."""
     return (one.metric, one.goal, _ids(one.cells)) == (other.metric, other.goal, _ids(other.cells))
+
+
+def _entries(event: dict[str, Any]) -> list[Entry]:
+    return [Entry(cell["id"], cell["name"], cell["values"], cell["run"]) for cell in event.get("cells", [])]
 
 
 def _ids(cells: Sequence[Entry]) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.launch.code import code_state
-from orchestrator.launch.runs import create_run, next_run_dir
+from orchestrator.launch.runs import create_run, next_run_dir, remove_new_run
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.canonical import config_hash
 from orchestrator.spec.job import JobSpec
@@ -40,16 +41,19 @@ def planned_run(job: JobSpec, runs_dir: Path) -> RunDir:
     return run_of(job, runs_dir) or next_run_dir(job, runs_dir)
 
 
-def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> Planned:
-    """Give every cell a run directory and write down what the sweep is now. The same sweep again changes nothing."""
+def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> tuple[Planned, list[RunDir]]:
+    """Give every cell a run directory and write down what the sweep is now; also the runs that are new. The same sweep
+    again changes nothing.
+    """
     code = None
-    entries = []
+    entries, new = [], []
     for cell in loaded.cells.cells:
-        run = run_of(cell.job, sweep.runs_dir)
+        found = run = run_of(cell.job, sweep.runs_dir)
         if run is None:
             code = code or code_state(Path.cwd())
             run = create_run(cell.job, cell.loaded.text, sweep.runs_dir, code)
-        _join(run, sweep, cell)
+            new.append(run)
+        _join(run, sweep, cell, is_new=found is None)
         entries.append(Entry(cell.id, cell.name, cell.values, str(run.path.relative_to(sweep.runs_dir))))
     planned = Planned(
         generation=sweep.next_generation(),
@@ -60,13 +64,22 @@ def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> Planned:
         filtered=loaded.cells.filtered,
         repeated=loaded.cells.repeated,
     )
-    if planned.generation == 1 or not same_cells(sweep.planned(), planned):
+    if not sweep.is_planned or not same_cells(sweep.planned(), planned):
         sweep.plan(planned, loaded.text)
-    return planned
+    return planned, new
 
 
-def _join(run: RunDir, sweep: SweepDir, cell: Cell) -> None:
-    """Note in a run directory which sweep it belongs to; the first one keeps it."""
+def withdraw_plan(sweep: SweepDir, planned: Planned, new: Sequence[RunDir]) -> None:
+    """Take back a plan of which nothing was started: the sweep is what it was before, and its `new` runs are gone."""
+    if sweep.is_planned and sweep.planned().generation == planned.generation:
+        sweep.append("withdrawn", generation=planned.generation)
+    for run in new:
+        remove_new_run(run)
+
+
+def _join(run: RunDir, sweep: SweepDir, cell: Cell, *, is_new: bool) -> None:
+    """Note in a run directory which sweep it belongs to, and whether it was there before; the first one keeps it."""
     if not run.membership.exists():
         record = {"sweep": sweep.name, "sweep_dir": str(sweep.path), "cell": cell.name, "values": cell.values}
-        write_atomically(run.membership, json.dumps(record, indent=1) + "\n")
+        adopted = {} if is_new else {"adopted": True}
+        write_atomically(run.membership, json.dumps({**record, **adopted}, indent=1) + "\n")

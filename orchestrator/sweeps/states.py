@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,11 +28,14 @@ class CellStatus:
     state: State
     status: RunStatus
     submission: Submission | None
+    left: bool = False
+    """Whether the sweep had it earlier and has it no more."""
 
     @property
     def note(self) -> str:
-        """Why it failed or waits, in a few words."""
-        return (self.status.cause or "") if self.state == "failed" else ""
+        """Why it failed, and whether it left the sweep, in a few words."""
+        cause = self.status.cause if self.state == "failed" else None
+        return ", ".join([*([cause] if cause else []), *(["left"] if self.left else [])])
 
     def value(self, metric: str) -> float | None:
         """The last value of a metric; None where it was not measured."""
@@ -46,6 +49,7 @@ class CellStatus:
             "name": self.entry.name,
             "settings": self.entry.values,
             "state": self.state,
+            "left": self.left,
             "cause": self.status.cause,
             "message": self.status.message,
             "run_id": self.status.run.run_id,
@@ -58,11 +62,21 @@ class CellStatus:
 
 def cell_statuses(sweep: SweepDir, planned: Planned) -> list[CellStatus]:
     """The status of every cell, in the order of the sweep. The scheduler is asked once for all of them."""
+    return _statuses(sweep, planned.cells, left=False)
+
+
+def left_statuses(sweep: SweepDir) -> list[CellStatus]:
+    """The same of the cells that left the sweep, as far as they were ever started."""
+    entries = [entry for entry in sweep.left() if sweep.run(entry).path.exists()]
+    return [status for status in _statuses(sweep, entries, left=True) if status.state != "missing"]
+
+
+def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[CellStatus]:
     submissions = sweep.submissions()
-    statuses = statuses_of([sweep.run(entry) for entry in planned.cells])
+    statuses = statuses_of([sweep.run(entry) for entry in entries])
     return [
-        CellStatus(entry, _state(status, submissions.get(entry.id)), status, submissions.get(entry.id))
-        for entry, status in zip(planned.cells, statuses, strict=True)
+        CellStatus(entry, _state(status, submissions.get(entry.id)), status, submissions.get(entry.id), left)
+        for entry, status in zip(entries, statuses, strict=True)
     ]
 
 

@@ -215,13 +215,13 @@ def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_se
     assert err.startswith("error: SLURM refuses the job: ")
     assert "--partition=nowhere" in err
     assert len(err.splitlines()) == 1
-    assert sweeps.states() == {"lr=1e-3": "missing", "lr=2e-3": "missing"}
+    assert sweeps("status", "tiny")[0] == 2, "what was refused is no sweep"
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE)
     cluster.stop_controller()
     code, _, err = sweeps("run", "sweep.yaml")
     assert code == 1
     assert err.startswith("error: slurmctld, SLURM's controller, does not answer")
-    assert sweeps.states() == {"lr=1e-3": "missing", "lr=2e-3": "missing"}
+    assert sweeps("status", "tiny")[0] == 2
     cluster.start_controller()
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3], launch.nodes: [1, 2]}\n")
     code, out, err = sweeps("run", "sweep.yaml")

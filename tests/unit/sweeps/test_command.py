@@ -37,12 +37,15 @@ def test_a_dry_run_shows_cells_scripts_and_what_the_cluster_cannot_give(
     assert (code, err) == (0, "")
     assert "#SBATCH --array=0-1%1" in out
     assert "#SBATCH --gres=gpu:2" in out
+    assert out.count("What the task of the first cell, tp=1,lr=1e-3,device=cuda, runs:") == 1
+    assert out.count("-m orchestrator.batch ") == 1, "one cell's script stands for all"
     assert "sweep tiny: 4 cells" in out
     assert "tp=4,lr=1e-3,device=cuda and 1 more: " in out
     assert not (folder / "runs").exists()
     code, out, err = orchestrator("sweep", "run", sweep, "--dry-run", "--json")
     answer = json.loads(out)
     assert [len(answer[key]) for key in ("cells", "pruned", "arrays")] == [4, 2, 2]
+    assert "orchestrator.batch" in answer["script"]
     code, out, err = orchestrator("sweep", "run", write("grid: {tp: [4], runtime.device: [cuda]}"))
     assert code == 2
     assert err.startswith("error: no cell of this sweep can run:\n    tp=4,device=cuda: ")
@@ -79,9 +82,10 @@ def sweep(load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepDir
 
 def test_the_same_sweep_again_changes_nothing_and_a_changed_one_is_a_new_plan(sweep: SweepDir, load: Load) -> None:
     first = sweep.planned()
-    assert write_plan(sweep, load("grid: {lr: [1, 2, 3]}")).cells == first.cells
+    assert write_plan(sweep, load("grid: {lr: [1, 2, 3]}"))[0].cells == first.cells
     assert len(sweep.ledger.read_text().splitlines()) == 1
-    second = write_plan(sweep, load("grid: {lr: [2, 3, 4]}\nmetric: train/loss"))
+    second, new = write_plan(sweep, load("grid: {lr: [2, 3, 4]}\nmetric: train/loss"))
+    assert [run.run_id for run in new] == [second.cells[2].id[:8]]
     assert second.generation == 2
     assert sweep.planned() == second
     assert {path.name for path in sweep.path.glob("*.yaml")} == {"sweep.yaml", "sweep.2.yaml"}

@@ -1,0 +1,65 @@
+"""What a sweep would start: its cells and batch scripts, without anything being started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from orchestrator.cli.common import print_json
+from orchestrator.cli.sweep_tables import describe_cells
+from orchestrator.launch.sbatch import render_sbatch
+from orchestrator.launch.submission import place_of
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.sweeps.ledger import SweepDir
+from orchestrator.sweeps.loading import LoadedSweep
+from orchestrator.sweeps.plans import planned_run
+from orchestrator.sweeps.submission import Start, cluster_request, submit
+
+
+def show_dry_run(
+    loaded: LoadedSweep,
+    sweep: SweepDir,
+    profile: ClusterSpec | None,
+    parallel: int | None,
+    *,
+    local: bool,
+    as_json: bool,
+) -> None:
+    """Print the cells, and with a profile the text of each array and the batch script of the first cell."""
+    starts = [Start(cell.id, cell.name, cell.job, planned_run(cell.job, sweep.runs_dir)) for cell in loaded.cells.cells]
+    arrays: list[dict[str, Any]] = []
+    script = None
+    if profile is not None:
+        arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel, dry_run=True))
+        first = starts[0]
+        script = render_sbatch(first.job, profile, place_of(first.run, first.job, copy=False))
+    if as_json:
+        pruned = [{"name": cell.name, "reason": cell.reason} for cell in loaded.cells.pruned]
+        cells = [_record(start) for start in starts]
+        print_json({"sweep": sweep.name, "cells": cells, "pruned": pruned, "arrays": arrays, "script": script})
+        return
+    for array in arrays:
+        typer.echo(array["script"])
+    if script is not None:
+        typer.echo(f"# What the task of the first cell, {starts[0].name}, runs:\n")
+        typer.echo(script)
+        if len(starts) > 1:
+            typer.echo("# The scripts of the other cells differ in their run directory and in what this table shows:\n")
+    typer.echo(describe_cells(loaded, every=True))
+    if profile is None and not local:
+        typer.echo(
+            "without a cluster profile no script can be shown: say which with --cluster; `orchestrator cluster init` "
+            "writes one"
+        )
+
+
+def _record(start: Start) -> dict[str, Any]:
+    return {
+        "cell": start.id,
+        "name": start.name,
+        "path": str(start.run.path),
+        "exists": start.run.path.exists(),
+        "data_parallel_size": start.job.data_parallel_size,
+        "global_batch_size": start.job.global_batch_size,
+    }
