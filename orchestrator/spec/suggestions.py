@@ -11,6 +11,9 @@ from orchestrator.spec.base import Section
 from orchestrator.spec.document import JOB_SPEC, Document
 from orchestrator.spec.shape import leaf_paths, sections
 
+_LONG = 6
+"""Letters of a name that is looked for among those of other tools with slips: shorter ones are near to many."""
+
 
 def closest(word: str, candidates: Iterable[str], most: int = 2) -> list[str]:
     """The candidates that are a few slips away from a word, nearest first."""
@@ -25,6 +28,32 @@ def closest(word: str, candidates: Iterable[str], most: int = 2) -> list[str]:
             scored.append((distance, candidate))
     scored.sort(key=lambda pair: pair[0])
     return [candidate for distance, candidate in scored if distance == scored[0][0]][:most]
+
+
+def alike(word: str, candidates: Iterable[str], most: int = 2) -> list[str]:
+    """The candidates that hold every part of a word of several parts, each a slip away at most: the shortest ones.
+
+    `tensor_paralel_size` is `tensor_model_parallel_size` without a part.
+    """
+    parts = _plain(word[:80]).split("_")
+    if len(parts) < 2 or len(word) > 80:
+        return []
+    found = [candidate for candidate in candidates if _holds(candidate.split("_"), parts)]
+    found.sort(key=lambda candidate: candidate.count("_"))
+    return [candidate for candidate in found if candidate.count("_") == found[0].count("_")][:most]
+
+
+def _holds(there: list[str], parts: list[str]) -> bool:
+    if not len(parts) <= len(there) <= len(parts) + 2:
+        return False
+    left = list(there)
+    for part in parts:
+        slips = 1 if len(part) >= 5 else 0
+        same = next((other for other in left if edit_distance(part, other, slips) <= slips), None)
+        if same is None:
+            return False
+        left.remove(same)
+    return True
 
 
 def edit_distance(one: str, other: str, limit: int) -> int:
@@ -60,7 +89,7 @@ def suggest(
         return "`extends` stands at the top level of a file", []
     foreign = document.foreign_names.get(plain)
     if foreign is not None:
-        names = foreign.split(" | ")
+        names = [_filled_in(name, place) for name in foreign.split(" | ")]
         return _say(*names), [re.split("[: ]", name)[0] for name in names]
     near = closest(key, legal)
     if near and _plain(near[0]) == plain:
@@ -69,10 +98,20 @@ def suggest(
     elsewhere = _elsewhere(root)
     if plain in elsewhere:
         return _say(*elsewhere[plain]), elsewhere[plain]
-    if near:
+    if near := near or alike(key, legal):
         return _say_here(near, prefix)
-    paths = [path for name in closest(key, elsewhere) for path in elsewhere[name]]
+    if len(plain) >= _LONG and (misspelt := closest(key, document.foreign_names, most=1)):
+        return suggest(misspelt[0], place, legal, document)
+    paths = [path for name in closest(key, elsewhere) or alike(key, elsewhere) for path in elsewhere[name]]
     return (_say(*paths), paths) if paths else (None, [])
+
+
+def _filled_in(name: str, place: tuple[str, ...]) -> str:
+    """A path that holds NAME for a free key, with the keys of the place where it fits that."""
+    *section, key = name.split(".")
+    pairs = zip(section, place, strict=False)
+    fits = len(section) == len(place) and all(part in (there, "NAME") for part, there in pairs)
+    return ".".join((*place, key)) if fits else name
 
 
 def _say_here(names: list[str], prefix: str) -> tuple[str, list[str]]:

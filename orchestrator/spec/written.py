@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from orchestrator.errors import Location, Problem
+from orchestrator.spec.syntax_hints import hint_for
 from orchestrator.spec.words import dotted
 
 MAX_BYTES = 1_000_000
@@ -138,14 +139,14 @@ class _Reader:
     incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._lines = _LINE_BREAK.split(self.text)
+        self.lines = _LINE_BREAK.split(self.text)
         self._next: Callable[[], Any]
         self._anchors: dict[str, Written | None] = {}
         self._values = 0
 
     def location(self, line: int, column: int) -> Location:
         """Of a position that counts from 0."""
-        excerpt = self._lines[line] if line < len(self._lines) else ""
+        excerpt = self.lines[line] if line < len(self.lines) else ""
         return Location(self.source, line + 1, column + 1, excerpt)
 
     def document(self) -> Written:
@@ -297,7 +298,5 @@ def _syntax_problem(error: yaml.YAMLError, reader: _Reader) -> Problem:
         return Problem("a tab where YAML wants spaces", location=place)
     problem = getattr(error, "problem", None) or "it cannot be read"
     context = getattr(error, "context", None)
-    hint = None
-    if "mapping values are not allowed" in problem:
-        hint = "a value that holds a colon and a space needs quotes; keys of one mapping start in the same column"
+    hint = hint_for(problem, reader.lines, mark.line)
     return Problem(f"not YAML: {problem}" + (f" ({context})" if context else ""), hint=hint, location=place)

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.cluster.profiles import PROFILE, known_profiles, load_profile, user_folder
 from orchestrator.errors import SpecError, UserError
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.loading import load_document_text
 from orchestrator.spec.shape import leaf_paths, shape_at
 
 GOOD = """\
@@ -193,3 +194,13 @@ def test_every_foreign_name_leads_to_a_field(name: str) -> None:
     path = PROFILE.foreign_names[name].partition(":")[0]
     assert shape_at(tuple(path.split(".")), PROFILE.shape) is not None
     assert name not in set(leaf_paths(ClusterSpec))
+
+
+def test_gpus_belong_to_a_partition() -> None:
+    for text, said in (
+        ("name: a\ngpus: 8\n", "did you mean partitions.NAME.gpus_per_node?"),
+        ("name: a\npartitions:\n  gpu: {gpus: 8}\n", "did you mean partitions.gpu.gpus_per_node?"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            load_document_text(text, "a.yaml", PROFILE)
+        assert [problem.hint for problem in caught.value.problems] == [said]

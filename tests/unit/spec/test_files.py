@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.spec.loading import load_job
+from orchestrator.spec.written import parse_yaml
 
 SPEC = Path("job.yaml")
 
@@ -114,3 +115,21 @@ def test_a_spec_of_thousands_of_problems_says_how_many_more() -> None:
         load_job([SPEC])
     assert len(caught.value.problems) == 506
     assert str(caught.value).endswith("… and 406 more problems")
+
+
+@pytest.mark.parametrize(
+    ("batch", "place", "hint"),
+    [
+        ("  micro_batch_size 8\n  num_micro_batches: 2\n", "4:20", "line 3 may lack its colon: micro_batch_size: 8"),
+        ("  num_micro_batches: 2\n  micro_batch_size 8  # two\n\n", "6:1", "line 4 may lack its colon"),
+        ("  micro_batch_size:8\n  num_micro_batches: 2\n", "4:20", "line 3 lacks a space after its colon"),
+        ("   micro_batch_size: 8\n  num_micro_batches: 2\n", "4:3", "line 4 starts in column 3, line 3 in column 4"),
+        ("  micro_batch_size: 8\n   num_micro_batches: 2\n", "4:21", "line 4 starts in column 4, line 3 in column 3"),
+        ("  micro_batch_size: a: 8\n", "3:22", "a value that holds a colon and a space needs quotes"),
+        ('  micro_batch_size: "8" 8\n', "3:25", "a line before may lack its colon"),
+    ],
+)
+def test_where_the_parser_stops_the_line_of_the_slip_is_named(batch: str, place: str, hint: str) -> None:
+    [problem] = parse_yaml(f"name: a\nbatch:\n{batch}model:\n  preset: gpt-tiny\n", "job.yaml").problems
+    assert str(problem.location) == f"job.yaml:{place}"
+    assert hint in str(problem.hint)

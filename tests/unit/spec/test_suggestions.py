@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.spec.foreign_names import FOREIGN_NAMES
 from orchestrator.spec.shape import fields_of, sections, shape_at
-from orchestrator.spec.suggestions import closest, edit_distance, suggest
+from orchestrator.spec.suggestions import alike, closest, edit_distance, suggest
 
 
 @pytest.mark.parametrize("name", FOREIGN_NAMES)
@@ -35,7 +35,11 @@ def test_no_foreign_name_is_a_name_of_ours() -> None:
         ("numLayers", ("model",), "model.num_layers"),
         ("hidden", ("optimizer",), None),
         ("lr", (), "optimizer.lr"),
-        ("lerning_rate", (), None),
+        ("lerning_rate", (), "optimizer.lr"),
+        ("tensor_paralel_size", ("parallelism",), "parallelism.tensor_model_parallel_size"),
+        ("tensor_paralel_size", (), "parallelism.tensor_model_parallel_size"),
+        ("virtual_pipeline_size", ("parallelism",), "parallelism.virtual_pipeline_model_parallel_size"),
+        ("size_x", ("parallelism",), None),
         ("tokenizer", (), "data.tokenizer"),
         ("save_intervall", ("checkpoint",), "checkpoint.save_interval"),
         ("save_intervall", ("runtime",), "checkpoint.save_interval"),
@@ -58,3 +62,12 @@ def test_edit_distance() -> None:
 def test_closest_first() -> None:
     assert closest("bf61", ["fp32", "bf16", "fp16"]) == ["bf16"]
     assert closest("nothing", ["fp32", "bf16"]) == []
+
+
+def test_parts_alike() -> None:
+    names = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "gpus_per_node"]
+    assert alike("tensor_paralel_size", names) == ["tensor_model_parallel_size"]
+    assert alike("parallel_size", names) == names[:2]
+    assert alike("gpus_node", names) == ["gpus_per_node"]
+    assert alike("gpu_node", names) == [], "short parts have no slips"
+    assert alike("tensor", names) == []
