@@ -122,7 +122,7 @@ def render_preparation(job: JobSpec, cluster: ClusterSpec, place: Place, missing
         "working_directory": str(place.working_directory),
         "run_dir": str(place.run.path),
         "starter": _starter(cluster, place, cpus),
-        "python": python_on_nodes(cluster, python),
+        "python": python_on_nodes(job, cluster, python),
         "workers": cpus,
     }
     return render_template(None, SHIPPED_TEMPLATE, context)

@@ -54,7 +54,7 @@ def render_sbatch(
         "processes_per_node": job.processes_per_node,
         "step_options": step_options(job, cluster, place),
         "container_command": container_command(cluster, place),
-        "node_python": python_on_nodes(cluster, python),
+        "node_python": python_on_nodes(job, cluster, python),
         "module": module,
     }
     template = job.launch.slurm_template or cluster.template
@@ -73,9 +73,10 @@ def job_environment(job: JobSpec, cluster: ClusterSpec, place: Place) -> list[tu
     return sorted(environment.items())
 
 
-def python_on_nodes(cluster: ClusterSpec, python: str) -> str:
-    """The Python of the processes that srun starts: an image has its own."""
-    return "python3" if cluster.container is not None and cluster.python is None else python
+def python_on_nodes(job: JobSpec, cluster: ClusterSpec, python: str) -> str:
+    """The Python of the processes that srun starts: an image has its own, unless job or profile name one."""
+    named = job.launch.python or cluster.python
+    return named or ("python3" if cluster.container is not None else python)
 
 
 def sbatch_options(job: JobSpec, cluster: ClusterSpec, run: RunDir, after: tuple[str, ...] = ()) -> list[str]:
