@@ -10,7 +10,7 @@ import typer
 from orchestrator.checkpoints import committed, read_commit, verify
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, aligned, label
-from orchestrator.errors import UserError
+from orchestrator.errors import RunNotFound
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.rundir import RunDir
 
@@ -56,27 +56,29 @@ def list_(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) 
 
 @app.command("verify")
 def verify_(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A checkpoint folder, or a run directory: all of its checkpoints.")
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|PATH",
+            help="A run, as `checkpoint list` takes it: all of its checkpoints; or the folder of one checkpoint.",
+        ),
     ],
+    runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every byte of a checkpoint and compare it with its commit marker; says what is damaged, and where.
 
     \b
     Example:
+      orchestrator checkpoint verify gpt-small
       orchestrator checkpoint verify runs/gpt-small/3f9a12cd/checkpoints/iter_0000500
-      orchestrator checkpoint verify runs/gpt-small/3f9a12cd
     """
-    if not path.is_dir():
-        raise UserError(f"{path} is not a folder")
-    run = RunDir(path)
-    folders = [folder for _, folder in run.checkpoint_dirs()] if run.resolved_generations() else [path]
+    folders = _folders(which, runs_dir or default_runs_dir())
     findings = {folder: verify(folder) for folder in folders}
     if as_json:
         print_json([{"path": str(folder), "ok": not found, "findings": found} for folder, found in findings.items()])
     elif not folders:
-        typer.echo(f"{path} has no checkpoint")
+        typer.echo(f"{which} has no checkpoint")
     for folder, found in findings.items() if not as_json else ():
         for finding in found:
             typer.echo(finding, err=True)
@@ -85,3 +87,17 @@ def verify_(
             typer.echo(f"{folder}: whole, {len(commit.files)} files, {short_count(commit.bytes)}B")
     if any(findings.values()):
         raise typer.Exit(1)
+
+
+def _folders(which: str, runs_dir: Path) -> list[Path]:
+    """The checkpoint folders that a person means: those of a run, or the one at a path."""
+    path = Path(which)
+    if path.is_dir() and path.parent.name == RunDir(path).checkpoints.name:
+        return [path]
+    try:
+        run = find_run(which, runs_dir)
+    except RunNotFound:
+        if path.is_dir():
+            return [path]
+        raise
+    return [folder for _, folder in run.checkpoint_dirs()]

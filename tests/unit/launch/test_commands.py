@@ -173,7 +173,9 @@ def test_render_prints_the_script_that_run_starts(orchestrator: Orchestrator, jo
     assert rendered["script"] == script.replace(str(run.path), f"{run.path}-2")
 
 
-def test_verify_names_what_is_damaged(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
+def test_verify_names_what_is_damaged(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orchestrator("run", job_file)
     run = only_run(runs_dir)
     assert orchestrator("checkpoint", "verify", run.path)[0] == 0
@@ -184,7 +186,16 @@ def test_verify_names_what_is_damaged(orchestrator: Orchestrator, job_file: Path
     assert f"{run.checkpoint(20)}: whole, 1 files" in out
     findings = json.loads(orchestrator("checkpoint", "verify", run.checkpoint(15), "--json")[1])
     assert findings[0]["ok"] is False
-    assert orchestrator("checkpoint", "verify", "nowhere") == (2, "", "error: nowhere is not a folder\n")
+    for named in (run.run_id, run.name):
+        said = json.loads(orchestrator("checkpoint", "verify", named, "--json")[1])
+        assert [(each["path"], each["ok"]) for each in said] == [
+            (str(folder), folder != run.checkpoint(15)) for _, folder in run.checkpoint_dirs()
+        ]
+    monkeypatch.chdir(run.checkpoint(15))
+    assert len(json.loads(orchestrator("checkpoint", "verify", ".", "--json")[1])) == 1
+    code, out, err = orchestrator("checkpoint", "verify", "nowhere")
+    assert (code, out) == (2, "")
+    assert "nowhere" in err
 
 
 def test_unknown_run(orchestrator: Orchestrator) -> None:
