@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +12,13 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.job_text import job_text
-from orchestrator.cli.questionnaire import ask, spec_values
-from orchestrator.errors import UserError
+from orchestrator.cli.questionnaire import answers_in, ask, spec_values, without_replaced
+from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
+
+_DEFAULTS = "the defaults"
 
 
 def command(
@@ -38,12 +42,13 @@ def command(
     Example:
       orchestrator init
       orchestrator init --preset gpt2-large -o gpt2.yaml
-      orchestrator init --yes --set launch.gpus_per_node=8 --set parallelism.tensor_model_parallel_size=2
+      orchestrator init --yes --set parallelism.tensor_model_parallel_size=2 --set data.blend=data/mine
     """
     _refuse_overwriting(output, force)
     given: dict[str, Any] = {} if preset is None else {"model.preset": preset}
     if yes or preset is not None:
-        values = _overridden(spec_values(given), overrides or [])
+        words = overrides or []
+        values = _overridden(without_replaced(spec_values({**answers_in(words), **given}), words), words)
     else:
         if overrides or not sys.stdin.isatty():
             raise UserError(
@@ -76,7 +81,10 @@ def _overridden(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The values with `KEY=VALUE` overrides among them, typed by the schema."""
     if not overrides:
         return values
-    job = load_text(job_text(values), "the defaults", overrides).job
+    try:
+        job = load_text(job_text(values), _DEFAULTS, overrides).job
+    except SpecError as error:
+        raise SpecError(problems=[_unplaced(problem) for problem in error.problems]) from error
     for override in overrides:
         path = override.partition("=")[0].strip()
         values = {key: value for key, value in values.items() if key != path and not key.startswith(f"{path}.")}
@@ -84,6 +92,14 @@ def _overridden(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         if value is not None:
             values[path] = value
     return values
+
+
+def _unplaced(problem: Problem) -> Problem:
+    """A problem without a line of the defaults: they are not in a file yet."""
+    hint = re.sub(rf"\b({_DEFAULTS}):\d+:\d+", r"\1", problem.hint) if problem.hint else None
+    if problem.location is None or problem.location.source != _DEFAULTS:
+        return replace(problem, hint=hint)
+    return replace(problem, hint=hint, location=Location(_DEFAULTS))
 
 
 def _value_at(job: JobSpec, path: str) -> Any:

@@ -26,6 +26,13 @@ OPTIONS = {
 }
 """Options that are shown commented out, with a value as YAML for each."""
 
+YOUR_DATA = (
+    "To train on text of your own, remove random_tokens, and model.vocab_size if the preset has none, and fill in:",
+    "blend: [{path: data/mine, text: my-text/}]  # made from that text first; without `text` it is there already",
+    "tokenizer: {path: data/tokenizer.json}  # what `orchestrator data train-tokenizer` writes, or a model's own",
+)
+"""Comments of the data section of a job that trains on random tokens."""
+
 
 def job_text(values: Mapping[str, Any]) -> str:
     """YAML of a job from values by dotted path, section by section in the schema's order.
@@ -43,6 +50,8 @@ def job_text(values: Mapping[str, Any]) -> str:
             continue
         block, options = _section_lines(path[0], values), _option_lines(path[0], values)
         summary = (section.__doc__ or "").strip().split("\n")[0]
+        if path == ("data",) and "data.blend" not in values:
+            options = [*YOUR_DATA, *options]
         if block:
             lines += ["", f"# {summary}", f"{path[0]}:", *block, *(f"  # {option}" for option in options)]
         elif options:

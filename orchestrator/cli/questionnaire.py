@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from orchestrator.data.index import read_index
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
+from orchestrator.spec.tokenizer_type import type_of_path
+from orchestrator.spec.written import resolve_scalar
 
 TINY = "gpt-tiny"
 
@@ -93,9 +96,48 @@ def tokenizer_path(text: str) -> str | None:
     return None if text in ("bytes", "") else text
 
 
+_DEGREES = tuple(f"parallelism.{name}_parallel_size" for name in ("tensor_model", "pipeline_model"))
+_REPLICAS = "parallelism.data_parallel_size"
+_COUNTS = (
+    *("launch.nodes", "launch.gpus_per_node", "batch.micro_batch_size", "batch.num_micro_batches"),
+    *("schedule.train_iters", _REPLICAS, *_DEGREES),
+)
+_WORDS = ("model.preset", "runtime.device", "data.tokenizer.path")
+_INSTEAD_OF = {
+    "batch.global_batch_size": "batch.num_micro_batches",
+    "schedule.train_tokens": "schedule.train_iters",
+    "schedule.train_samples": "schedule.train_iters",
+}
+"""Values that a person may give, and the default that says the same."""
+
+
+def answers_in(overrides: Sequence[str]) -> dict[str, Any]:
+    """What `KEY=VALUE` overrides answer, so far as the defaults of other questions depend on it."""
+    answers: dict[str, Any] = {}
+    for key, _, text in (override.partition("=") for override in overrides):
+        path, value = key.strip(), resolve_scalar(text.strip())
+        is_count = path in _COUNTS and type(value) is int and value >= 1
+        if is_count or (path in _WORDS and isinstance(value, str)):
+            answers[path] = value
+        elif path == "data.blend" and value is not None:
+            answers[path] = [{"path": "data/mine"}]  # that there is one; the override itself says which
+    return answers
+
+
+def without_replaced(values: Values, overrides: Sequence[str]) -> dict[str, Any]:
+    """The values without the defaults that overrides say in another way."""
+    said = {override.partition("=")[0].strip() for override in overrides}
+    replaced = {default for path, default in _INSTEAD_OF.items() if path in said and default not in said}
+    return {path: value for path, value in values.items() if path not in replaced}
+
+
 def _degrees(values: Values) -> int:
-    tp, pp = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
-    return int(values.get(tp, 1)) * int(values.get(pp, 1))
+    return prod(int(values.get(path, 1)) for path in _DEGREES)
+
+
+def _default_gpus(values: Values) -> int:
+    processes = _degrees(values) * int(values.get(_REPLICAS, 1))
+    return max(1, processes // int(values["launch.nodes"]))
 
 
 def _replicas(values: Values) -> int:
@@ -123,7 +165,7 @@ QUESTIONS = (
         "runtime.device", "On what does it train (auto, cuda, cpu)", lambda v: "auto", one_of("auto", "cuda", "cpu")
     ),
     Question("launch.nodes", "How many machines", lambda v: 1, whole_number),
-    Question("launch.gpus_per_node", "How many GPUs on each (on the CPU: processes)", lambda v: 1, whole_number),
+    Question("launch.gpus_per_node", "How many GPUs on each (on the CPU: processes)", _default_gpus, whole_number),
     Question("parallelism.tensor_model_parallel_size", "Tensor parallelism (TP)", lambda v: 1, whole_number),
     Question(
         "parallelism.sequence_parallel",
@@ -190,8 +232,8 @@ def spec_values(answers: Values) -> dict[str, Any]:
             values["model.vocab_size"] = 1024  # this preset takes the tokenizer's, and random tokens have none
     else:
         values["evaluation.eval_interval"] = max(1, steps // 10)
-    if values.get("data.tokenizer.path"):
-        values["data.tokenizer.type"] = "huggingface"
+    if path := values.get("data.tokenizer.path"):
+        values["data.tokenizer.type"] = type_of_path(path) or "huggingface"
     if values["runtime.recompute_granularity"] == "full":
         values["runtime.recompute_method"] = "uniform"
         values["runtime.recompute_num_layers"] = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.job_text import OPTIONS, job_text
+from orchestrator.cli.job_text import OPTIONS, YOUR_DATA, job_text
 from orchestrator.cli.questionnaire import QUESTIONS, ask, problem_with, spec_values
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
@@ -81,6 +82,64 @@ def test_overrides_are_written(orchestrator: Any, tmp_path: Path) -> None:
     assert job.launch.env == {"NCCL_DEBUG": "WARN"}
     assert job.checkpoint.save_seconds == 1800
     assert job.optimizer.lr == 6e-4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["parallelism.tensor_model_parallel_size=2"], {"launch.gpus_per_node": 2, "data.random_tokens": True}),
+        (
+            [
+                "parallelism.tensor_model_parallel_size=2",
+                "parallelism.pipeline_model_parallel_size=4",
+                "launch.nodes=2",
+            ],
+            {"launch.gpus_per_node": 4, "batch.num_micro_batches": 16, "parallelism.sequence_parallel": True},
+        ),
+        (["parallelism.tensor_model_parallel_size=2", "parallelism.data_parallel_size=2"], {"launch.gpus_per_node": 4}),
+        (["parallelism.tensor_model_parallel_size=2", "launch.gpus_per_node=4"], {"launch.gpus_per_node": 4}),
+        (["data.blend=data/mine"], {"data.random_tokens": False, "model.vocab_size": None}),
+        (
+            ["data.blend=[0.7, data/a, 0.3, data/b]", "data.tokenizer.path=a/x.model"],
+            {"data.random_tokens": False, "data.tokenizer.type": "sentencepiece"},
+        ),
+        (["batch.global_batch_size=64"], {"batch.num_micro_batches": None}),
+        (["schedule.train_tokens=1M"], {"schedule.train_iters": None, "schedule.train_tokens": 1_000_000}),
+    ],
+)
+def test_the_defaults_go_with_what_is_set(
+    orchestrator: Any, overrides: list[str], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    finished = orchestrator("init", "--yes", *(f"--set={override}" for override in overrides))
+    assert finished.code == 0, finished.err
+    job = load_text((tmp_path / "job.yaml").read_text()).job.model_dump()
+    assert {path: job[path.split(".")[0]][path.split(".")[1]] for path in expected if path.count(".") == 1} == {
+        path: value for path, value in expected.items() if path.count(".") == 1
+    }
+    if "data.tokenizer.type" in expected:
+        assert job["data"]["tokenizer"]["type"] == expected["data.tokenizer.type"]
+
+
+def test_what_does_not_go_with_the_defaults_cites_no_line_of_them(orchestrator: Any) -> None:
+    finished = orchestrator("init", "--yes", "--set", "launch.gpus_per_node=3", "--set", "batch.global_batch_size=4")
+    assert finished.code == 2
+    assert "parallelism" in finished.err or "batch" in finished.err
+    assert re.search(r"the defaults:\d", finished.err) is None
+    finished = orchestrator("init", "--yes", "--set", "data.random_tokens=false")
+    assert finished.code == 2
+    assert re.search(r"the defaults:\d", finished.err) is None
+
+
+def test_the_comments_of_the_data_section_can_be_filled_in() -> None:
+    values = spec_values({})
+    text = job_text(values)
+    for line in YOUR_DATA[1:]:
+        assert f"  # {line}\n" in text
+        text = text.replace(f"  # {line}\n", f"  {line}\n")
+    lines = [line for line in text.splitlines() if not line.startswith(("  random_tokens:", "  vocab_size:"))]
+    job = load_text("\n".join(lines)).job
+    assert (job.data.tokenizer.type, job.data.random_tokens) == ("huggingface", False)
+    assert YOUR_DATA[0] not in job_text(spec_values({"data.blend": [{"path": "data/a"}]}))
 
 
 @pytest.mark.parametrize("path", OPTIONS)
