@@ -86,9 +86,7 @@ def test_data_that_is_not_here_is_said(orchestrator: Any, job_file: Path) -> Non
     assert "no indexed data set at data/away" in finished.out
 
 
-def test_data_of_another_tokenizer_is_refused_with_its_place(
-    orchestrator: Any, job_file: Path, tmp_path: Path
-) -> None:
+def test_data_of_another_tokenizer_is_refused_with_its_place(orchestrator: Any, job_file: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text\n" * 50)
     made = orchestrator("data", "tokenize", "a.txt", "--output-prefix", "data/a")
     assert made.code == 0, made.err
