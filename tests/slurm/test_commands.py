@@ -237,5 +237,5 @@ def test_nobody_answers(
     assert refused.code == 1
     assert "munge" in one_clear_line(refused)
     cluster.start_munge()
-    wait_for_state(run, "completed")
-    assert len(events(run, "launched")) == 1
+    # SLURM itself may have put it back into the queue, if it had not got to know of the start.
+    assert wait_for_state(run, "completed").iteration == 20
