@@ -144,13 +144,22 @@ def test_cancel_takes_both_jobs_out_of_the_queue(
 def test_a_refused_training_leaves_no_data_job(
     cluster: Cluster, orchestrator: CommandLine, submit: Callable[..., Said]
 ) -> None:
-    said = submit("raw/books.jsonl", "--set", "launch.qos=debug", "--set", "launch.time=20h")
+    said = submit("raw/books.jsonl", "--set", "launch.gpus_per_node=4", "--set", "parallelism.data_parallel_size=4")
     assert said.code == 2, said.out
     run = orchestrator.run()
-    for event in events(run, "data_submitted"):
-        cluster.wait_for(int(event["job_id"]), "CANCELLED")
+    [data_job] = events(run, "data_submitted")
+    cluster.wait_for(int(data_job["job_id"]), "CANCELLED")
     assert not events(run, "submitted")
     assert not events(run, "launched")
+
+
+def test_a_refused_data_job_leaves_no_run(
+    cluster: Cluster, orchestrator: CommandLine, submit: Callable[..., Said]
+) -> None:
+    said = submit("raw/books.jsonl", "--set", "launch.qos=debug", "--set", "launch.time=20h")
+    assert said.code == 2, said.out
+    assert not list((orchestrator.folder / "runs").glob("*/*"))
+    assert cluster.call("squeue", "--noheader") == ""
 
 
 def test_a_dry_run_shows_both_scripts(cluster: Cluster, submit: Callable[..., Any], tmp_path: Path) -> None:

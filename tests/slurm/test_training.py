@@ -81,6 +81,7 @@ def make_quickstart(real_text: list[str]) -> Callable[..., JobSpec]:
         sections["data"] = {"blend": [{"path": path} for path in real_text], "split": "90,10,0"}
         sections["schedule"] |= {"train_iters": QUICKSTART_STEPS}
         sections["checkpoint"] = {"save_interval": 5, "keep_last": 2}
+        sections["batch"] = {"micro_batch_size": 4, "global_batch_size": 8}
         sections["parallelism"] = LAYOUTS[name]
         sections["tracking"] = {"mlflow": False}
         sections["launch"] = {"nodes": 2, "cluster": "test", "requeue_delay": 2, "health_check": False, **launch}
