@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.causes import Exit
-from orchestrator.spec.launch import Action, FailureCause, LaunchSpec
+from orchestrator.spec.launch import Action, LaunchSpec
 
-DEFAULT_ACTIONS: Mapping[FailureCause, Action] = {
+DEFAULT_ACTIONS: Mapping[str, Action] = {
     "time_limit": "requeue",
     "preempted": "requeue",
     "node_fail": "requeue_elsewhere",
@@ -47,7 +47,8 @@ def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -
         return Decision(False, "nothing is left to do" if end.cause == "completed" else "a person asked for it")
     if end.cause == "requeued":
         return Decision(False, "SLURM has put it back into the queue")
-    action = launch.on_failure.get(end.cause) or DEFAULT_ACTIONS.get(end.cause, "stop")  # type: ignore[call-overload]
+    actions = {**DEFAULT_ACTIONS, **{str(cause): action for cause, action in launch.on_failure.items()}}
+    action = actions.get(end.cause, "stop")
     if action == "stop":
         return Decision(False, f"after {end.cause} a run stays where it is (launch.on_failure)")
     mine = since_submission(events)

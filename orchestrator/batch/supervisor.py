@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale, left_to_caller, say
+from orchestrator.batch.policy import since_submission
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit
+from orchestrator.checkpoints import committed
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.local import StopSignals, caught_signals, request_stop, stop_at_once
 from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
@@ -90,8 +92,7 @@ def _train(
         if code != 0 and signals.first is None:
             return unhealthy(run, slurm.launch_id, code), code
     if signals.first is None:
-        # Only the very first start may begin at iteration 0: what comes after a requeue has something to continue.
-        anew = ["--from-scratch"] if commands.from_scratch and slurm.restarts == 0 else []
+        anew = ["--from-scratch"] if _begins_anew(run, slurm, commands.from_scratch) else []
         code = _run_step(run, slurm, [*commands.on_each_node, *commands.training, *anew], signals)
         end = classify(run, slurm.launch_id, code, marks)
         forced_by = stop_at_once(run)
@@ -103,6 +104,19 @@ def _train(
     left = slurm.seconds_left(time.time())
     time_is_over = left is not None and left <= job.launch.stop_margin + _SECONDS_OF_TOLERANCE
     return verdict(end, signals.first, time_is_over, marks.tail(run.launcher_log)), code
+
+
+def _begins_anew(run: RunDir, slurm: SlurmJob, asked: bool) -> bool:
+    """Whether to begin at iteration 0: because a person asked for it, or because a start of this job was ended before
+    anything was ever saved, so that there is nothing to lose. A checkpoint that was saved and is gone is no such case.
+    """
+    if slurm.restarts == 0:
+        return asked
+    events = since_submission(run.events()) if asked else run.events()
+    if committed(run) or any(event.get("event") == "checkpoint_saved" for event in events):
+        return False
+    say("no checkpoint has been written yet: beginning at iteration 0")
+    return True
 
 
 def _wait_for_holder(run: RunDir, slurm: SlurmJob, signals: StopSignals) -> str | None:

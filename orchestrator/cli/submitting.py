@@ -66,6 +66,10 @@ def submit_and_tell(
 ) -> None:
     """Submit a run, after a job that makes the data sets that it lacks, and say so."""
     missing = to_be_made(job)
+    if not as_json:
+        if missing:
+            typer.echo(describe_preparation(run, job, cluster, missing))
+        typer.echo(describe_request(run, job, cluster, after))
     place = place_of(run, job, copy=True)
     data_job_id = submit_preparation(run, job, cluster, place, missing, warn) if missing else None
     try:
@@ -79,10 +83,7 @@ def submit_and_tell(
         print_json({**status_of(run).to_json(), "job_id": job_id})
         return
     if data_job_id is not None:
-        typer.echo(describe_preparation(run, job, cluster, missing))
-        typer.echo(f"that is job {data_job_id}; its output goes to {run.data_log}")
-        after = (*after, data_job_id)
-    typer.echo(describe_request(run, job, cluster, after))
+        typer.echo(f"the data is made by job {data_job_id}; its output goes to {run.data_log}")
     typer.echo(f"submitted run {label(run)} as job {job_id} on {cluster.name}; it is in {run.path}")
     typer.echo(f"      follow it with: orchestrator logs {run.run_id} -f")
 

@@ -24,6 +24,7 @@ OVER = frozenset(
 )
 """States of a job that will not go on by itself."""
 _WAITING = frozenset(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+_STARTING = "CONFIGURING"
 
 _JOB_ID = re.compile(r"(\d+)(?:_\d+)?", re.ASCII)
 _SUBMITTED = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
@@ -66,6 +67,11 @@ class JobState:
     def is_over(self) -> bool:
         """Whether it will not go on by itself."""
         return self.state in OVER
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has not begun, or waits to begin again."""
+        return self.state in _WAITING or self.state == _STARTING
 
 
 def submit(script: Path, arguments: Sequence[str] = (), warn: Warn = lambda message: None) -> str:

@@ -15,7 +15,6 @@ from orchestrator.launch.submission import SlurmRun
 from orchestrator.lease import Holder
 from orchestrator.rundir import RunDir
 
-_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
 _NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", "DependencyNeverSatisfied", "BadConstraints")
 """Reasons of SLURM that no waiting removes."""
 _CAUSES = {
@@ -66,7 +65,7 @@ def state_on_cluster(
     if known is None:
         return _by_the_run_itself(run, job, holder, word.trouble)
     where = f"job {job.job_id} on {job.cluster}"
-    if known.state in _WAITING:
+    if known.is_waiting:
         if job.data is not None and not job.data.is_done and not job.launches:
             return "queued", None, f"{where}, {waiting_for(job.data, word.jobs.get(job.data.job_id))}"
         never = ": it will never start like this, cancel it" if known.reason in _NEVER else ""

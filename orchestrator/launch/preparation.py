@@ -19,9 +19,9 @@ from orchestrator.launch.sbatch import (
     Place,
     container_command,
     container_options,
-    job_environment,
     output_pattern,
     python_on_nodes,
+    setting,
     slurm_time,
 )
 from orchestrator.rundir import RunDir, write_atomically
@@ -115,12 +115,7 @@ def render_preparation(job: JobSpec, cluster: ClusterSpec, place: Place, missing
     python = job.launch.python or cluster.python or place.python
     context = {
         "options": data_options(job, cluster, place.run, missing),
-        "modules": list(cluster.modules),
-        "virtual_env": cluster.virtual_env,
-        "setup": list(cluster.setup),
-        "environment": job_environment(job, cluster, place),
-        "working_directory": str(place.working_directory),
-        "run_dir": str(place.run.path),
+        **setting(job, cluster, place),
         "starter": _starter(cluster, place, cpus),
         "python": python_on_nodes(job, cluster, python),
         "workers": cpus,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.launch.render import RUNTIME_MODULE, render_template, script_environment
@@ -42,12 +43,7 @@ def render_sbatch(
     python = job.launch.python or cluster.python or place.python
     context = {
         "options": sbatch_options(job, cluster, place.run, after),
-        "modules": list(cluster.modules),
-        "virtual_env": cluster.virtual_env,
-        "setup": list(cluster.setup),
-        "environment": job_environment(job, cluster, place),
-        "working_directory": str(place.working_directory),
-        "run_dir": str(place.run.path),
+        **setting(job, cluster, place),
         "python": python,
         "supervisor_options": supervisor_options(job, cluster, from_scratch),
         "nodes": job.launch.nodes,
@@ -59,6 +55,18 @@ def render_sbatch(
     }
     template = job.launch.slurm_template or cluster.template
     return render_template(Path(template) if template else None, SHIPPED_TEMPLATE, context)
+
+
+def setting(job: JobSpec, cluster: ClusterSpec, place: Place) -> dict[str, Any]:
+    """What every batch script of a run begins with: the environment it sets up, and where it works."""
+    return {
+        "modules": list(cluster.modules),
+        "virtual_env": cluster.virtual_env,
+        "setup": list(cluster.setup),
+        "environment": job_environment(job, cluster, place),
+        "working_directory": str(place.working_directory),
+        "run_dir": str(place.run.path),
+    }
 
 
 def job_environment(job: JobSpec, cluster: ClusterSpec, place: Place) -> list[tuple[str, str]]:

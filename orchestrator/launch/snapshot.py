@@ -1,7 +1,7 @@
 """`launch.snapshot: true`: a copy of the code as it is when a job is submitted, which later edits do not reach.
 
-    <run>/code/1/work/      the repository of the working directory: all that git tracks or does not ignore
-    <run>/code/1/package/   this package, where it is a checkout outside that repository
+    <run>/code/1/repository/  the repository of the working directory: all that git tracks or does not ignore
+    <run>/code/1/package/     this package, where it is a checkout outside that repository
 
 What git ignores (data, built files, an environment) is linked, not copied, so that relative paths of the job still lead
 to it. Each submission gets the next number, and none is changed afterwards.
@@ -54,7 +54,7 @@ def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:
         draft = Path(tempfile.mkdtemp(prefix=".new-", dir=run.path / "code"))
         try:
             draft.chmod(0o755)
-            _copy_repository(root, draft / "work", _runs_inside(root, run))
+            _copy_repository(root, draft / "repository", _runs_inside(root, run))
             package = _copy_package(root, draft)
             home = _settle(draft, run.path / "code")
         except BaseException:
@@ -62,7 +62,7 @@ def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:
             raise
     except OSError as error:
         raise UserError(f"launch.snapshot: {root} could not be copied to {run.path / 'code'}: {error}") from error
-    work = home / "work"
+    work = home / "repository"
     working_directory = work / folder.relative_to(root)
     path = [working_directory, *_search_path(root, work), *([home / package] if package else [])]
     return Snapshot(working_directory, os.pathsep.join(dict.fromkeys(str(entry) for entry in path)))
@@ -173,7 +173,7 @@ def _copy_package(root: Path, draft: Path) -> str | None:
     if installed & set(package.parents):
         return None
     if package.is_relative_to(root):
-        inside = Path("work", package.relative_to(root))
+        inside = Path("repository", package.relative_to(root))
         return str(inside.parent) if (draft / inside / "__init__.py").exists() else None
     target = draft / "package"
     without_caches = shutil.ignore_patterns("__pycache__")

@@ -221,3 +221,26 @@ def test_a_job_that_slurm_ends_is_not_raised_from_the_dead(
     wait(lambda: ended(node))
     assert slurm.calls("scontrol") == []
     assert events(run, "exited") == []
+
+
+@pytest.mark.parametrize(
+    ("restarts", "asked", "before", "anew"),
+    [
+        (0, False, [], False),
+        (0, True, [], True),
+        (1, False, ["started"], True),
+        (1, False, ["started", "checkpoint_saved"], False),
+        (1, True, ["started", "checkpoint_saved"], False),
+    ],
+)
+def test_a_job_that_was_ended_before_its_first_checkpoint_begins_again(
+    run: RunDir, slurm: FakeSlurm, tmp_path: Path, restarts: int, asked: bool, before: list[str], anew: bool
+) -> None:
+    """Nothing was ever saved, so nothing is lost; a checkpoint that was saved and is gone is for a person to see."""
+    for event in before:
+        run.append_event(event, iteration=5)
+    slurm.says("squeue", SQUEUE.format(id=7, restarts=restarts))
+    program = f'printf "%s\\n" "$@" >{tmp_path}/words; {word(run, "completed", f"lab-7.{restarts}")}'
+    commands = Commands(["bash", "-c", program], ["python"], health_check=False, from_scratch=asked)
+    assert supervise(run, tiny_job("tiny"), incarnation(restarts=restarts), commands) == 0
+    assert ("--from-scratch" in (tmp_path / "words").read_text().splitlines()) is anew

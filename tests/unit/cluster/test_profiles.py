@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.cluster.profiles import PROFILE, known_profiles, load_profile, user_folder
 from orchestrator.errors import SpecError, UserError
-from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.loading import load_document_text
 from orchestrator.spec.shape import leaf_paths, shape_at
 
@@ -180,7 +180,7 @@ def test_a_profile_can_extend_another(project: Path) -> None:
 
 def test_a_profile_made_without_a_file_keeps_the_rules() -> None:
     with pytest.raises(SpecError, match="there is no partition b"):
-        ClusterSpec(name="x", partition="a,b", partitions={"a": {}})  # type: ignore[dict-item]
+        ClusterSpec(name="x", partition="a,b", partitions={"a": PartitionSpec()})
 
 
 def test_a_file_that_cannot_be_read(project: Path) -> None:

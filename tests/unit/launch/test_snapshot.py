@@ -82,7 +82,7 @@ def files(folder: Path) -> set[str]:
 
 def test_what_is_in_it(repository: Path, run: RunDir) -> None:
     taken = take_snapshot(run, repository)
-    assert taken.working_directory == run.path / "code" / "1" / "work"
+    assert taken.working_directory == run.path / "code" / "1" / "repository"
     work = taken.working_directory
     tracked = {"src/mine/__init__.py", "src/mine/__main__.py", "helper.py", ".gitignore", "jobs/job.yaml", "tool.sh"}
     assert files(work) == tracked | {HOSTILE, "new.py"}
@@ -121,7 +121,7 @@ def test_a_run_from_it_does_not_see_later_edits(repository: Path, run: RunDir, m
 def test_it_brings_this_package_along(repository: Path, run: RunDir) -> None:
     """Where the package is a checkout, as in these tests, the copy is imported, and finds its own templates."""
     taken = take_snapshot(run, repository / "jobs")
-    assert taken.working_directory == run.path / "code" / "1" / "work" / "jobs"
+    assert taken.working_directory == run.path / "code" / "1" / "repository" / "jobs"
     program = (
         "import orchestrator; from orchestrator.resources import resource_root as r;"
         "print(orchestrator.__file__, r('templates') / 'torchrun.sh.j2', r('jobs') / 'quickstart.yaml', sep='\\n')"
@@ -160,7 +160,7 @@ def test_runs_beside_the_repository_or_at_its_top(repository: Path) -> None:
         run.path.mkdir(parents=True)
         taken = take_snapshot(run, repository)
         assert (taken.working_directory / "helper.py").is_file()
-        assert not (taken.working_directory / "tiny" / "0a1b2c3d" / "code" / "1" / "work").is_symlink()
+        assert not (taken.working_directory / "tiny" / "0a1b2c3d" / "code" / "1" / "repository").is_symlink()
 
 
 def test_links_lead_where_they_led(repository: Path, run: RunDir, tmp_path: Path) -> None:
