@@ -16,6 +16,14 @@ _SECONDS_BETWEEN_ATTEMPTS = 5.0
 _ALREADY_WAITS = "Job is pending execution"
 
 
+def requeue(job_id: str) -> None:
+    """End a running job, or take one that is over, and put it back into the queue under the same id.
+
+    Raises SchedulerError.
+    """
+    _must_run(["scontrol", "requeue", job_id])
+
+
 def requeue_later(job_id: str, restarts: int, delay: float = 0.0, exclude: Sequence[str] = ()) -> None:
     """Put a job back into the queue, to start after `delay` seconds and not on the nodes `exclude`.
 
@@ -30,7 +38,7 @@ def requeue_later(job_id: str, restarts: int, delay: float = 0.0, exclude: Seque
             known = job_states([job_id]).get(job_id)
             if known is not None and known.restarts > restarts:
                 return
-            _must_run(["scontrol", "requeue", job_id])
+            requeue(job_id)
             break
         except SchedulerError:
             if time.monotonic() > deadline:

@@ -126,28 +126,12 @@ def cancel(job_ids: Iterable[str], signal: str | None = None) -> None:
         raise failure(Answer(answer.command, answer.code, "", "\n".join(complaints)))
 
 
-def requeue(job_id: str) -> None:
-    """End a running job, or take one that is over, and put it back into the queue under the same id."""
-    answer = run(["scontrol", "requeue", job_id])
-    if answer.code != 0:
-        raise failure(answer)
-
-
 def check_answers() -> None:
     """Raises UserError where jobs cannot be submitted from this machine, SchedulerError when SLURM does not answer."""
     for command in (["sbatch", "--version"], ["squeue", "--noheader", "--me", "--format=%i"]):
         answer = run(command)
         if answer.code != 0:
             raise failure(answer)
-
-
-def has_accounting() -> bool:
-    """Whether this cluster keeps accounts of jobs (sacct)."""
-    answer = run(["scontrol", "show", "config"])
-    if answer.code != 0:
-        raise failure(answer)
-    match = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.out, re.MULTILINE)
-    return match is not None and match.group(1) not in ("accounting_storage/none", "(null)")
 
 
 def _ask_squeue(job_ids: list[str]) -> Iterator[JobState]:

@@ -18,7 +18,8 @@ from slurm.machine import wait_until
 from orchestrator.cluster.discovery import discover
 from orchestrator.cluster.nodelist import compact_nodelist, expand_nodelist
 from orchestrator.cluster.profiles import load_profile
-from orchestrator.cluster.slurm import JobState, cancel, has_accounting, job_states, requeue, submit
+from orchestrator.cluster.requeueing import requeue
+from orchestrator.cluster.slurm import JobState, cancel, job_states, submit
 from orchestrator.errors import SchedulerError, UserError
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.spec.loading import load_text
@@ -200,13 +201,6 @@ def test_signals_reach_the_batch_shell_alone(cluster: Cluster, scripts: Scripts,
     assert said.read_text() == "stop\n"
     cancel([job_id, "99999"])
     assert state_of(job_id).state == "COMPLETED", "what is over stays so"
-
-
-def test_accounting(cluster: Cluster, cluster_without_accounting: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for one, expected in ((cluster, True), (cluster_without_accounting, False)):
-        for name, value in one.variables.items():
-            monkeypatch.setenv(name, value)
-        assert has_accounting() is expected
 
 
 numbered = st.tuples(st.from_regex(r"[a-z]{1,4}", fullmatch=True), st.integers(0, 1200), st.integers(0, 5))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cluster import commands, slurm
-from orchestrator.cluster.slurm import JobState, cancel, has_accounting, job_states, requeue, submit
+from orchestrator.cluster.requeueing import requeue
+from orchestrator.cluster.slurm import JobState, cancel, job_states, submit
 from orchestrator.errors import SchedulerError, UserError
 
 SQUEUE = """\
@@ -154,7 +155,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_without_slurm(fake_slurm: Any, script: Path) -> None:
-    questions = (lambda: submit(script), lambda: job_states(["1"]), lambda: cancel(["1"]), has_accounting)
+    questions = (lambda: submit(script), lambda: job_states(["1"]), lambda: cancel(["1"]), lambda: requeue("1"))
     for question in questions:
         with pytest.raises(UserError, match=r"SLURM's commands are not on this machine.*submit from a login node"):
             question()
@@ -329,16 +330,6 @@ def test_requeue(fake_slurm: Any) -> None:
     fake_slurm.says("scontrol", err="Invalid job id specified for job 12\n", code=1)
     with pytest.raises(SchedulerError, match="scontrol failed: Invalid job id specified for job 12"):
         requeue("12")
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("accounting_storage/slurmdbd", True), ("accounting_storage/none", False), ("(null)", False)],
-)
-def test_has_accounting(fake_slurm: Any, kind: str, expected: bool) -> None:
-    config = f"Configuration data as of 1795191064\nAccountingStorageType   = {kind}\nClusterName = lab\n"
-    fake_slurm.says("scontrol", config)
-    assert has_accounting() is expected
 
 
 def test_a_failure_without_a_word(fake_slurm: Any) -> None:
