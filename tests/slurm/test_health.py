@@ -63,7 +63,7 @@ def test_good_nodes_and_bad_ones(cluster: Cluster, tmp_path: Path) -> None:
     assert (said["healthy"], [node["name"] for node in said["nodes"]]) == (True, names)
     assert f"health check passed: 2 nodes, slowest pair {names[0]} and {names[1]} at " in good.launcher_log.read_text()
     script = good.batch_script.read_text()
-    assert f"cd '{good.path}/code/1/work'" in script or f"cd {good.path}/code/1/work" in script
+    assert f"cd {good.path}/code/1/repository" in script
 
     status = ended(bad)
     names = events(bad, "launched")[-1]["nodes"]
