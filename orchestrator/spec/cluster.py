@@ -87,6 +87,8 @@ class ClusterSpec(ProfileSection):
     """How GPUs are asked for: --gres=gpu:N, --gpus-per-node=N, or not at all (nodes are given whole)."""
     gpu_type: Word | None = None
     """Type in the request: gpu:TYPE:N."""
+    gpu: Text | None = None
+    """Its GPUs, as memory and time are planned for them: H100, H200, or a calibrated one; `gpu_type` by default."""
     cpus_per_gpu: Positive | None = None
     """CPUs to ask for, per training process."""
     memory_per_node: Memory | None = None

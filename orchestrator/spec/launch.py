@@ -34,6 +34,9 @@ class LaunchSpec(Section):
     """Machines."""
     gpus_per_node: Positive | None = None
     """Processes per machine; TP · PP · CP · DP / nodes by default."""
+    gpu: Text | None = None
+    """The GPU that memory and time are planned for: H100, H200, or a calibrated one; the profile's, or this machine's, by
+    default."""
     runs_dir: Text = "runs"
     """Folder of run directories, relative to where the command is started."""
     env: dict[VariableName, ReferringText] = Field(default_factory=dict)
