@@ -43,20 +43,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for `plan --json`."""
-        job, layout = self.job, self.topology
+        job = self.job
         return {
             "name": job.name,
             "config_hash": job.config_hash,
             "vocabulary": asdict(self.vocabulary),
             "parameters": asdict(self.parameters),
-            "topology": {
-                **{key: value for key, value in vars(layout).items() if key not in ("ranks", "stages")},
-                "ranks": [rank._asdict() for rank in layout.ranks],
-                "stages": [
-                    {"pp": stage, "chunks": [chunk._asdict() for chunk in chunks]}
-                    for stage, chunks in enumerate(layout.stages)
-                ],
-            },
+            "topology": self.topology.to_dict(),
             "batch": {
                 "micro_batch_size": job.batch.micro_batch_size,
                 "global_batch_size": job.global_batch_size,

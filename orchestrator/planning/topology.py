@@ -1,4 +1,4 @@
-"""Which process holds what: rank → (tp, cp, ep, dp, pp), its node, and the layers of its stage.
+"""Which process holds what: rank → (tp, cp, ep, dp, pp), its node, the layers of its stage, and the groups it is in.
 
 Ranks are laid out in megatron-core's default order tp-cp-ep-dp-pp, tp fastest.
 """
@@ -6,8 +6,9 @@ Ranks are laid out in megatron-core's default order tp-cp-ep-dp-pp, tp fastest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from orchestrator.planning.groups import Crossing, GroupKind, group_kinds
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
@@ -50,12 +51,38 @@ class Topology:
     """For each pipeline stage, the layers of each of its model chunks."""
 
     @property
+    def processes_per_node(self) -> int:
+        """Processes on each machine."""
+        return self.world_size // self.nodes
+
+    @property
+    def groups(self) -> dict[str, GroupKind]:
+        """The groups of each kind: tp, cp, ep, dp, pp and what `group_kinds` names."""
+        return group_kinds(
+            tp=self.tensor_model_parallel_size,
+            cp=self.context_parallel_size,
+            ep=self.expert_model_parallel_size,
+            dp=self.data_parallel_size,
+            pp=self.pipeline_model_parallel_size,
+            processes_per_node=self.processes_per_node,
+        )
+
+    @property
     def tensor_parallel_crosses_nodes(self) -> bool:
         """Whether some tensor-parallel group spans two machines, which is slow."""
-        size = self.tensor_model_parallel_size
-        return any(
-            self.ranks[first].node != self.ranks[first + size - 1].node for first in range(0, self.world_size, size)
-        )
+        return self.groups["tp"].crossing().crossing > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: sizes, groups (without their ranks), stages and every rank."""
+        return {
+            **{key: value for key, value in vars(self).items() if key not in ("ranks", "stages")},
+            "groups": {name: kind.to_dict() for name, kind in self.groups.items()},
+            "ranks": [rank._asdict() for rank in self.ranks],
+            "stages": [
+                {"pp": stage, "chunks": [chunk._asdict() for chunk in chunks]}
+                for stage, chunks in enumerate(self.stages)
+            ],
+        }
 
 
 def topology(job: JobSpec) -> Topology:
@@ -73,6 +100,11 @@ def topology(job: JobSpec) -> Topology:
         ranks=tuple(rank_of(job, rank) for rank in range(job.world_size)),
         stages=layers_of_stages(job.model, degrees),
     )
+
+
+def crossing(layout: Topology) -> dict[str, Crossing]:
+    """How the groups of each kind lie on the nodes, without those kinds whose groups have one rank."""
+    return {name: kind.crossing() for name, kind in layout.groups.items() if kind.size > 1}
 
 
 def rank_of(job: JobSpec, rank: int) -> Rank:
