@@ -7,12 +7,7 @@ T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size, s 
 
 from __future__ import annotations
 
-import json
-import re
-from functools import cache
-from importlib import resources
-from typing import Any
-
+from orchestrator.planning.hardware.devices import shipped
 from orchestrator.spec.job import JobSpec
 
 FORMULA = (
@@ -34,20 +29,10 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     return float(tokens * (model.num_layers * (per_layer + attention) + 6 * padded_vocab * h))
 
 
-@cache
-def _devices() -> tuple[dict[str, Any], ...]:
-    text = resources.files("orchestrator.planning").joinpath("devices.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text)["devices"])
-
-
 def peak_flops(device_name: str, dtype: str) -> float | None:
     """Datasheet peak in FLOP/s, dense, of a device as CUDA names it ("NVIDIA H100 80GB HBM3"); None when unknown.
 
-    `dtype` is bf16, fp16 or fp32.
+    `dtype` is bf16, fp16 or fp32. The CPU has no datasheet peak.
     """
-    for device in _devices():
-        words = (rf"\b{re.escape(word)}(?![0-9])" for word in device["match"].split())
-        if re.search(".*".join(words), device_name):
-            peak = device["peak_flops"].get(dtype)
-            return None if peak is None else float(peak)
-    return None
+    device = shipped(device_name)
+    return None if device is None or device.is_cpu else device.peak_flops.get(dtype)

@@ -1,0 +1,91 @@
+"""Which device a job is planned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import Problem, SpecError, UserError
+from orchestrator.planning.hardware.devices import CPU, Device, device_named
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+
+ASSUMED = "H100"
+"""What is planned for where nothing tells."""
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """A device and how it was chosen."""
+
+    device: Device
+    how: str
+    """For people: "launch.gpu", "this machine's GPU", "assumed: …"."""
+    is_assumed: bool = False
+    """Whether nothing told which GPU it will be."""
+
+
+def device_of(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
+    """The device that memory and time of a job are planned for.
+
+    The job's `launch.gpu`; the CPU where `runtime.device` says so; the cluster profile's `gpu`, or its `gpu_type`; this
+    machine's GPU where the job runs here; else an H100. Raises SpecError at `launch.gpu`, and UserError for the
+    profile's, when there is no such GPU.
+    """
+    if job.launch.gpu is not None:
+        return DeviceChoice(_of_the_job(job.launch.gpu), "launch.gpu")
+    if job.runtime.device == "cpu":
+        return DeviceChoice(device_named(CPU), "runtime.device is cpu")
+    if cluster is not None:
+        return _of_the_cluster(cluster)
+    here = _of_this_machine()
+    if here is not None:
+        return DeviceChoice(here, "this machine's GPU")
+    return DeviceChoice(device_named(ASSUMED), "assumed: launch.gpu names another", is_assumed=True)
+
+
+def _of_the_job(name: str) -> Device:
+    try:
+        return device_named(name)
+    except SpecError:
+        raise
+    except UserError as error:
+        raise SpecError(problems=[Problem(str(error), ("launch.gpu",))]) from error
+
+
+def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
+    if cluster.gpu is not None:
+        try:
+            return DeviceChoice(device_named(cluster.gpu), f"gpu of cluster profile {cluster.name}")
+        except SpecError:
+            raise
+        except UserError as error:
+            raise UserError(f"cluster profile {cluster.name}: gpu: {error}") from error
+    if cluster.gpu_type is not None:
+        device = _if_known(cluster.gpu_type)
+        if device is not None:
+            return DeviceChoice(device, f"gpu_type of cluster profile {cluster.name}")
+    how = f"assumed: gpu in cluster profile {cluster.name} names another"
+    return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
+
+
+def _of_this_machine() -> Device | None:
+    """From what the driver says, without asking a program."""
+    for information in sorted(_DRIVER.glob("*/information")):
+        for line in information.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Model":
+                return _if_known(value.strip())
+    return None
+
+
+def _if_known(name: str) -> Device | None:
+    """SLURM's types of GPUs can be any word, and a machine can have a GPU that is in no list."""
+    try:
+        return device_named(name)
+    except SpecError:
+        raise
+    except UserError:
+        return None

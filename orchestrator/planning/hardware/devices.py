@@ -1,0 +1,167 @@
+"""Accelerators by name: datasheet figures from `devices.json`, and what of them is reached in training.
+
+The units of the file are in its keys (TFLOP/s dense, GiB as the driver reports it, GB/s in one direction); here all is
+in bytes, seconds and FLOP.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.planning.hardware import profiles
+from orchestrator.spec.suggestions import closest
+from orchestrator.spec.words import shorten
+
+CPU = "cpu"
+"""The name of the device that stands for one process on the CPU."""
+
+_OF_THE_MACHINE = {"memory_bytes", "gpus_per_node", "link_bandwidth", "network_bandwidth"}
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What of a datasheet is reached. The defaults hold for Hopper; docs/benchmarks has where each comes from.
+
+    `orchestrator calibrate` replaces them by what it measures.
+    """
+
+    gemm: float = 0.80
+    """Of the peak: a matrix product that is large in every dimension, before tiles are cut (planning/time/gemm.py)."""
+    attention_forward: float = 0.34
+    """Of the peak: torch's fused attention, heads of 128, counting what a causal mask leaves."""
+    attention_backward: float = 0.28
+    """The same in the backward pass, which recomputes the scores: 2.5 times the forward's FLOPs."""
+    fused_attention_forward: float = 0.50
+    """Of the peak: Transformer Engine's (cuDNN's) attention."""
+    fused_attention_backward: float = 0.42
+    """The same in the backward pass."""
+    memory: float = 0.88
+    """Of the memory's bandwidth: kernels that stream."""
+    link: float = 0.75
+    """Of the link to the other GPUs of the machine: all-gather and reduce-scatter of large tensors."""
+    network: float = 0.85
+    """Of the network between machines."""
+    link_latency: float = 1.5e-5
+    """Seconds that a collective takes at the least inside a machine."""
+    network_latency: float = 3e-5
+    """The same between machines."""
+    launch: float = 6e-6
+    """Seconds in which the host starts one kernel."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator in its usual machine, and what is reached on it."""
+
+    name: str
+    peak_flops: Mapping[str, float]
+    """FLOP/s by dtype (bf16, fp16, fp32, fp8), dense, as the datasheet says."""
+    memory_bytes: int | None
+    """What the driver reports; None for the CPU."""
+    memory_bandwidth: float
+    """B/s."""
+    link_bandwidth: float
+    """B/s in one direction, from one GPU to the others of its machine (NVLink, Infinity Fabric, PCIe)."""
+    network_bandwidth: float
+    """B/s in one direction and per GPU, to other machines."""
+    gpus_per_node: int
+    multiprocessors: int
+    """What works on the tiles of a matrix product at once: streaming multiprocessors, compute units."""
+    power_watts: float
+    source: str
+    efficiency: Efficiency
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether its figures are nominal, so that no MFU is stated against them."""
+        return self.memory_bytes is None
+
+
+def device_named(name: str) -> Device:
+    """The device of that name: a calibrated one where there is a profile for it, else a shipped one.
+
+    Case does not matter; names as CUDA reports them ("NVIDIA H100 80GB HBM3") and as clusters write them ("a100_80gb")
+    are known too. Raises UserError that names the nearest, and SpecError when the profile is wrong.
+    """
+    calibrated = {_plain(known): (known, path) for known, path in profiles.known_gpus().items()}
+    listed = shipped(name)
+    found = calibrated.get(_plain(name)) or (calibrated.get(_plain(listed.name)) if listed else None)
+    if found is not None:
+        return _calibrated(*found)
+    if listed is None:
+        raise UserError(_unknown(name, [known for known, _ in calibrated.values()]))
+    return listed
+
+
+def _calibrated(name: str, path: Path) -> Device:
+    profile = profiles.read_gpu(path)
+    base = shipped(profile.base)
+    if base is None:
+        raise UserError(f"{path}: base: {_unknown(profile.base, [])}")
+    given = profile.model_dump(include=_OF_THE_MACHINE, exclude_none=True)
+    measured = replace(base.efficiency, **profile.efficiency.model_dump(exclude_none=True))
+    return replace(base, name=name, efficiency=measured, **given)
+
+
+def shipped(name: str) -> Device | None:
+    """A device as `devices.json` describes it, never calibrated; None where it is unknown."""
+    plain = _plain(name)
+    for device, _ in _shipped():
+        if _plain(device.name) == plain:
+            return device
+    return next((device for device, patterns in _shipped() if any(_holds(plain, words) for words in patterns)), None)
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of all shipped devices."""
+    return tuple(device.name for device, _ in _shipped())
+
+
+def _holds(plain: str, words: str) -> bool:
+    """Whether a name has these words in this order; H20 is no part of H200."""
+    return re.search(".*".join(rf"\b{re.escape(word)}(?![0-9])" for word in words.split()), plain) is not None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name[:200]).strip().upper()
+
+
+def _unknown(name: str, calibrated: list[str]) -> str:
+    names = [*calibrated, *shipped_names()]
+    near = closest(name, names)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    return (
+        f"there is no GPU {shorten(repr(name))}: {meant}(known: {', '.join(names)}; `orchestrator calibrate` adds one)"
+    )
+
+
+@cache
+def _shipped() -> tuple[tuple[Device, tuple[str, ...]], ...]:
+    """Every shipped device, special ones before general ones, with the words to know each by."""
+    text = resources.files("orchestrator.planning.hardware").joinpath("devices.json").read_text(encoding="utf-8")
+    return tuple((_device(entry), tuple(entry["match"])) for entry in json.loads(text)["devices"])
+
+
+def _device(entry: Mapping[str, Any]) -> Device:
+    memory = entry["memory_gib"]
+    return Device(
+        name=entry["name"],
+        peak_flops={dtype: tflops * 1e12 for dtype, tflops in entry["peak_tflops"].items()},
+        memory_bytes=None if memory is None else int(memory * 2**30),
+        memory_bandwidth=entry["memory_gb_per_s"] * 1e9,
+        link_bandwidth=entry["link_gb_per_s"] * 1e9,
+        network_bandwidth=entry["network_gb_per_s"] * 1e9,
+        gpus_per_node=entry["gpus_per_node"],
+        multiprocessors=entry["multiprocessors"],
+        power_watts=float(entry["power_watts"]),
+        source=entry["source"],
+        efficiency=Efficiency(**entry.get("efficiency", {})),
+    )

@@ -1,0 +1,108 @@
+"""Calibrated GPUs: what was measured of one, in a file of its own that goes over the shipped figures."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.document import Document
+from orchestrator.spec.loading import load_document
+from orchestrator.spec.values import Count, Positive, PositiveNumber, Text, refuse_bool
+
+PROJECT_FOLDER = Path("gpus")
+"""In the folder where the command is started."""
+
+_SUFFIX = ".yaml"
+GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
+
+Share = Annotated[float, Field(gt=0.0, le=1000.0), BeforeValidator(refuse_bool)]
+"""Part of a datasheet figure. A CPU of many cores passes the nominal figures of one by far."""
+
+
+class _Part(Section):
+    """Most commands read no profile, so the validators are built when one is."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class MeasuredEfficiency(_Part):
+    """What of the datasheet was reached; what was not measured stays as shipped."""
+
+    gemm: Share | None = None
+    """Of the peak: a matrix product that is large in every dimension."""
+    attention_forward: Share | None = None
+    """Of the peak: torch's attention."""
+    attention_backward: Share | None = None
+    """Of the peak: its backward pass."""
+    fused_attention_forward: Share | None = None
+    """Of the peak: Transformer Engine's attention."""
+    fused_attention_backward: Share | None = None
+    """Of the peak: its backward pass."""
+    memory: Share | None = None
+    """Of the memory's bandwidth."""
+    link: Share | None = None
+    """Of the link between the GPUs of a machine."""
+    network: Share | None = None
+    """Of the network between machines."""
+    link_latency: PositiveNumber | None = None
+    """Seconds that a collective takes at the least inside a machine."""
+    network_latency: PositiveNumber | None = None
+    """Seconds that a collective takes at the least between machines."""
+    launch: PositiveNumber | None = None
+    """Seconds in which the host starts one kernel."""
+
+
+class GpuProfile(_Part):
+    """A calibrated GPU. Written by `orchestrator calibrate`; the name of the file is the name of the GPU."""
+
+    base: Text
+    """The shipped GPU whose datasheet it has."""
+    efficiency: MeasuredEfficiency = MeasuredEfficiency()
+    """What was measured."""
+    memory_bytes: Count | None = None
+    """Memory of a GPU, where it is not the usual one."""
+    gpus_per_node: Positive | None = None
+    """GPUs of a machine, where it is not the usual one."""
+    link_bandwidth: PositiveNumber | None = None
+    """B/s in one direction from one GPU to the others of its machine, where it is not the usual one."""
+    network_bandwidth: PositiveNumber | None = None
+    """B/s in one direction and per GPU to other machines, where it is not the usual one."""
+    measured_at: Text | None = None
+    """When."""
+    measured_on: Text | None = None
+    """On what: GPUs, and the versions that matter."""
+    measured_with: list[Text] = Field(default_factory=list)
+    """How: the measurements, and the runs whose step times were taken into account."""
+
+
+GPU_PROFILE = Document(
+    GpuProfile,
+    noun="GPU profile",
+    such_as="`base:` and `efficiency:`",
+    written_by="orchestrator calibrate",
+)
+
+
+def user_folder() -> Path:
+    """Where a person's own profiles are kept: `~/.config/orchestrator/gpus`."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orchestrator" / "gpus"
+
+
+def known_gpus() -> dict[str, Path]:
+    """Every profile by name; the project's go before a person's own."""
+    found: dict[str, Path] = {}
+    for folder in (user_folder(), PROJECT_FOLDER):
+        for path in sorted(folder.glob(f"*{_SUFFIX}")):
+            if GPU_NAME.fullmatch(path.stem):
+                found[path.stem] = path
+    return dict(sorted(found.items()))
+
+
+def read_gpu(path: Path) -> GpuProfile:
+    """The profile in a file. Raises SpecError with every problem in it."""
+    return load_document(path, GPU_PROFILE).value
