@@ -43,8 +43,8 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     """Count the parameters of a job's model with a vocabulary of `padded_vocab` rows."""
     model = job.model
     tp = job.parallelism.tensor_model_parallel_size
-    pp = job.parallelism.pipeline_model_parallel_size
     tied = not model.untie_embeddings_and_output_weights
+    stages = stage_parameters(job, padded_vocab)
     embedding = _embedding(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
     return Parameters(
@@ -53,11 +53,21 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
         output=output,
         per_layer=layer_parameters(model, 1),
         per_rank=tuple(
-            RankParameters(tp_rank, stage, _stage(model, padded_vocab, tp, pp, stage))
-            for stage in range(pp)
-            for tp_rank in range(tp)
+            RankParameters(tp_rank, stage, count) for stage, count in enumerate(stages) for tp_rank in range(tp)
         ),
     )
+
+
+def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
+    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
+    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    pp = job.parallelism.pipeline_model_parallel_size
+    counts = [model.num_layers // pp * layer_parameters(model, tp)] * pp
+    counts[0] += _embedding(model, padded_vocab, tp)
+    counts[-1] += _norm(model, model.hidden_size)
+    if model.untie_embeddings_and_output_weights or pp > 1:
+        counts[-1] += padded_vocab // tp * model.hidden_size
+    return tuple(counts)
 
 
 def layer_parameters(model: ModelSpec, tp: int) -> int:
@@ -85,15 +95,3 @@ def _embedding(model: ModelSpec, padded_vocab: int, tp: int) -> int:
     if model.position_embedding_type == "learned_absolute":
         return tokens + model.positions * model.hidden_size
     return tokens
-
-
-def _stage(model: ModelSpec, padded_vocab: int, tp: int, pp: int, stage: int) -> int:
-    """Parameters of one tensor-parallel rank of a pipeline stage, all its model chunks together."""
-    count = model.num_layers // pp * layer_parameters(model, tp)
-    if stage == 0:
-        count += _embedding(model, padded_vocab, tp)
-    if stage == pp - 1:
-        count += _norm(model, model.hidden_size)
-        if model.untie_embeddings_and_output_weights or pp > 1:
-            count += padded_vocab // tp * model.hidden_size
-    return count

@@ -1,0 +1,165 @@
+"""What one transformer layer holds for its backward pass, and what that pass takes beside it. Bytes of one rank.
+
+Counted from the tensors that autograd saves, each storage once (Korthikanti et al. 2022, "Reducing Activation
+Recomputation in Large Transformer Models", section 4, counts the same for an attention that keeps its scores; ours does
+not). A view keeps all of the tensor that it is a view of. Sizes below are in elements: T tokens of a
+micro-batch on this rank, h hidden, q and k the widths of this rank's queries and keys, f of its part of the MLP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.spec.job import JobSpec
+
+Layers = Literal["torch", "transformer_engine"]
+FP32 = 4
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Sizes of one layer's tensors on one rank, in elements."""
+
+    width: int
+    """Bytes of an element of weights and activations."""
+    tokens: int
+    """T: inside tensor-parallel regions, every rank has all tokens."""
+    own_tokens: int
+    """Between these regions: T, or T / TP under sequence parallelism."""
+    positions: int
+    """Tokens of one sequence on this rank."""
+    hidden: int
+    heads: int
+    groups: int
+    """Key/value heads."""
+    head_dim: int
+    qkv: int
+    """Width of the projection's output that the attention's views keep."""
+    ffn: int
+    gate: int
+    """Halves of the first MLP matrix's output: 2 with a gate, else 1."""
+    sequence_parallel: bool
+
+    @property
+    def stream(self) -> int:
+        """Bytes of the residual stream between tensor-parallel regions."""
+        return self.own_tokens * self.hidden * self.width
+
+    @property
+    def whole_stream(self) -> int:
+        """Bytes of the residual stream inside a tensor-parallel region."""
+        return self.tokens * self.hidden * self.width
+
+    @property
+    def query(self) -> int:
+        """Bytes of the queries, and of the attention's output."""
+        return self.tokens * self.heads * self.head_dim * self.width
+
+    @property
+    def key(self) -> int:
+        """Bytes of the keys, and of the values."""
+        return self.tokens * self.groups * self.head_dim * self.width
+
+    @property
+    def inner(self) -> int:
+        """Bytes of the MLP's inner activation."""
+        return self.tokens * self.ffn * self.width
+
+
+def layer_sizes(job: JobSpec) -> LayerSizes:
+    """The sizes for one micro-batch of a job."""
+    model, degrees = job.model, job.parallelism
+    tp, sharded = degrees.tensor_model_parallel_size, degrees.uses_sequence_parallel
+    positions = model.seq_length // degrees.context_parallel_size
+    tokens = positions * job.batch.micro_batch_size
+    heads, all_groups = model.num_attention_heads // tp, model.query_groups
+    groups = max(all_groups // tp, 1)
+    # Where several ranks share a key/value head, each gathers the projections of all of them and takes its part.
+    projected = (heads + 2 * groups) if all_groups >= tp else model.num_attention_heads + 2 * all_groups
+    return LayerSizes(
+        width=BYTES[job.precision.dtype],
+        tokens=tokens,
+        own_tokens=tokens // tp if sharded else tokens,
+        positions=positions,
+        hidden=model.hidden_size,
+        heads=heads,
+        groups=groups,
+        head_dim=model.head_dim,
+        qkv=projected * model.head_dim,
+        ffn=model.ffn_size // tp,
+        gate=2 if model.activation == "swiglu" else 1,
+        sequence_parallel=sharded,
+    )
+
+
+def norm_statistics(job: JobSpec) -> int:
+    """Bytes per row that a norm keeps: the inverse deviation, and LayerNorm the mean as well, in fp32."""
+    return FP32 if job.model.normalization == "RMSNorm" else 2 * FP32
+
+
+def saved_by_layer(job: JobSpec, sizes: LayerSizes, layers: Layers, *, selective: bool) -> int:
+    """Bytes that one layer keeps from its forward to its backward pass over one micro-batch.
+
+    `selective`: the attention is recomputed.
+    """
+    statistics = norm_statistics(job)
+    norms = 2 * (2 * sizes.stream + sizes.own_tokens * statistics)  # input, statistics, and output for the linear
+    dropped = 2 * sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
+    mlp = (sizes.gate + 1) * sizes.inner  # the activation's input, and its output for the second linear
+    return norms + _attention(job, sizes, layers, statistics, selective) + mlp + dropped
+
+
+def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int, selective: bool) -> int:
+    """From the projection's output to the second linear's input."""
+    model = job.model
+    rotated = model.position_embedding_type == "rope"
+    normed = model.qk_layernorm
+    projection = sizes.tokens * sizes.qkv * sizes.width
+    # Queries of several heads per group do not lie evenly in the projection's output, so they are copied out of it.
+    copied = sizes.groups > 1 and sizes.heads > sizes.groups
+    kept = sizes.query + (0 if selective else sizes.tokens * sizes.heads * FP32)  # output, log-sum-exp
+    if normed:
+        kept += sizes.tokens * (sizes.heads + sizes.groups) * statistics
+    if layers == "torch":
+        kept += projection  # the values are a view of it
+        if rotated or normed:
+            kept += sizes.query + sizes.key
+        if copied and (normed or not rotated):
+            kept += sizes.query  # saved by the norm, or by the attention itself
+        if rotated:
+            # Cosines and sines are made anew by every layer, for queries and for keys.
+            kept += 4 * sizes.positions * _rotary_width(job) * sizes.width
+        return kept
+    if normed:
+        kept += sizes.query + sizes.key  # its norms take evenly laid out copies
+    if rotated or normed:
+        kept += sizes.query + sizes.key
+        # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of.
+        return kept + (projection if selective else sizes.key)
+    return kept + (projection + sizes.query if copied and selective else projection)
+
+
+def _rotary_width(job: JobSpec) -> int:
+    """Rotated elements of a head."""
+    width = job.model.head_dim
+    return int(width * job.model.rotary_percent) if job.model.rotary_percent < 1 else width
+
+
+def backward_of_layer(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+    """The most that the backward pass of a layer takes beyond everything that was saved when it began, in bytes.
+
+    That is in its MLP, of which three moments compete: gradients appear while what was saved is still needed. The
+    attention comes when the MLP's part is free again.
+    """
+    gradient = sizes.stream
+    weight = sizes.ffn * sizes.hidden * sizes.width
+    gathered = sizes.whole_stream if sizes.sequence_parallel else 0
+    masked = sizes.stream if job.model.hidden_dropout > 0 else 0
+    second_linear = gradient + masked + gathered + sizes.inner + weight
+    activation = gradient + sizes.gate * sizes.inner
+    first_linear = gradient - sizes.inner + sizes.whole_stream + sizes.gate * weight
+    if sizes.sequence_parallel:
+        first_linear += sizes.stream + (gathered if layers == "transformer_engine" else 0)
+    return max(second_linear, activation, first_linear)

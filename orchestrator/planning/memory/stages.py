@@ -1,0 +1,188 @@
+"""The memory of every pipeline stage: what lies there all the time, and the fullest moment of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from orchestrator.planning import pipeline
+from orchestrator.planning.memory.layer import (
+    BYTES,
+    FP32,
+    Layers,
+    LayerSizes,
+    backward_of_layer,
+    layer_sizes,
+    norm_statistics,
+    saved_by_layer,
+)
+from orchestrator.planning.memory.outside import outside_the_allocator
+from orchestrator.planning.parameters import stage_parameters
+from orchestrator.spec.job import JobSpec
+
+MIB = 2**20
+_CUBLAS_WORKSPACE = 32 * MIB
+"""What torch gives each cuBLAS handle on Hopper and later (8 MiB before); the forward and the backward thread have one
+each, and Transformer Engine one of its own."""
+_COUNTERS = 64
+"""Bytes per token of indices, labels, masks and losses of a micro-batch, about: 28 from the loader, the rest made of them."""
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Any rank of one pipeline stage; its tensor- and data-parallel ranks hold the same."""
+
+    pp: int
+    parts: Mapping[str, int]
+    """Bytes by part at the fullest moment; they add up to `peak_bytes`."""
+    peak_bytes: int
+    """What torch.cuda.max_memory_allocated reports."""
+    device_bytes: int
+    """With CUDA's context, NCCL's buffers and the allocator's fragmentation: what must fit into the GPU."""
+    moment: str
+    """When that is: "loss", "backward", "output layer", "embedding", "optimizer" or "start"."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a job, per pipeline stage."""
+
+    stages: tuple[StageMemory, ...]
+    peak_bytes: int
+    """Of the fullest stage."""
+    device_bytes: int
+
+
+@dataclass(frozen=True)
+class _Activations:
+    """Bytes of one pass: a model chunk over one micro-batch."""
+
+    saved: int
+    """What it keeps until its backward pass."""
+    backward: int
+    """The most that the backward pass of its last layers takes beyond that."""
+
+
+def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
+    """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
+    degrees = job.parallelism
+    sizes = layer_sizes(job)
+    chunk = _activations(job, sizes, layers)
+    counts = stage_parameters(job, padded_vocab)
+    outside = outside_the_allocator(job)
+    stages = []
+    for pp, count in enumerate(counts):
+        held = _held(pp, degrees.pipeline_model_parallel_size, degrees.num_model_chunks, job.num_micro_batches)
+        first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
+        lasting = _lasting(job, count, sizes, layers, last)
+        moment, parts = max(
+            _moments(job, padded_vocab, sizes, chunk, held, count, lasting, first, last),
+            key=lambda each: sum(each[1].values()),
+        )
+        peak = sum(parts.values())
+        stages.append(StageMemory(pp, parts, peak, outside.device_bytes(parts), moment))
+    fullest = max(stages, key=lambda stage: stage.device_bytes)
+    return Memory(tuple(stages), max(stage.peak_bytes for stage in stages), fullest.device_bytes)
+
+
+@cache
+def _most_in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
+    return pipeline.most_in_flight(stage, stages, chunks, micro_batches)
+
+
+def _held(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
+    """Passes whose activations a stage holds at most. The warm-up decides, so more micro-batches change nothing."""
+    return _most_in_flight(stage, stages, chunks, min(micro_batches, 3 * stages))
+
+
+def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, last: bool) -> dict[str, int]:
+    """What is there at all times, by part."""
+    precision = job.precision
+    replicas = job.data_parallel_size if job.parallelism.use_distributed_optimizer else 1
+    moments = 2 * FP32
+    main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
+    buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
+    if sizes.sequence_parallel and (layers == "torch" or last):
+        buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
+    if job.model.position_embedding_type == "rope":
+        buffers += sizes.positions * sizes.head_dim * FP32
+    return {
+        "weights": count * sizes.width,
+        "gradients": count * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
+        "optimizer": -(-count * (main + moments) // replicas),
+        "buffers": buffers,
+    }
+
+
+def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers) -> _Activations:
+    """Of one model chunk over one micro-batch, its transformer layers only."""
+    degrees, runtime = job.parallelism, job.runtime
+    count = job.model.num_layers // (degrees.pipeline_model_parallel_size * degrees.num_model_chunks)
+    granularity = runtime.recompute_granularity
+    layer = saved_by_layer(job, sizes, layers, selective=granularity == "selective")
+    backward = backward_of_layer(job, sizes, layers)
+    if granularity != "full":
+        return _Activations(count * layer, backward)
+    group = min(runtime.recompute_num_layers or 1, count)
+    if runtime.recompute_method == "block":
+        # The last layers are not recomputed unless all are; either way the first of a backward pass is the fullest.
+        recomputed = group < count
+        saved = group * sizes.stream + (count - group) * layer
+        return _Activations(saved, backward + (0 if recomputed else layer))
+    groups = -(-count // group)
+    return _Activations(groups * sizes.stream, group * layer + backward)
+
+
+def _moments(
+    job: JobSpec,
+    padded_vocab: int,
+    sizes: LayerSizes,
+    chunk: _Activations,
+    held: int,
+    count: int,
+    lasting: dict[str, int],
+    first: bool,
+    last: bool,
+) -> list[tuple[str, dict[str, int]]]:
+    """What is held at each moment that can be the fullest, by part."""
+    model, degrees = job.model, job.parallelism
+    tp, width = degrees.tensor_model_parallel_size, sizes.width
+    vocab = padded_vocab // tp
+    table = vocab * sizes.hidden * width
+    counters = held * sizes.tokens * _COUNTERS
+    ends = 0
+    if first and model.hidden_dropout > 0:
+        ends += held * sizes.own_tokens * sizes.hidden  # the embedding's mask
+    passes = held * chunk.saved + ends + counters
+    moments: list[tuple[str, dict[str, int]]] = [
+        ("backward", {**lasting, "activations": passes, "temporary": chunk.backward}),
+        ("start", _start(job, padded_vocab, count, lasting, first or last)),
+    ]
+    if not job.precision.grad_reduce_in_fp32 and job.precision.dtype != "fp32":
+        replicas = job.data_parallel_size if degrees.use_distributed_optimizer else 1
+        copies = -(-count * FP32 // replicas)  # the optimizer's fp32 copies of its gradients
+        moments.append(("optimizer", {**lasting, "activations": 0, "temporary": copies}))
+    if last:
+        norm = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
+        # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
+        logits = sizes.tokens * vocab * (FP32 + FP32 + BYTES["bf16"])
+        moments.append(("loss", {**lasting, "activations": passes + norm, "logits": logits, "temporary": 0}))
+        linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
+        gradient = sizes.tokens * vocab * width
+        parts = {**lasting, "activations": passes + norm, "logits": gradient, "temporary": linear}
+        moments.append(("output layer", parts))
+    if first:
+        others = passes - chunk.saved
+        moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
+    return moments
+
+
+def _start(job: JobSpec, padded_vocab: int, count: int, lasting: dict[str, int], has_table: bool) -> dict[str, int]:
+    """While the weights move into the buffer they are gathered from, they exist twice; before, each is drawn whole."""
+    weights, gradients = lasting["weights"], lasting["gradients"]
+    drawn = (padded_vocab if has_table else job.model.ffn_size) * job.model.hidden_size * FP32
+    sharded = job.parallelism.use_distributed_optimizer
+    moving = {"weights": weights, "gradients": gradients, "temporary": weights if sharded else 0}
+    drawing = {"weights": weights, "gradients": 0, "temporary": drawn}
+    return max(moving, drawing, key=lambda parts: sum(parts.values()))
