@@ -33,7 +33,7 @@ class Efficiency:
     `orchestrator calibrate` replaces them by what it measures.
     """
 
-    gemm: float = 0.80
+    gemm: float = 0.72
     """Of the peak: a matrix product that is large in every dimension, before tiles are cut (planning/time/gemm.py)."""
     attention_forward: float = 0.34
     """Of the peak: torch's fused attention, heads of 128, counting what a causal mask leaves."""

@@ -1,0 +1,55 @@
+"""What a step waits for the other replicas: to reduce gradients and gather parameters, as far as that is not hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.planning.time.communication import Group, group_of
+from orchestrator.planning.time.passes import Pass
+from orchestrator.planning.time.setting import Setting
+
+
+def data_parallel_seconds(setting: Setting, held: Sequence[int], stages: Sequence[Sequence[Pass]]) -> float:
+    """The longest wait of any stage. `held`: parameters on a rank of each; `stages`: passes of its model chunks."""
+    replicas = setting.job.data_parallel_size * setting.cp
+    waits = [_wait(setting, replicas, parameters, chunks) for parameters, chunks in zip(held, stages, strict=True)]
+    return max(waits) + _tied_embedding(setting)
+
+
+def _wait(setting: Setting, replicas: int, parameters: int, chunks: Sequence[Pass]) -> float:
+    """Gradients are reduced while the last backward passes run, and parameters gathered while the first forward passes
+    do, bucket by bucket; with virtual stages, chunk by chunk over one group of micro-batches (as many as stages). The
+    last bucket has nothing to hide behind.
+    """
+    job, degrees = setting.job, setting.job.parallelism
+    group = group_of(job, setting.device, replicas, setting.tp)
+    gradients, weights = parameters * setting.gradient_size, parameters * setting.size
+    sharded = degrees.use_distributed_optimizer
+    reduction = group.gather_seconds(gradients) if sharded else group.reduce_seconds(gradients)
+    gathering = group.gather_seconds(weights) if sharded else 0.0
+    together, last = 1, min(1.0, bucket_size(replicas) / max(parameters, 1))
+    if len(chunks) > 1:
+        together, last = min(degrees.pipeline_model_parallel_size, job.num_micro_batches), 1 / len(chunks)
+    forward = together * sum(sum(each.forward.values()) for each in chunks)
+    backward = together * sum(sum(each.backward.values()) for each in chunks)
+    wait = _beside(group, reduction, backward, last) if degrees.overlap_grad_reduce else reduction
+    return wait + (_beside(group, gathering, forward, last) if degrees.overlaps_param_gather else gathering)
+
+
+def _beside(group: Group, seconds: float, window: float, last: float) -> float:
+    return seconds * last + group.hidden(seconds * (1 - last), window * (1 - last))
+
+
+def bucket_size(replicas: int) -> int:
+    """Parameters whose gradients are reduced together, as runtime/model.py asks for."""
+    return max(40_000_000, 1_000_000 * replicas)
+
+
+def _tied_embedding(setting: Setting) -> float:
+    """With tied embeddings the first and the last stage sum their gradients of the table, at the end."""
+    stages = setting.job.parallelism.pipeline_model_parallel_size
+    if stages == 1 or setting.model.untie_embeddings_and_output_weights:
+        return 0.0
+    stride = setting.tp * setting.cp * setting.job.data_parallel_size * (stages - 1)
+    table = setting.padded_vocab / setting.tp * setting.model.hidden_size * setting.gradient_size
+    return group_of(setting.job, setting.device, 2, stride).reduce_seconds(table)

@@ -1,0 +1,75 @@
+"""Seconds of what only moves memory: norms, activations, residuals, rotation, the loss, accumulation, the optimizer."""
+
+from __future__ import annotations
+
+from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.setting import Setting
+
+
+def layer_seconds(setting: Setting) -> Passes:
+    """The memory-bound parts of one layer over a micro-batch."""
+    model, kernels, tp = setting.model, setting.kernels, setting.tp
+    hidden = setting.own_tokens * model.hidden_size
+    query, key = setting.tokens * setting.query / tp, setting.tokens * setting.key / tp
+    ffn = setting.tokens * model.ffn_size / tp
+    rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
+    forward = 2 * kernels.norm.forward * hidden + 2 * _RESIDUAL.forward * hidden
+    forward += kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
+    backward = 2 * kernels.norm.backward * hidden + 2 * _RESIDUAL.backward * hidden
+    backward += kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
+    backward += _JOIN_QKV * (query + 2 * key)
+    gate = _GATED if model.activation == "swiglu" else _ACTIVATION
+    forward += gate.forward * ffn
+    backward += gate.backward * ffn
+    if model.qk_layernorm:
+        forward += kernels.norm.forward * (query + key)
+        backward += kernels.norm.backward * (query + key)
+    if model.hidden_dropout:
+        forward += 2 * _DROPOUT.forward * hidden
+        backward += 2 * _DROPOUT.backward * hidden
+    if model.add_bias_linear:
+        widths = query + 2 * key + ffn * (2 if model.activation == "swiglu" else 1)
+        forward += kernels.bias.forward * widths
+        backward += kernels.bias.backward * (widths + 2 * hidden)
+    return Passes(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
+
+
+_RESIDUAL = Passes(3, 3)
+"""Adding a branch to the residual stream, and its gradient to the stream's."""
+_JOIN_QKV = 2
+"""Gradients of queries, keys and values are written into one tensor."""
+_ACTIVATION = Passes(2, 3)
+"""Of [tokens, ffn]: GeLU."""
+_GATED = Passes(3, 5)
+"""Of [tokens, ffn]: SwiGLU over both halves."""
+_DROPOUT = Passes(0.5, 1)
+"""One byte of mask per element, and the gradient times the mask."""
+
+
+def embedding_seconds(setting: Setting) -> Passes:
+    """Looking up a micro-batch's tokens, and the dense gradient of the table."""
+    rows = setting.tokens * setting.model.hidden_size * setting.size
+    table = setting.padded_vocab / setting.tp * setting.model.hidden_size * setting.size
+    return Passes(setting.streaming(3 * rows), setting.streaming(table + 3 * rows))
+
+
+def loss_seconds(setting: Setting) -> Passes:
+    """The cross entropy over this rank's part of the vocabulary, in fp32, and the norm before it."""
+    logits = setting.tokens * setting.padded_vocab / setting.tp
+    loss, norm = setting.kernels.loss, setting.kernels.norm
+    hidden = setting.own_tokens * setting.model.hidden_size * setting.size
+    return Passes(
+        setting.streaming(logits * loss.forward + hidden * norm.forward),
+        setting.streaming(logits * loss.backward + hidden * norm.backward),
+    )
+
+
+def accumulation_seconds(setting: Setting, parameters: int) -> float:
+    """Adding the gradients of one micro-batch to the buffer: the same however small the micro-batch is."""
+    return setting.streaming(parameters * setting.kernels.accumulation)
+
+
+def optimizer_seconds(setting: Setting, parameters: int, replicas: int) -> float:
+    """One update of this rank's share of the parameters, and the gradient buffer set to zero."""
+    share = parameters / (replicas if setting.job.parallelism.use_distributed_optimizer else 1)
+    return setting.streaming(share * setting.kernels.optimizer + parameters * setting.gradient_size)

@@ -1,0 +1,44 @@
+"""Seconds of a matrix product by its shape."""
+
+from __future__ import annotations
+
+from orchestrator.planning.hardware.devices import Device
+
+_TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.6))
+"""(rows, columns, rate): output tiles that a library chooses from; a small one loads more operands per product."""
+_PROLOGUE = 256
+"""Filling and draining a tile's pipeline takes as long as this many steps along K."""
+_SHORTEST = 4e-6
+"""Seconds that a kernel takes on a GPU at the least."""
+
+
+def gemm_seconds(m: float, n: float, k: float, device: Device, dtype: str) -> float:
+    """Seconds of an [m, k] by [k, n] product: the slower of arithmetic and memory."""
+    size = dtype_bytes(dtype)
+    efficiency = device.efficiency
+    rate = peak(device, dtype) * efficiency.gemm * _full_tiles(m, n, device.multiprocessors) * k / (k + _PROLOGUE)
+    arithmetic = 2.0 * m * n * k / rate
+    memory = size * (m * k + k * n + m * n) / (device.memory_bandwidth * efficiency.memory)
+    return max(arithmetic, memory, 0.0 if device.is_cpu else _SHORTEST)
+
+
+def peak(device: Device, dtype: str) -> float:
+    """FLOP/s of a dtype; where the datasheet has none (bf16 on a V100) that of fp32, which then does the work."""
+    return device.peak_flops.get(dtype) or device.peak_flops["fp32"]
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element."""
+    return 4 if dtype == "fp32" else 2
+
+
+def _full_tiles(m: float, n: float, processors: int) -> float:
+    """Part of the processors' time that is spent on wanted output: tiles stick out at the edges, and the last wave of
+    tiles leaves processors idle. The best of the tile sizes.
+    """
+    best = 0.0
+    for rows, columns, rate in _TILES:
+        tiles = -(-m // rows) * -(-n // columns)
+        waves = -(-tiles // processors)
+        best = max(best, rate * m * n / (waves * processors * rows * columns))
+    return best

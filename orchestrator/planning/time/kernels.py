@@ -1,0 +1,83 @@
+"""What a layer backend does to memory: how often each activation is read or written, and in how many kernels.
+
+Counted in accesses: one read or one write of a whole activation. The counts follow the operations that the backend's
+code does, one by one; a fused kernel reads its inputs and writes its outputs once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Layers = Literal["torch", "transformer_engine"]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Something of the forward pass, and of the backward pass."""
+
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A layer backend."""
+
+    fused_attention: bool
+    """Whether attention runs at the device's `fused_attention_*` efficiencies instead of `attention_*`."""
+    norm: Passes
+    """Accesses of [tokens, h] for one norm."""
+    rope: Passes
+    """Accesses of queries and keys each, to rotate them."""
+    attention_layout: Passes
+    """Accesses of [tokens, query width] to bring attention's output back into [s, b, h]."""
+    bias: Passes
+    """Accesses of a linear layer's output for a bias that is not added by the matrix product."""
+    accumulation: float
+    """Bytes per parameter and micro-batch, beside writing it, to add a weight gradient to the fp32 buffer."""
+    optimizer: float
+    """Bytes per parameter that this rank updates: norm, clipping, Adam, the copy in the model's dtype."""
+    launches: Passes
+    """Kernels that the host starts for one layer."""
+    optimizer_launches: float
+    """Kernels that the host starts per parameter tensor in the optimizer's step."""
+    loss: Passes
+    """Bytes per logit of the cross entropy, the matrix product aside."""
+
+
+TORCH = Kernels(
+    fused_attention=False,
+    norm=Passes(2, 5),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
+    # Per tensor: negate half and join (4), times cosine (2), times sine (2), add (3), join what is not rotated (2).
+    rope=Passes(13, 13),
+    attention_layout=Passes(2, 2),
+    bias=Passes(2, 1),
+    accumulation=10,  # read bf16, read and write fp32
+    # Norm 4, clipping in two kernels 16, Adam 28, copy 6.
+    optimizer=54,
+    launches=Passes(45, 85),
+    optimizer_launches=8,
+    loss=Passes(22, 12),
+)
+"""torch's operations one by one, its scaled dot product attention, a cross entropy that torch.compile fuses."""
+
+TRANSFORMER_ENGINE = Kernels(
+    fused_attention=True,
+    norm=Passes(2, 3),
+    rope=Passes(2, 2),
+    attention_layout=Passes(0, 0),
+    bias=Passes(0, 1),
+    accumulation=10,
+    # Norm 4, clipping 8, Adam 28, copy 6.
+    optimizer=46,
+    launches=Passes(30, 60),
+    optimizer_launches=2,
+    loss=Passes(22, 12),
+)
+"""Fused norms and rotation, cuDNN's attention, multi-tensor Adam."""
+
+
+def kernels_of(layers: Layers) -> Kernels:
+    """The backend that `runtime.layers` resolves to."""
+    return TORCH if layers == "torch" else TRANSFORMER_ENGINE

@@ -1,0 +1,149 @@
+"""Seconds of a forward and a backward pass over a micro-batch, by part: of a layer, the embedding, the output layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from orchestrator.planning.time.attention import attention_seconds
+from orchestrator.planning.time.communication import Group, group_of
+from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
+from orchestrator.planning.time.gemm import gemm_seconds
+from orchestrator.planning.time.setting import Setting
+
+Parts = dict[str, float]
+"""Seconds by part."""
+
+
+class Pass(NamedTuple):
+    """A forward and a backward pass."""
+
+    forward: Parts
+    backward: Parts
+
+
+class Linear(NamedTuple):
+    """A linear layer of width [inputs, outputs] on each tensor-parallel rank. Column-parallel ones gather their input
+    before (or sum its gradient after), row-parallel ones sum their output.
+    """
+
+    inputs: float
+    outputs: float
+    is_column: bool
+
+
+def add(*parts: Parts) -> Parts:
+    """The sum, part by part."""
+    total: Parts = {}
+    for each in parts:
+        for name, seconds in each.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total
+
+
+def scale(parts: Parts, factor: float) -> Parts:
+    """Each part so many times."""
+    return {name: seconds * factor for name, seconds in parts.items()}
+
+
+def layer_pass(setting: Setting) -> Pass:
+    """One transformer layer, recomputation included."""
+    model, tp = setting.model, setting.tp
+    up = model.ffn_size * (2 if model.activation == "swiglu" else 1)
+    linears = (
+        Linear(model.hidden_size, (setting.query + 2 * setting.key) / tp, True),
+        Linear(setting.query / tp, model.hidden_size, False),
+        Linear(model.hidden_size, up / tp, True),
+        Linear(model.ffn_size / tp, model.hidden_size, False),
+    )
+    products = linear_passes(setting, linears)
+    attention = attention_seconds(
+        setting.sequences / setting.cp,
+        model.seq_length,
+        model.num_attention_heads / tp,
+        model.head_dim,
+        setting.device,
+        setting.dtype,
+        setting.kernels,
+    )
+    memory = layer_seconds(setting)
+    exchange = _key_value_exchange(setting)
+    forward = {"attention": attention.forward, "memory_bound": memory.forward, **exchange}
+    backward = {"attention": attention.backward, "memory_bound": memory.backward, **exchange}
+    return Pass(add(products.forward, forward), add(products.backward, backward))
+
+
+def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:
+    """Linear layers with what tensor parallelism sends around them.
+
+    megatron-core hides the backward pass's gathering of a column-parallel layer's input behind the gradient of that
+    input, and the summing of that gradient behind the gradient of the weight. All else is waited for.
+    """
+    group = group_of(setting.job, setting.device, setting.tp, 1)
+    device, dtype, tokens = setting.device, setting.dtype, setting.tokens
+    forward = backward = sent_forward = sent_backward = 0.0
+    for linear in linears:
+        forward += gemm_seconds(tokens, linear.outputs, linear.inputs, device, dtype)
+        data = gemm_seconds(tokens, linear.inputs, linear.outputs, device, dtype)
+        weight = gemm_seconds(linear.outputs, linear.inputs, tokens, device, dtype)
+        backward += data + weight
+        whole = tokens * (linear.inputs if linear.is_column else linear.outputs) * setting.size
+        if setting.sp:
+            gather = group.gather_seconds(whole)
+            sent_forward += gather
+            sent_backward += group.hidden(gather, data) + group.hidden(gather, weight) if linear.is_column else gather
+        elif linear.is_column:
+            sent_backward += group.hidden(group.reduce_seconds(whole), weight)
+        else:
+            sent_forward += group.reduce_seconds(whole)
+    return Pass(
+        {"gemm": forward, "tensor_parallel": sent_forward}, {"gemm": backward, "tensor_parallel": sent_backward}
+    )
+
+
+def _key_value_exchange(setting: Setting) -> Parts:
+    """Context parallelism: every rank needs all keys and values, and their gradients come back the same way."""
+    if setting.cp == 1:
+        return {}
+    group = group_of(setting.job, setting.device, setting.cp, setting.tp)
+    whole = 2 * setting.cp * setting.tokens * setting.key / setting.tp * setting.size
+    return {"context_parallel": group.gather_seconds(whole)}
+
+
+def recomputed(setting: Setting, layer: Pass, layers: int) -> Parts:
+    """Seconds of doing again, in the backward pass, what `layers` layers of a model chunk did in the forward pass."""
+    runtime = setting.job.runtime
+    if runtime.recompute_granularity is None:
+        return {}
+    if runtime.recompute_granularity == "selective":
+        return {"recompute": layers * layer.forward["attention"]}
+    again = layers if runtime.recompute_method != "block" else min(runtime.recompute_num_layers or 1, layers)
+    return {"recompute": again * sum(layer.forward.values())}
+
+
+def embedding_pass(setting: Setting) -> Pass:
+    """Token embedding. Each tensor-parallel rank looks up its part of the table; the sum is shared out or kept."""
+    seconds = embedding_seconds(setting)
+    group = group_of(setting.job, setting.device, setting.tp, 1)
+    whole = setting.tokens * setting.model.hidden_size * setting.size
+    sent = group.gather_seconds(whole)
+    return Pass(
+        {"memory_bound": seconds.forward, "tensor_parallel": sent if setting.sp else group.reduce_seconds(whole)},
+        {"memory_bound": seconds.backward, "tensor_parallel": sent if setting.sp else 0.0},
+    )
+
+
+def output_pass(setting: Setting) -> Pass:
+    """Last norm, output layer and loss."""
+    linear = Linear(setting.model.hidden_size, setting.padded_vocab / setting.tp, True)
+    products = linear_passes(setting, [linear])
+    loss = loss_seconds(setting)
+    return Pass(add(products.forward, {"loss": loss.forward}), add(products.backward, {"loss": loss.backward}))
+
+
+def pipeline_group(setting: Setting) -> Group:
+    """Two neighbouring stages, as one rank sends to its counterpart."""
+    degrees = setting.job.parallelism
+    stages = degrees.pipeline_model_parallel_size
+    stride = setting.tp * setting.cp * setting.job.data_parallel_size
+    return group_of(setting.job, setting.device, min(stages, 2), stride)

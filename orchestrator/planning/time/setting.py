@@ -1,0 +1,71 @@
+"""What every part of the model of time needs to know of a job, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.time.gemm import dtype_bytes
+from orchestrator.planning.time.kernels import Kernels
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A job on a device with a layer backend."""
+
+    job: JobSpec
+    model: ModelSpec
+    padded_vocab: int
+    device: Device
+    kernels: Kernels
+    dtype: str
+    size: int
+    """Bytes of an activation or a weight."""
+    gradient_size: int
+    """Bytes of a gradient in the buffer that is reduced."""
+    tp: int
+    sp: bool
+    cp: int
+    sequences: int
+    """Of a micro-batch."""
+    tokens: float
+    """Of a micro-batch that a rank computes on inside tensor-parallel regions."""
+    own_tokens: float
+    """Of these, what it computes on between them: its share under sequence parallelism."""
+    query: int
+    """Width of all query heads."""
+    key: int
+    """Width of all key heads."""
+
+    def streaming(self, count: float) -> float:
+        """Seconds of kernels that read and write `count` bytes."""
+        return count / (self.device.memory_bandwidth * self.device.efficiency.memory)
+
+
+def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device) -> Setting:
+    """The numbers of a job."""
+    model, degrees = job.model, job.parallelism
+    tp, cp = degrees.tensor_model_parallel_size, degrees.context_parallel_size
+    sp = degrees.uses_sequence_parallel and tp > 1
+    tokens = job.batch.micro_batch_size * model.seq_length / cp
+    size = dtype_bytes(job.precision.dtype)
+    return Setting(
+        job=job,
+        model=model,
+        padded_vocab=padded_vocab,
+        device=device,
+        kernels=kernels,
+        dtype=job.precision.dtype,
+        size=size,
+        gradient_size=4 if job.precision.grad_reduce_in_fp32 else size,
+        tp=tp,
+        sp=sp,
+        cp=cp,
+        sequences=job.batch.micro_batch_size,
+        tokens=tokens,
+        own_tokens=tokens / tp if sp else tokens,
+        query=model.num_attention_heads * model.head_dim,
+        key=model.query_groups * model.head_dim,
+    )

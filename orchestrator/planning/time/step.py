@@ -1,0 +1,156 @@
+"""Seconds of a training step, by part, from a job, a device and a layer backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.planning.flops import model_flops
+from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.time.data_parallel import data_parallel_seconds
+from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
+from orchestrator.planning.time.kernels import Kernels, Layers, kernels_of
+from orchestrator.planning.time.passes import (
+    Parts,
+    Pass,
+    add,
+    embedding_pass,
+    layer_pass,
+    output_pass,
+    pipeline_group,
+    recomputed,
+    scale,
+)
+from orchestrator.planning.time.schedule import pipeline_seconds
+from orchestrator.planning.time.setting import Setting, setting_of
+from orchestrator.spec.job import JobSpec
+
+PARTS = (
+    "gemm",
+    "attention",
+    "memory_bound",
+    "loss",
+    "recompute",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "pipeline_transfer",
+    "bubble",
+    "data_parallel",
+    "optimizer",
+    "overhead",
+)
+
+_TENSORS_PER_LAYER = 6
+"""Weights of four linear layers and two norms; biases go with them in small kernels."""
+_STEP_OVERHEAD = 3e-3
+"""Seconds of a step on a GPU in which nothing is computed: fetching the batch, waiting for the gradient's norm."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step at full batch size."""
+
+    step_seconds: float
+    parts: Mapping[str, float]
+    """Seconds of the critical path by part (PARTS); they add up to step_seconds."""
+    model_flops: float
+    """Of the step, over all ranks, as planning.flops counts them."""
+    tokens_per_second_per_gpu: float
+    tflops_per_gpu: float
+    mfu: float | None
+    """Against the device's peak of the job's dtype; None where that is unknown."""
+
+
+def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> StepTime:
+    """Seconds of a step of a job with a vocabulary of `padded_vocab` rows on a device."""
+    return estimate_with(job, padded_vocab, kernels_of(layers), device)
+
+
+def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device) -> StepTime:
+    """The same for a layer backend that is described by its kernels."""
+    setting = setting_of(job, padded_vocab, kernels, device)
+    held = _parameters_of_stages(job, padded_vocab)
+    stages = _stages(setting, held)
+    parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held))
+    parts["data_parallel"] += data_parallel_seconds(setting, held, stages)
+    seconds = sum(parts.values())
+    tokens = job.global_batch_size * job.model.seq_length
+    flops = model_flops(job, tokens, padded_vocab)
+    per_gpu = flops / seconds / job.world_size
+    peak = None if device.is_cpu else device.peak_flops.get(job.precision.dtype)
+    return StepTime(
+        step_seconds=seconds,
+        parts=parts,
+        model_flops=flops,
+        tokens_per_second_per_gpu=tokens / seconds / job.world_size,
+        tflops_per_gpu=per_gpu / 1e12,
+        mfu=per_gpu / peak if peak else None,
+    )
+
+
+def _parameters_of_stages(job: JobSpec, padded_vocab: int) -> list[int]:
+    """Parameters on a rank of each pipeline stage."""
+    return [rank.parameters for rank in parameters(job, padded_vocab).per_rank if rank.tp == 0]
+
+
+def _passes(setting: Setting, stages: list[list[Pass]]) -> Parts:
+    """All forward and backward passes of a step, on the slowest stage, and what it waits for the others."""
+    job = setting.job
+    count, micro_batches = len(stages[0]), job.num_micro_batches
+    neighbours = pipeline_group(setting)
+    sent = neighbours.send_seconds(setting.own_tokens * setting.model.hidden_size * setting.size)
+    # 1F1B waits for each send and the receive that goes with it; the interleaved schedule computes meanwhile.
+    blocking = sent if count == 1 else neighbours.hidden(sent, sent)
+    forward = [[sum(each.forward.values()) + blocking for each in stage] for stage in stages]
+    backward = [[sum(each.backward.values()) + blocking for each in stage] for stage in stages]
+    whole = pipeline_seconds(forward, backward, micro_batches, 0.0 if count == 1 else sent)
+    busy = [sum(ahead) + sum(back) for ahead, back in zip(forward, backward, strict=True)]
+    slowest = busy.index(max(busy))
+    parts = add(*(half for each in stages[slowest] for half in each))
+    transfers = {"pipeline_transfer": 2 * count * blocking}
+    return add(scale(add(parts, transfers), micro_batches), {"bubble": max(whole - micro_batches * busy[slowest], 0.0)})
+
+
+def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:
+    """The passes of each model chunk of each stage."""
+    degrees = setting.job.parallelism
+    stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
+    layers = setting.model.num_layers // (stages * count)
+    layer = layer_pass(setting)
+    again = recomputed(setting, layer, layers)
+    plain = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
+    found = []
+    for stage in range(stages):
+        accumulation = {"memory_bound": accumulation_seconds(setting, held[stage]) / count}
+        chunks = []
+        for chunk in range(count):
+            first, last = stage == chunk == 0, (stage, chunk) == (stages - 1, count - 1)
+            each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
+            backward = add(*(one.backward for one in each), accumulation)
+            chunks.append(_launched(setting, Pass(add(*(one.forward for one in each)), backward), layers))
+        found.append(chunks)
+    return found
+
+
+def _launched(setting: Setting, each: Pass, layers: int) -> Pass:
+    """A pass takes at least as long as the host needs to start its kernels."""
+    launch, launches = setting.device.efficiency.launch, setting.kernels.launches
+    waits = [
+        {"overhead": max(layers * count * launch - sum(parts.values()), 0.0)}
+        for count, parts in ((launches.forward, each.forward), (launches.backward, each.backward))
+    ]
+    return Pass(add(each.forward, waits[0]), add(each.backward, waits[1]))
+
+
+def _update(setting: Setting, held: list[int]) -> Parts:
+    """The optimizer on the fullest stage, and what of a step is neither."""
+    device, stages = setting.device, setting.job.parallelism.pipeline_model_parallel_size
+    tensors = _TENSORS_PER_LAYER * setting.model.num_layers / stages
+    launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
+    replicas = setting.job.data_parallel_size * setting.cp
+    return {
+        "optimizer": optimizer_seconds(setting, max(held), replicas) + launching,
+        "overhead": 0.0 if device.is_cpu else _STEP_OVERHEAD,
+    }
