@@ -33,6 +33,7 @@ COMMANDS = (
     Entry("init", "init", WRITE, "Write a job spec from a few questions or a preset."),
     Entry("validate", "validate", WRITE, "Check a job spec: every error at once, or what it would do."),
     Entry("plan", "plan", WRITE, "Show topology, parameters per rank, batch arithmetic, steps and tokens."),
+    Entry("tune", "tune", WRITE, "Find the fastest layout that fits the GPUs, and write it as an overlay."),
     Entry("render", "render", WRITE, "Print the exact launch script."),
     Entry("cluster", "cluster", WRITE, "Describe a SLURM cluster: write a profile of it, list and show them."),
     Entry("schema", "schema", WRITE, "Print the JSON schema of a job spec, or list the model presets."),

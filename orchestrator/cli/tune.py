@@ -1,0 +1,259 @@
+"""`orchestrator tune`: the fastest layout of a job that fits its GPUs."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.planned import ClusterName, named_profile
+from orchestrator.cli.running import RunsDir, check_installed
+from orchestrator.cli.tune_tables import Report, layout_words, trial_line
+from orchestrator.cluster.profiles import load_profile
+from orchestrator.errors import JobError, SpecError, UserError
+from orchestrator.launch.runs import runs_dir_of
+from orchestrator.planning.hardware import DeviceChoice, device_named, device_of
+from orchestrator.planning.limits import partition_of, what_is_refused
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import write_atomically
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.tuning.estimates import Candidate, Planned
+from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
+from orchestrator.tuning.machine import gpus_here
+from orchestrator.tuning.measuring import Measuring
+from orchestrator.tuning.overlay import MARK, overlay_text
+from orchestrator.tuning.search import Found, search
+from orchestrator.tuning.space import Space
+from orchestrator.tuning.trial import Trial, Trials
+from orchestrator.tuning.worlds import enough, spread
+
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="Tune for that many GPUs.")]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", metavar="NAME", help="Tune for this GPU, instead of launch.gpu: H100, H200, …")
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="KEY",
+        help="Leave this setting as the job has it, e.g. tensor_model_parallel_size; may be repeated. What --set gives "
+        "is kept as well.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Where the overlay goes; JOB.tuned.yaml by default.", show_default=False
+    ),
+]
+
+
+def command(
+    jobs: JobFiles,
+    gpus: Gpus = None,
+    gpu: Gpu = None,
+    cluster: ClusterName = None,
+    overrides: Overrides = None,
+    keep: Keep = None,
+    top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many layouts to show.")] = 10,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run the best on this machine for some steps, and correct the rest by it.")
+    ] = False,
+    best: Annotated[int, typer.Option("--best", metavar="K", min=1, help="With --measure: how many to run.")] = 3,
+    steps: Annotated[int, typer.Option("--steps", min=3, help="With --measure: how many steps to count of each.")] = 10,
+    output: Output = None,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest layout that fits: TP, PP, virtual stages, micro-batch, recomputation, sharding. The model, the
+    data, the optimizer and the global batch stay as they are. Writes the winner as an overlay.
+
+    \b
+    Example:
+      orchestrator tune job.yaml
+      orchestrator tune job.yaml --gpus 1024 --gpu H100 -o fast.yaml
+      orchestrator tune job.yaml --keep tensor_model_parallel_size
+      orchestrator tune job.yaml --measure --best 2
+    """
+    started = time.perf_counter()
+    path = _overlay_path(jobs, output)
+    task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
+    if measure:
+        _check_measurable(task.space.job)
+    found = search(task.space, task.estimates, tight=measure)
+    if not found.fitting and not measure:
+        found = search(task.space, task.estimates, tight=True)
+    if not found.fitting:
+        raise UserError(_nothing_fits(task, found))
+    measuring = Measuring(found.fitting, task.estimates.memory_bytes)
+    stopped = False
+    if measure:
+        trials = Trials(runs_dir_of(task.space.job, runs_dir), task.estimates.vocab_size, steps)
+        stopped = _measure(measuring, trials, best, found, quiet=as_json)
+    report = Report(
+        job=task.space.job,
+        choice=task.choice,
+        estimates=task.estimates,
+        found=found,
+        ranking=tuple(measuring.ranking()),
+        trials=measuring.trials,
+        seconds=time.perf_counter() - started,
+    )
+    if not report.ranking:
+        raise JobError(f"none of the layouts that were tried can be run:\n{report.tried()}")
+    words = _run_words(jobs, path, overrides or [])
+    text = overlay_text(report.best.candidate.layout, report.job, [*report.told(), f"Use it: {words}"], gpu)
+    write_atomically(path, text)
+    if as_json:
+        print_json({**report.to_json(top), "path": str(path), "overlay": text})
+    else:
+        report.show(top)
+        typer.echo(f"wrote {path}; use it: {words}")
+    if stopped:
+        raise typer.Exit(130)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is tuned, and for what."""
+
+    space: Space
+    estimates: Planned
+    choice: DeviceChoice
+    per_node: int
+    """GPUs of a whole machine."""
+
+
+def _task(
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    keep: Sequence[str],
+    gpus: int | None,
+    gpu: str | None,
+    cluster: str | None,
+) -> _Task:
+    if cluster is not None:
+        load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
+    if gpu is not None:
+        device_named(gpu)
+    words = [*overrides, *([f"launch.gpu={gpu}"] if gpu else []), *([f"launch.cluster={cluster}"] if cluster else [])]
+    loaded = load_job(files, words)
+    profile = named_profile(loaded)
+    choice = device_of(loaded.job, profile)
+    per_node = _gpus_per_node(loaded.job, choice, profile)
+    job = _on_gpus(loaded, gpus, per_node, profile)
+    typed = {word.partition("=")[0].strip() for word in overrides}
+    kept = fields_kept(keep) | {KEYS[key] for key in typed & KEYS.keys()}
+    estimates = Planned(
+        device=choice.device,
+        layers=_layers(job, choice),
+        vocab_size=_vocabulary(loaded),
+    )
+    return _Task(Space(job, frozenset(kept)), estimates, choice, per_node)
+
+
+def _on_gpus(loaded: LoadedJob, gpus: int | None, per_node: int, profile: ClusterSpec | None) -> JobSpec:
+    job = loaded.job
+    nodes, each = spread(gpus, per_node) if gpus is not None else (job.launch.nodes, job.processes_per_node)
+    job = on_machines(job, nodes, each)
+    refused = what_is_refused(job, profile) if profile is not None else []
+    if refused:
+        raise SpecError(problems=[loaded.places.placed(problem) for problem in refused])
+    return job
+
+
+def _gpus_per_node(job: JobSpec, choice: DeviceChoice, profile: ClusterSpec | None) -> int:
+    """What a whole machine has: the profile knows best. The CPU is one machine however many processes it runs."""
+    if profile is not None:
+        partition = profile.partitions.get(partition_of(job, profile) or "")
+        if partition is not None and partition.gpus_per_node:
+            return partition.gpus_per_node
+    return 1 << 30 if choice.device.is_cpu else choice.device.gpus_per_node
+
+
+def _vocabulary(loaded: LoadedJob) -> int:
+    try:
+        return vocabulary(loaded.job).size
+    except SpecError as error:
+        raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
+
+
+def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
+    """Where the overlay goes. A file that the tuner did not write is left as it is."""
+    path = output if output is not None else Path(f"{jobs[-1].stem}.tuned.yaml")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; -o takes the file to write, such as {path / 'tuned.yaml'}")
+    if not path.parent.is_dir():
+        raise UserError(f"{path} cannot be written: there is no folder {path.parent}")
+    if path.exists() and not path.read_text(errors="replace").startswith(MARK):
+        raise UserError(f"{path} exists, is no overlay of the tuner, and is left as it is: choose another with -o")
+    return path
+
+
+def _run_words(jobs: Sequence[Path], path: Path, overrides: Sequence[str]) -> str:
+    words = ["orchestrator", "run", *map(str, jobs), str(path)]
+    return shlex.join([*words, *(part for each in overrides for part in ("--set", each))])
+
+
+def _check_measurable(job: JobSpec) -> None:
+    check_installed(job)
+    if job.launch.nodes > 1:
+        raise UserError(
+            f"--measure runs on this machine alone, and the job has {job.launch.nodes}: "
+            "add --gpus with what this machine has, or leave --measure out"
+        )
+    here = gpus_here()
+    if job.runtime.device != "cpu" and here and len(here) < job.world_size:
+        raise UserError(
+            f"--measure needs {job.world_size} GPUs, and this machine has {len(here)}: add --gpus {len(here)}"
+        )
+
+
+def _measure(measuring: Measuring, trials: Trials, best: int, found: Found, *, quiet: bool) -> bool:
+    """Run the best few; returns whether a person stopped it, which keeps what was measured."""
+
+    def attempt(candidate: Candidate) -> Trial:
+        known = trials.known(candidate.job)
+        if not quiet:
+            typer.echo(f"{'known' if known else 'running'}: {layout_words(candidate.layout)}")
+        trial = known or trials.run(candidate.job)
+        if not quiet:
+            typer.echo(f"      {trial_line(trial, candidate)}")
+        return trial
+
+    try:
+        measuring.run(attempt, best, found.own)
+    except KeyboardInterrupt:
+        typer.echo("stopped; what was measured is kept", err=True)
+        return True
+    return False
+
+
+def _nothing_fits(task: _Task, found: Found) -> str:
+    """Why there is no layout, what came nearest, and how many GPUs would do."""
+    job, limit = task.space.job, task.estimates.memory_bytes
+    where = f"{job.world_size} {task.choice.device.name}{'s' if job.world_size > 1 else ''}"
+    if found.miss is None or limit is None:
+        lost = found.lost.get("not legal")
+        why = f", for example {layout_words(lost.example)}: {lost.why}" if lost and lost.example else ""
+        return f"no layout of {job.name} is legal on {where}{why}"
+    needs, has = found.miss.memory.device_bytes / 2**30, limit / 2**30
+    nearest = f"the leanest, {layout_words(found.miss.layout)}, needs {needs:.1f} GiB on a GPU that has {has:.1f}"
+    count = enough(task.space, task.estimates, task.per_node)
+    way = f"{count} GPUs would do: --gpus {count}" if count else "no number of GPUs was found that would do"
+    return f"{job.name} does not fit {where} in any layout: {nearest}\n      {way}"
+
+
+def _layers(job: JobSpec, choice: DeviceChoice) -> Literal["torch", "transformer_engine"]:
+    """What `runtime.layers` comes to; where that depends on a machine that is not this one, Transformer Engine."""
+    if job.runtime.layers != "auto":
+        return job.runtime.layers
+    return "torch" if choice.device.is_cpu else "transformer_engine"

@@ -1,0 +1,265 @@
+"""What the tuner shows: the best layouts, those that nothing beats, and why the rest lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.planning.hardware import DeviceChoice
+from orchestrator.planning.memory import capacity
+from orchestrator.spec.job import JobSpec
+from orchestrator.tuning.estimates import Candidate, Planned
+from orchestrator.tuning.layout import Layout
+from orchestrator.tuning.measuring import Ranked
+from orchestrator.tuning.search import Found
+from orchestrator.tuning.trial import Trial
+
+_OWN = "this job"
+_LEANER = 0.1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of tuning a job."""
+
+    job: JobSpec
+    """On its machines, with the layout that it has."""
+    choice: DeviceChoice
+    estimates: Planned
+    found: Found
+    ranking: tuple[Ranked, ...]
+    trials: dict[Layout, Trial]
+    seconds: float
+    """The search took, with what was measured."""
+
+    @property
+    def best(self) -> Ranked:
+        """The winner."""
+        return self.ranking[0]
+
+    def told(self) -> list[str]:
+        """The winner in words, for the head of the overlay."""
+        lines = [self._where(), f"Best: {layout_words(self.best.candidate.layout)}: {self._numbers(self.best)}."]
+        own = next((each for each in self.ranking if each.candidate is self.found.own), None)
+        if own is not None and own is not self.best:
+            lines.append(f"The job's own layout: {layout_words(own.candidate.layout)}: {self._numbers(own)}.")
+        elif own is None:
+            lines.append(f"The job's own layout: {self._why_not_own()}.")
+        else:
+            lines.append("It is the layout that the job has.")
+        return lines
+
+    def tried(self) -> str:
+        """Each trial in a line."""
+        return "\n".join(f"      {layout_words(layout)}: {trial.message}" for layout, trial in self.trials.items())
+
+    def show(self, top: int) -> None:
+        """Print everything."""
+        # In a file there is no terminal width to keep to; names may hold brackets, so nothing is markup.
+        console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+        typer.echo(self._where())
+        typer.echo()
+        for title, rows in self._tables(top):
+            console.print(self._table(title, rows))
+            console.print()
+        if self.found.own not in [each.candidate for each in self.ranking]:
+            typer.echo(f"{_OWN}: {self._why_not_own()}")
+        if self.found.lost:
+            typer.echo("why the rest lost")
+            for reason, lost in self.found.lost.items():
+                example = f"  e.g. {layout_words(lost.example)}: {lost.why}" if lost.example else ""
+                typer.echo(f"  {lost.count:>6,}  {reason:<34}{example}".rstrip())
+        tight = capacity(self.best.candidate.memory, self.choice.device) == "tight"
+        if tight and not self.best.is_measured:
+            typer.echo("note: the best needs nearly all of the GPU's memory; --measure tells whether it fits")
+
+    def to_json(self, top: int) -> dict[str, Any]:
+        """For programs."""
+        own = self.found.own
+        return {
+            "name": self.job.name,
+            "gpus": self.job.world_size,
+            "nodes": self.job.launch.nodes,
+            "gpu": self.choice.device.name,
+            "gpu_chosen_by": self.choice.how,
+            "layers": self.estimates.layers,
+            "memory_bytes": self.estimates.memory_bytes,
+            "global_batch_size": self.job.global_batch_size,
+            "best": self._ranked_json(self.best),
+            "own": None if own is None else self._candidate_json(own),
+            "own_problem": self.found.own_problem.message if self.found.own_problem else None,
+            "top": [self._ranked_json(each) for each in self.ranking[:top]],
+            "front": [self._candidate_json(each) for each in self.found.front],
+            "lost": {
+                reason: {
+                    "count": lost.count,
+                    "example": lost.example._asdict() if lost.example else None,
+                    "why": lost.why,
+                }
+                for reason, lost in self.found.lost.items()
+            },
+            "trials": [{"layout": layout._asdict(), **vars(trial)} for layout, trial in self.trials.items()],
+            "fitting": len(self.found.fitting),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def _tables(self, top: int) -> list[tuple[str, list[Ranked]]]:
+        shown = list(self.ranking[:top])
+        shown += [each for each in self.ranking[top:] if each.candidate is self.found.own or each.trial is not None]
+        of_front = {each.layout for each in self.found.front}
+        lean = [each for each in self.ranking if each.candidate.layout in of_front]
+        count = len(self.found.fitting)
+        tables = [(f"The fastest of {count:,} layouts that fit" if count > 1 else "The one layout that fits", shown)]
+        if len(lean) > 1:
+            tables.append(("Speed against memory: no layout beats these in both", _thinned(lean)))
+        return tables
+
+    def _table(self, title: str, rows: Sequence[Ranked]) -> Table:
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
+        )
+        measured = any(each.is_measured for each in rows)
+        columns = ["", "TP", "PP", "VP", "CP", "EP", "DP", "micro", "recompute", "also", "s/step"]
+        columns += ["measured"] if measured else []
+        columns += ["tokens/s/GPU", "MFU", "GiB", ""]
+        unused = {
+            name for name in ("vp", "cp", "ep") if all(getattr(each.candidate.layout, name) == 1 for each in rows)
+        }
+        left_out = {name.upper() for name in unused}
+        if not any(_also(each.candidate.layout) for each in rows):
+            left_out.add("also")
+        places = [number for number, name in enumerate(columns) if name not in left_out]
+        for number in places:
+            table.add_column(
+                columns[number], justify="left" if columns[number] in ("recompute", "also", "") else "right"
+            )
+        rank = {id(each): number for number, each in enumerate(self.ranking, 1)}
+        for each in rows:
+            cells = self._cells(each, rank[id(each)], measured)
+            table.add_row(*(cells[number] for number in places))
+        return table
+
+    def _cells(self, each: Ranked, rank: int, measured: bool) -> list[str]:
+        layout, candidate = each.candidate.layout, each.candidate
+        dp = self.job.world_size // layout.model_parallel_size
+        speed = candidate.step_seconds / each.step_seconds
+        mfu = candidate.time.mfu
+        mark = [_OWN] if candidate is self.found.own else []
+        mark += ["tight"] if capacity(candidate.memory, self.choice.device) == "tight" else []
+        return [
+            f"{rank}.",
+            *(str(size) for size in (layout.tp, layout.pp, layout.vp, layout.cp, layout.ep, dp)),
+            str(layout.micro_batch_size),
+            layout.recompute.describe(),
+            _also(layout),
+            seconds_words(candidate.step_seconds if each.is_measured else each.step_seconds),
+            *([seconds_words(each.step_seconds) if each.is_measured else "-"] if measured else []),
+            f"{candidate.time.tokens_per_second_per_gpu * speed:,.0f}",
+            f"{mfu * speed:.1%}" if mfu is not None else "-",
+            f"{each.device_bytes / 2**30:.1f}",
+            ", ".join(mark),
+        ]
+
+    def _where(self) -> str:
+        machines = f" on {self.job.launch.nodes} machines" if self.job.launch.nodes > 1 else ""
+        total = self.estimates.memory_bytes
+        memory = f" of {total / 2**30:.1f} GiB" if total else ""
+        return (
+            f"{self.job.name} on {self.job.world_size} x {self.choice.device.name}{memory}{machines} "
+            f"({self.choice.how}), {self.estimates.layers} layers, global batch {self.job.global_batch_size}, "
+            f"sequence {self.job.model.seq_length}"
+        )
+
+    def _numbers(self, each: Ranked) -> str:
+        candidate = each.candidate
+        how = "measured" if each.is_measured else "predicted" if not self.trials else "predicted, corrected by trials"
+        speed = candidate.step_seconds / each.step_seconds
+        mfu = f", MFU {candidate.time.mfu * speed:.1%}" if candidate.time.mfu is not None else ""
+        tokens = candidate.time.tokens_per_second_per_gpu * speed
+        return (
+            f"{seconds_words(each.step_seconds)} s per step {how}, {tokens:,.0f} tokens/s per GPU{mfu}, "
+            f"{each.device_bytes / 2**30:.1f} GiB"
+        )
+
+    def _why_not_own(self) -> str:
+        own, problem = self.found.own, self.found.own_problem
+        if own is None:
+            return f"not legal here: {problem.message}" if problem else "not legal here"
+        trial = self.trials.get(own.layout)
+        if trial is not None and trial.outcome != "measured":
+            return f"{layout_words(own.layout)}: {trial.message}"
+        return f"{layout_words(own.layout)}: does not fit, needs {own.device_bytes / 2**30:.1f} GiB"
+
+    def _ranked_json(self, each: Ranked) -> dict[str, Any]:
+        return {
+            **self._candidate_json(each.candidate),
+            "measured": each.is_measured,
+            "step_seconds": each.step_seconds,
+            "predicted_step_seconds": each.candidate.step_seconds,
+            "device_bytes": each.device_bytes,
+        }
+
+    def _candidate_json(self, candidate: Candidate) -> dict[str, Any]:
+        step = candidate.time
+        return {
+            "layout": candidate.layout._asdict(),
+            "data_parallel_size": self.job.world_size // candidate.layout.model_parallel_size,
+            "fit": capacity(candidate.memory, self.choice.device),
+            "step_seconds": step.step_seconds,
+            "parts": dict(step.parts),
+            "tokens_per_second_per_gpu": step.tokens_per_second_per_gpu,
+            "tflops_per_gpu": step.tflops_per_gpu,
+            "mfu": step.mfu,
+            "peak_bytes": candidate.memory.peak_bytes,
+            "device_bytes": candidate.device_bytes,
+        }
+
+
+def _thinned(front: Sequence[Ranked]) -> list[Ranked]:
+    """The fastest, then each time the next that needs at least a tenth less; and the leanest."""
+    kept = [front[0]]
+    for each in front[1:]:
+        if each.device_bytes <= (1 - _LEANER) * kept[-1].device_bytes or each is front[-1]:
+            kept.append(each)
+    return kept
+
+
+def layout_words(layout: Layout) -> str:
+    """`TP 2, PP 2, VP 3, micro 4, recompute none`."""
+    degrees = [("TP", layout.tp), ("PP", layout.pp), ("VP", layout.vp), ("CP", layout.cp), ("EP", layout.ep)]
+    parts = [f"{name} {size}" for name, size in degrees if name in ("TP", "PP") or size > 1]
+    parts += [f"micro {layout.micro_batch_size}", f"recompute {layout.recompute.describe()}"]
+    return ", ".join([*parts, *filter(None, [_also(layout)])])
+
+
+def _also(layout: Layout) -> str:
+    """What is out of the ordinary."""
+    words = [
+        "no SP" if layout.tp > 1 and not layout.sequence_parallel else "",
+        "optimizer not sharded" if not layout.use_distributed_optimizer else "",
+        "gradients not overlapped" if not layout.overlap_grad_reduce else "",
+        "parameters not overlapped" if layout.overlap_param_gather is False else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def seconds_words(seconds: float) -> str:
+    """With four digits."""
+    return f"{seconds:.4g}" if seconds < 1000 else f"{seconds:,.0f}"
+
+
+def trial_line(trial: Trial, candidate: Candidate) -> str:
+    """What came of a trial beside what was predicted."""
+    if trial.outcome != "measured" or trial.step_seconds is None:
+        return trial.message
+    line = f"{seconds_words(trial.step_seconds)} s per step (predicted {seconds_words(candidate.step_seconds)})"
+    if trial.peak_bytes:
+        predicted = candidate.memory.stages[0].peak_bytes / 2**30
+        line += f", {trial.peak_bytes / 2**30:.1f} GiB on the first rank (predicted {predicted:.1f})"
+    return line

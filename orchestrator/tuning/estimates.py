@@ -1,0 +1,89 @@
+"""What a layout is estimated to need and to take, by planning's models of memory and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from orchestrator.planning.hardware import Device
+from orchestrator.planning.memory import Memory, estimate_memory
+from orchestrator.planning.time import StepTime, estimate_time
+from orchestrator.planning.vocabulary import padded_vocab_size
+from orchestrator.spec.job import JobSpec
+from orchestrator.tuning.layout import Layout
+
+
+class Estimates(Protocol):
+    """What the search asks of a layout, and what it may need."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What a GPU has; None where nothing is known to limit a job."""
+
+    def memory(self, job: JobSpec) -> Memory:
+        """What each rank needs."""
+
+    def time(self, job: JobSpec) -> StepTime:
+        """What a step takes."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The estimates of planning, for one device."""
+
+    device: Device
+    layers: Literal["torch", "transformer_engine"]
+    vocab_size: int
+    """Tokens before padding, which depends on the layout."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What a GPU has; None for the CPU."""
+        return self.device.memory_bytes
+
+    def memory(self, job: JobSpec) -> Memory:
+        """What each rank needs."""
+        return estimate_memory(job, self._padded(job), self.layers)
+
+    def time(self, job: JobSpec) -> StepTime:
+        """What a step takes."""
+        return estimate_time(job, self._padded(job), self.layers, self.device)
+
+    def _padded(self, job: JobSpec) -> int:
+        divisible_by, tp = job.model.make_vocab_size_divisible_by, job.parallelism.tensor_model_parallel_size
+        return padded_vocab_size(self.vocab_size, divisible_by, tp)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with what it is estimated to need and to take."""
+
+    layout: Layout
+    job: JobSpec
+    """The job with this layout."""
+    memory: Memory
+    time: StepTime
+
+    @property
+    def step_seconds(self) -> float:
+        """Of a step at full batch size."""
+        return self.time.step_seconds
+
+    @property
+    def device_bytes(self) -> int:
+        """What the fullest GPU needs."""
+        return self.memory.device_bytes
+
+    @property
+    def order(self) -> tuple[float, int, str]:
+        """To sort by: the fastest first, then the leanest; never by chance."""
+        return self.step_seconds, self.device_bytes, repr(self.layout)
+
+
+def front(candidates: list[Candidate]) -> list[Candidate]:
+    """Those that no other beats in both speed and memory, the fastest first."""
+    kept: list[Candidate] = []
+    for each in sorted(candidates, key=lambda candidate: candidate.order):
+        if not kept or each.device_bytes < kept[-1].device_bytes:
+            kept.append(each)
+    return kept

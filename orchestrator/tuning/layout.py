@@ -1,0 +1,157 @@
+"""A layout: every setting of a job that the tuner may choose, and nothing that changes what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from orchestrator.errors import UserError
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.suggestions import closest
+
+
+class Recompute(NamedTuple):
+    """What is computed again in the backward pass; the fields are those of `runtime` in a spec."""
+
+    granularity: str | None = None
+    method: str | None = None
+    num_layers: int | None = None
+
+    def describe(self) -> str:
+        """`none`, `selective`, `full, block 4`."""
+        if self.granularity != "full":
+            return self.granularity or "none"
+        return f"full, {self.method} {self.num_layers}"
+
+
+NO_RECOMPUTE = Recompute()
+SELECTIVE = Recompute("selective")
+
+
+class Layout(NamedTuple):
+    """Degrees of parallelism, the micro-batch, and what is recomputed, sharded and overlapped."""
+
+    tp: int
+    pp: int
+    vp: int
+    """Model chunks per stage; 1 is the plain schedule."""
+    cp: int
+    ep: int
+    micro_batch_size: int
+    sequence_parallel: bool
+    use_distributed_optimizer: bool
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool | None
+    recompute: Recompute
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that hold one replica."""
+        return self.tp * self.pp * self.cp
+
+
+KEYS: Mapping[str, str] = {
+    "parallelism.tensor_model_parallel_size": "tp",
+    "parallelism.pipeline_model_parallel_size": "pp",
+    "parallelism.virtual_pipeline_model_parallel_size": "vp",
+    "parallelism.context_parallel_size": "cp",
+    "parallelism.expert_model_parallel_size": "ep",
+    "parallelism.sequence_parallel": "sequence_parallel",
+    "parallelism.use_distributed_optimizer": "use_distributed_optimizer",
+    "parallelism.overlap_grad_reduce": "overlap_grad_reduce",
+    "parallelism.overlap_param_gather": "overlap_param_gather",
+    "batch.micro_batch_size": "micro_batch_size",
+    "runtime.recompute_granularity": "recompute",
+    "runtime.recompute_method": "recompute",
+    "runtime.recompute_num_layers": "recompute",
+}
+"""What is searched: the key in a spec, and its field of a Layout."""
+
+
+def layout_of(job: JobSpec) -> Layout:
+    """The layout that a job has."""
+    degrees, runtime = job.parallelism, job.runtime
+    return Layout(
+        tp=degrees.tensor_model_parallel_size,
+        pp=degrees.pipeline_model_parallel_size,
+        vp=degrees.num_model_chunks,
+        cp=degrees.context_parallel_size,
+        ep=degrees.expert_model_parallel_size,
+        micro_batch_size=job.batch.micro_batch_size,
+        sequence_parallel=degrees.uses_sequence_parallel,
+        use_distributed_optimizer=degrees.use_distributed_optimizer,
+        overlap_grad_reduce=degrees.overlap_grad_reduce,
+        overlap_param_gather=degrees.overlap_param_gather,
+        recompute=Recompute(runtime.recompute_granularity, runtime.recompute_method, runtime.recompute_num_layers),
+    )
+
+
+def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
+    """The layout as values of a spec, by section. What follows from other values is None."""
+    recompute = layout.recompute
+    return {
+        "parallelism": {
+            "tensor_model_parallel_size": layout.tp,
+            "pipeline_model_parallel_size": layout.pp,
+            "virtual_pipeline_model_parallel_size": layout.vp if layout.vp > 1 else None,
+            "sequence_parallel": layout.sequence_parallel,
+            "context_parallel_size": layout.cp,
+            "expert_model_parallel_size": layout.ep,
+            "data_parallel_size": None,
+            "use_distributed_optimizer": layout.use_distributed_optimizer,
+            "overlap_grad_reduce": layout.overlap_grad_reduce,
+            "overlap_param_gather": layout.overlap_param_gather,
+        },
+        "batch": {"micro_batch_size": layout.micro_batch_size},
+        "runtime": {
+            "recompute_granularity": recompute.granularity,
+            "recompute_method": recompute.method,
+            "recompute_num_layers": recompute.num_layers,
+        },
+    }
+
+
+def with_layout(job: JobSpec, layout: Layout) -> JobSpec:
+    """The job with another layout. Nothing is checked: the search asks the rules itself, once per candidate."""
+    return job.model_copy(
+        update={
+            section: getattr(job, section).model_copy(update=values) for section, values in settings_of(layout).items()
+        }
+    )
+
+
+def on_machines(job: JobSpec, nodes: int, gpus_per_node: int) -> JobSpec:
+    """The job on that many machines, with the global batch written down, so that it stays what it is. Unchecked."""
+    batch = {"global_batch_size": job.global_batch_size, "num_micro_batches": None}
+    launch = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+    return job.model_copy(
+        update={
+            "batch": job.batch.model_copy(update=batch),
+            "launch": job.launch.model_copy(update=launch),
+            "parallelism": job.parallelism.model_copy(update={"data_parallel_size": None}),
+        }
+    )
+
+
+def fields_kept(keys: Iterable[str]) -> frozenset[str]:
+    """The fields of a Layout that keys name, each by its path or its last part.
+
+    Raises UserError for a key that is not searched.
+    """
+    short = {path.rpartition(".")[2]: path for path in KEYS}
+    kept = set()
+    for key in keys:
+        path = key if key in KEYS else short.get(key)
+        if path is None:
+            raise UserError(_not_searched(key, list(short)))
+        kept.add(KEYS[path])
+    return frozenset(kept)
+
+
+def _not_searched(key: str, names: list[str]) -> str:
+    if key in leaf_paths() or key in ("batch.global_batch_size", "global_batch_size"):
+        return f"--keep {key}: the tuner never changes it; it searches {', '.join(names)}"
+    near = closest(key.rpartition(".")[2], names)
+    meant = f"did you mean {' or '.join(near)}?" if near else f"it searches {', '.join(names)}"
+    return f"--keep {key}: the tuner searches no such key: {meant}"

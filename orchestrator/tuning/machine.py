@@ -1,0 +1,40 @@
+"""What measurements depend on beside the job: the machine, and the versions of what trains."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from orchestrator.spec.job import JobSpec
+
+_PACKAGES = ("torch", "megatron-core", "transformer-engine")
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def gpus_here() -> list[str]:
+    """The models of this machine's GPUs, as its driver names them; empty where there is none."""
+    models = []
+    for information in sorted(_DRIVER.glob("*/information")):
+        for line in information.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Model":
+                models.append(value.strip())
+    return models
+
+
+def machine_for(job: JobSpec) -> str:
+    """Machines with the same GPUs are as fast as each other; one that computes on the CPU is like no other."""
+    models = [] if job.runtime.device == "cpu" else gpus_here()
+    return models[0] if models else f"CPU of {platform.node()}"
+
+
+def versions() -> dict[str, str]:
+    """Of what trains, where it is installed; nothing is imported."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

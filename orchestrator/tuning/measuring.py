@@ -1,0 +1,105 @@
+"""Measuring the best few, correcting the estimates of the others by that, and measuring what then looks best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.tuning.correction import corrected
+from orchestrator.tuning.estimates import Candidate
+from orchestrator.tuning.layout import Layout
+from orchestrator.tuning.trial import Trial
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate after what was measured."""
+
+    candidate: Candidate
+    trial: Trial | None
+    """None where it was not tried."""
+    step_seconds: float
+    """Measured, or else estimated and corrected."""
+    device_bytes: int
+    """Estimated, and corrected by the measured peaks."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its time was measured."""
+        return self.trial is not None and self.trial.outcome == "measured"
+
+
+@dataclass
+class Measuring:
+    """Trials among candidates, and what they say about the others."""
+
+    candidates: Sequence[Candidate]
+    """The fastest first."""
+    memory_bytes: int | None
+    """What a GPU has."""
+    trials: dict[Layout, Trial] = field(default_factory=dict)
+
+    def run(self, attempt: Callable[[Candidate], Trial], count: int, own: Candidate | None = None) -> None:
+        """Try the best `count` and the job's own layout; then, at most `count` times more, what looks best after that,
+        until the best is one that was measured. What was tried stays in `trials` whatever interrupts it.
+        """
+        first = [*self.candidates[:count], *(each for each in self.candidates if each is own)]
+        for each in first:
+            if each.layout not in self.trials and self._may_fit(each):
+                self.trials[each.layout] = attempt(each)
+        for _ in range(count):
+            ranking = self.ranking()
+            if not ranking or ranking[0].trial is not None:
+                return
+            best = ranking[0].candidate
+            self.trials[best.layout] = attempt(best)
+
+    def ranking(self) -> list[Ranked]:
+        """What may still be the best, the fastest first: neither failed, nor larger than what ran out of memory."""
+        measured = self._measured()
+        known = [(each.time.parts, seconds) for each, seconds in measured]
+        ratio = self._memory_ratio()
+        ranked = []
+        for each in self.candidates:
+            trial = self.trials.get(each.layout)
+            if (trial is not None and trial.outcome != "measured") or (trial is None and not self._may_fit(each)):
+                continue
+            seconds = trial.step_seconds if trial is not None else None
+            if seconds is None:
+                seconds = corrected(known, each.time.parts)
+            needed = round(each.device_bytes + (ratio - 1.0) * each.memory.peak_bytes)
+            ranked.append(Ranked(each, trial, seconds, needed))
+        return sorted(ranked, key=lambda each: (each.step_seconds, each.candidate.order))
+
+    def _measured(self) -> list[tuple[Candidate, float]]:
+        found = []
+        for each in self.candidates:
+            trial = self.trials.get(each.layout)
+            if trial is not None and trial.step_seconds is not None:
+                found.append((each, trial.step_seconds))
+        return found
+
+    def _memory_ratio(self) -> float:
+        """Measured over estimated peaks of the first stage, the largest: what is left out must not be missed."""
+        ratios = [1.0]
+        for each in self.candidates:
+            trial = self.trials.get(each.layout)
+            if trial is not None and trial.outcome == "measured" and trial.peak_bytes:
+                ratios.append(trial.peak_bytes / each.memory.stages[0].peak_bytes)
+        return max(ratios[1:] or ratios)
+
+    def _may_fit(self, candidate: Candidate) -> bool:
+        """What needs at least as much as one that ran out of memory would too; so would what is more than
+        there is when the measured peaks are larger than the estimates.
+        """
+        by_layout = {each.layout: each for each in self.candidates}
+        burst = [
+            by_layout[layout].device_bytes
+            for layout, trial in self.trials.items()
+            if trial.outcome == "out_of_memory" and layout in by_layout
+        ]
+        if burst and candidate.device_bytes >= min(burst):
+            return False
+        ratio = self._memory_ratio()
+        needed = candidate.device_bytes + (ratio - 1.0) * candidate.memory.peak_bytes
+        return self.memory_bytes is None or ratio <= 1.0 or needed <= self.memory_bytes

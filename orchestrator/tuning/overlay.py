@@ -1,0 +1,39 @@
+"""The chosen layout as a YAML overlay: what `orchestrator run job.yaml overlay.yaml` puts over the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.words import as_yaml
+from orchestrator.tuning.layout import Layout, settings_of
+
+MARK = "# Written by `orchestrator tune`"
+"""How every overlay begins, so that one is known for one."""
+
+
+def overlay_text(layout: Layout, job: JobSpec, told: Sequence[str], gpu: str | None = None) -> str:
+    """The overlay of `layout` for `job`, which has its machines and its global batch; `told` goes above it as comments.
+
+    Every setting that the tuner searched is written, so that the overlay means the same over any version of the job;
+    `null` takes back what follows from others.
+    """
+    settings = settings_of(layout)
+    batch = {**settings["batch"], "global_batch_size": job.global_batch_size, "num_micro_batches": None}
+    launch = {"nodes": job.launch.nodes, "gpus_per_node": job.launch.gpus_per_node}
+    sections: dict[str, dict[str, Any]] = {
+        "parallelism": settings["parallelism"],
+        "batch": batch,
+        "runtime": settings["runtime"],
+        "launch": launch if gpu is None else {**launch, "gpu": gpu},
+    }
+    lines = [f"{MARK} {__version__}.", *(f"# {line}" for line in told)]
+    for section, values in sections.items():
+        lines += ["", f"{section}:", *(f"  {key}: {_value(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    return "null" if value is None else as_yaml(value)

@@ -1,0 +1,232 @@
+"""The search: which layouts are legal, which of them fit, and how fast those are. Cheap questions come first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.errors import Problem
+from orchestrator.planning.memory import Memory
+from orchestrator.planning.memory.fit import TIGHT
+from orchestrator.tuning.estimates import Candidate, Estimates, front
+from orchestrator.tuning.layout import SELECTIVE, Layout, layout_of, with_layout
+from orchestrator.tuning.space import Space
+
+_REFINED = 10
+"""How many of the fastest are tried with single switches turned."""
+
+
+@dataclass
+class Lost:
+    """Layouts that were left out for one reason, counted where the search left them: degrees that are not legal count
+    once, whatever else could have been combined with them.
+    """
+
+    count: int = 0
+    example: Layout | None = None
+    why: str = ""
+    """What is wrong with the example."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """The layout that came nearest to fitting."""
+
+    layout: Layout
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a search."""
+
+    fitting: tuple[Candidate, ...]
+    """Everything that fits, the fastest first."""
+    own: Candidate | None
+    """The layout that the job has, whether or not it fits; None where it is not legal on these machines."""
+    own_problem: Problem | None
+    lost: dict[str, Lost]
+    """By reason."""
+    miss: Miss | None
+    """Where nothing fits, but something is legal."""
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest that fits."""
+        return self.fitting[0]
+
+    @property
+    def front(self) -> list[Candidate]:
+        """What fits and is not beaten in both speed and memory, the fastest first."""
+        return front(list(self.fitting))
+
+
+NOT_LEGAL, NO_FIT = "not legal", "does not fit"
+ACROSS = "tensor parallelism across machines"
+NEEDLESS = "recomputes more than it must"
+BEATEN = "slower, and no leaner"
+
+
+def search(space: Space, estimates: Estimates, *, tight: bool = False) -> Found:
+    """Every layout worth a look, estimated. What may or may not fit, because estimates have errors, counts as fitting
+    only where `tight`: a measurement is going to tell, or nothing else fits.
+
+    The job's own layout is always looked at, and counts when it is tight too, so that nothing slower than what the
+    job has is ever called the best.
+    """
+    hunt = _Hunt(space, estimates, tight)
+    inside, across, refused = space.degrees()
+    for layout, problem in refused:
+        hunt.lose(NOT_LEGAL, layout, problem.message)
+    for degrees in inside:
+        hunt.look_at(degrees)
+    own, own_problem = hunt.look_at_own()
+    # Links between machines are an order of magnitude slower than those inside, and every layer waits for them twice.
+    for degrees in across:
+        if hunt.found:
+            hunt.lose(ACROSS, degrees, f"TP {degrees.tp} on machines of {space.job.processes_per_node}")
+    if not hunt.found:
+        for degrees in across:
+            hunt.look_at(degrees)
+    hunt.refine()
+    fitting = sorted(hunt.found.values(), key=lambda candidate: candidate.order)
+    on_front = {candidate.layout for candidate in front(fitting)}
+    for candidate in fitting:
+        if candidate.layout not in on_front:
+            hunt.lose(BEATEN, candidate.layout, f"{candidate.step_seconds:.3f} s")
+    return Found(tuple(fitting), own, own_problem, hunt.lost, None if fitting else hunt.miss)
+
+
+def can_fit(space: Space, estimates: Estimates) -> bool:
+    """Whether any layout with tensor parallelism inside machines fits, without asking for times."""
+    hunt = _Hunt(space, estimates, tight=False)
+    return any(hunt.fits(hunt.leanest(degrees)) for degrees in space.degrees()[0])
+
+
+@dataclass
+class _Hunt:
+    space: Space
+    estimates: Estimates
+    tight: bool
+    found: dict[Layout, Candidate] = field(default_factory=dict)
+    lost: dict[str, Lost] = field(default_factory=dict)
+    miss: Miss | None = None
+
+    def lose(self, reason: str, layout: Layout, why: str, count: int = 1) -> None:
+        lost = self.lost.setdefault(reason, Lost())
+        lost.count += count
+        if lost.example is None:
+            lost.example, lost.why = layout, why
+
+    def look_at(self, degrees: Layout) -> None:
+        """Every layout with these degrees, unless even the leanest does not fit."""
+        lean = self.leanest(degrees)
+        if not self.fits(lean):
+            self._does_not_fit(lean)
+            return
+        for vp in self.space.chunks(degrees):
+            for micro in self.space.micro_batches(degrees):
+                layout = degrees._replace(vp=vp, micro_batch_size=micro)
+                problem = self.space.problem(layout)
+                if problem is not None:
+                    self.lose(NOT_LEGAL, layout, problem.message)
+                elif not self._fill(layout):
+                    break  # a larger micro-batch never needs less
+
+    def look_at_own(self) -> tuple[Candidate | None, Problem | None]:
+        """The job's layout as it is. It may differ from all that are searched, in what it overlaps for example."""
+        layout = self.space.own
+        problem = self.space.problem(layout)
+        if problem is not None:
+            return None, problem
+        if layout not in self.found:
+            candidate = self._estimated(layout, self._memory(layout))
+            if not self._fits(candidate.memory, tight=True):
+                return candidate, None
+            self.found[layout] = candidate
+        return self.found[layout], None
+
+    def refine(self) -> None:
+        """Look around the best: the fastest with switches turned that should only cost, and leaner forms of the front.
+
+        Both are rarely worth anything, so they are asked for where it would matter only.
+        """
+        fastest = sorted(self.found.values(), key=lambda candidate: candidate.order)[:_REFINED]
+        for layout in [candidate.layout for candidate in fastest]:
+            if layout.sequence_parallel and "sequence_parallel" not in self.space.kept:
+                self._add(layout._replace(sequence_parallel=False))
+            if layout.use_distributed_optimizer and "use_distributed_optimizer" not in self.space.kept:
+                self._add(layout._replace(use_distributed_optimizer=False))
+        for layout in [candidate.layout for candidate in front(list(self.found.values()))]:
+            recomputes = self.space.recomputes(layout, layout.vp)
+            if layout.recompute in recomputes:
+                for recompute in recomputes[recomputes.index(layout.recompute) + 1 :]:
+                    self._add(layout._replace(recompute=recompute))
+
+    def leanest(self, degrees: Layout) -> Miss:
+        """The layout of these degrees that needs the least: the smallest micro-batch, no interleaving (which only adds
+        micro-batches in flight), and whatever recomputation saves most.
+        """
+        smallest = degrees._replace(micro_batch_size=self.space.micro_batches(degrees)[0])
+        layouts = [smallest._replace(recompute=each) for each in self.space.recomputes(degrees, degrees.vp)]
+        return min(
+            (Miss(layout, self._memory(layout)) for layout in layouts), key=lambda each: each.memory.device_bytes
+        )
+
+    def fits(self, each: Miss) -> bool:
+        """Whether it counts as fitting."""
+        return self._fits(each.memory, self.tight)
+
+    def _fill(self, layout: Layout) -> bool:
+        """Take the layout with the least recomputation that fits; False when none does.
+
+        More recomputation than that is slower with nothing gained (`refine` looks at it again where the memory is of
+        interest). Selective recomputation is no step between: it can cost more or less than whole layers do.
+        """
+        recomputes = self.space.recomputes(layout, layout.vp)
+        for number, recompute in enumerate(recomputes):
+            each = layout._replace(recompute=recompute)
+            memory = self._memory(each)
+            if not self._fits(memory, self.tight):
+                self._does_not_fit(Miss(each, memory))
+                continue
+            self._take(each, memory)
+            if self._fits(memory, tight=False):
+                if number > 0:
+                    self._add(layout._replace(recompute=SELECTIVE))
+                if number + 1 < len(recomputes):
+                    left = layout._replace(recompute=recomputes[-1])
+                    why = f"recompute {recompute.describe()} is enough"
+                    self.lose(NEEDLESS, left, why, len(recomputes) - number - 1)
+                return True
+        return any(layout._replace(recompute=recompute) in self.found for recompute in recomputes)
+
+    def _add(self, layout: Layout) -> None:
+        """Take it if it is new, legal and fits."""
+        if layout in self.found or self.space.problem(layout) is not None:
+            return
+        memory = self._memory(layout)
+        if self._fits(memory, self.tight):
+            self._take(layout, memory)
+
+    def _take(self, layout: Layout, memory: Memory) -> None:
+        self.found[layout] = self._estimated(layout, memory)
+
+    def _estimated(self, layout: Layout, memory: Memory) -> Candidate:
+        job = with_layout(self.space.job, layout)
+        return Candidate(layout_of(job), job, memory, self.estimates.time(job))
+
+    def _memory(self, layout: Layout) -> Memory:
+        return self.estimates.memory(with_layout(self.space.job, layout))
+
+    def _fits(self, memory: Memory, tight: bool) -> bool:
+        total = self.estimates.memory_bytes
+        return total is None or memory.device_bytes <= total * (1.0 if tight else TIGHT)
+
+    def _does_not_fit(self, each: Miss) -> None:
+        total = self.estimates.memory_bytes
+        assert total is not None, "everything fits where nothing limits"
+        part = "" if self.tight else f"{TIGHT:.0%} of "
+        why = f"needs {each.memory.device_bytes / 2**30:.1f} GiB, more than {part}{total / 2**30:.1f}"
+        self.lose(NO_FIT, each.layout, why)
+        if self.miss is None or each.memory.device_bytes < self.miss.memory.device_bytes:
+            self.miss = each

@@ -1,0 +1,140 @@
+"""The layouts that a job could have on its machines, and which of them the rules of the spec allow.
+
+Nothing here repeats a rule: a degree is tried, and `spec.rules` says what is wrong with it. What the rules come to
+allow (context and expert parallelism, say) is searched from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from orchestrator.errors import Problem
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules import check
+from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
+
+DEGREES = ("tp", "pp", "cp", "ep")
+_KEY_OF = {field: key for key, field in KEYS.items() if field != "recompute"}
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be chosen for a job."""
+
+    job: JobSpec
+    """On its machines (`on_machines`), with the layout that it has now."""
+    kept: frozenset[str] = frozenset()
+    """Fields of a Layout that stay as they are."""
+
+    @property
+    def own(self) -> Layout:
+        """The layout that the job has now."""
+        return layout_of(self.job)
+
+    def problem(self, layout: Layout) -> Problem | None:
+        """Why a layout is not legal; None when it is."""
+        return next(iter(check(with_layout(self.job, layout))), None)
+
+    def degrees(self) -> tuple[list[Layout], list[Layout], list[tuple[Layout, Problem]]]:
+        """(inside machines, across machines, refused): each combination of TP, PP, CP and EP that the world allows.
+
+        Each is the most permissive layout of its degrees: if that is not legal, none with these degrees is. Across
+        machines are those whose tensor-parallel groups span several.
+        """
+        values, refused = self._values_of_degrees()
+        inside, across = [], []
+        for tp, pp, cp, ep in product(*(values[name] for name in DEGREES)):
+            if self.job.world_size % (tp * pp * cp):
+                continue
+            layout, problem = self._permissive(tp, pp, cp, ep)
+            if problem is not None:
+                refused.append((layout, problem))
+            elif self.job.processes_per_node % tp:
+                across.append(layout)
+            else:
+                inside.append(layout)
+        return inside, across, refused
+
+    def chunks(self, degrees: Layout) -> list[int]:
+        """Model chunks per stage that can be tried."""
+        if "vp" in self.kept:
+            return [self.own.vp]
+        return divisors(self.job.model.num_layers // degrees.pp) if degrees.pp > 1 else [1]
+
+    def micro_batches(self, degrees: Layout) -> list[int]:
+        """Micro-batches that a replica's part of the global batch divides into, smallest first."""
+        if "micro_batch_size" in self.kept:
+            return [self.own.micro_batch_size]
+        return divisors(self.job.global_batch_size // self.replicas(degrees))
+
+    def recomputes(self, degrees: Layout, vp: int) -> list[Recompute]:
+        """What can be recomputed: nothing first, then ever more of each chunk's layers, each step slower and leaner."""
+        layers = self.job.model.num_layers // (degrees.pp * vp)
+        if "recompute" in self.kept:
+            return [self.own.recompute]
+        parts = sorted({round(layers * quarter / 4) for quarter in (1, 2, 3)} - {0, layers})
+        whole = [Recompute("full", "uniform", size) for size in (1, 2) if size <= layers]
+        return [NO_RECOMPUTE, *(Recompute("full", "block", part) for part in parts), *whole]
+
+    def replicas(self, layout: Layout) -> int:
+        """DP."""
+        return self.job.world_size // layout.model_parallel_size
+
+    def _values_of_degrees(self) -> tuple[dict[str, list[int]], list[tuple[Layout, Problem]]]:
+        """The values of each degree that no rule refuses by itself. What is left out here is out in any combination."""
+        values: dict[str, list[int]] = {}
+        refused: list[tuple[Layout, Problem]] = []
+        alone = {name: getattr(self.own, name) if name in self.kept else 1 for name in DEGREES}
+        for name in DEGREES:
+            values[name] = []
+            for value in [alone[name]] if name in self.kept else divisors(self.job.world_size):
+                layout = self._layout(**{**alone, name: value}, sequence_parallel=False)
+                found = check(with_layout(self.job, layout))
+                problem = next((each for each in found if each.paths[:1] == (_KEY_OF[name],)), None)
+                if problem is None:
+                    values[name].append(value)
+                else:
+                    refused.append((layout, problem))
+        return values, refused
+
+    def _permissive(self, tp: int, pp: int, cp: int, ep: int) -> tuple[Layout, Problem | None]:
+        """The layout of these degrees that meets the fewest rules, and what is wrong with even that.
+
+        Sequence parallelism is on with TP > 1: it moves no more bytes (a reduce-scatter and an all-gather are an
+        all-reduce) and leaves each rank 1/TP of what lies between the tensor-parallel regions. It is off where the
+        sequence does not divide.
+        """
+        layout = self._layout(tp, pp, cp, ep, sequence_parallel=tp > 1)
+        problem = self.problem(layout)
+        if problem is not None and layout.sequence_parallel and "sequence_parallel" not in self.kept:
+            plain = layout._replace(sequence_parallel=False)
+            other = self.problem(plain)
+            return (plain, None) if other is None else (layout, problem)
+        return layout, problem
+
+    def _layout(self, tp: int, pp: int, cp: int, ep: int, *, sequence_parallel: bool) -> Layout:
+        own = self.own
+        has_replicas = self.job.world_size > tp * pp * cp
+        wanted = Layout(
+            tp=tp,
+            pp=pp,
+            vp=1,
+            cp=cp,
+            ep=ep,
+            micro_batch_size=1,
+            sequence_parallel=sequence_parallel,
+            # Sharding moves no more bytes than an all-reduce does, and saves memory and time of the update; what
+            # overlaps is never slower. Without replicas they change nothing and stay as they are.
+            use_distributed_optimizer=has_replicas or own.use_distributed_optimizer,
+            overlap_grad_reduce=has_replicas or own.overlap_grad_reduce,
+            overlap_param_gather=None if has_replicas else own.overlap_param_gather,
+            recompute=NO_RECOMPUTE,
+        )
+        return wanted._replace(**{name: getattr(own, name) for name in self.kept})
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return [*small, *(number // value for value in reversed(small) if value * value != number)]

@@ -1,0 +1,188 @@
+"""Running a layout for some steps on this machine, as `orchestrator run` would, and keeping what came of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.causes import Exit, cause_of
+from orchestrator.errors import UserError
+from orchestrator.launch.local import Watcher, launch, request_stop
+from orchestrator.launch.render import RUNTIME_MODULE
+from orchestrator.launch.runs import create_run
+from orchestrator.rundir import RunDir, append_line, read_lines
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_text
+from orchestrator.tracking.metrics import MetricTail
+from orchestrator.tuning.layout import layout_of
+from orchestrator.tuning.machine import machine_for, versions
+
+WARM_UP = 3
+"""Steps that are not counted: they compile kernels and make buffers."""
+_LEAST_STEPS = 3
+_ENOUGH_SECONDS = 60.0
+"""Steps of a minute together tell enough, however few they are."""
+_SPARE_STEPS = 200
+"""A trial is ended from outside, without a checkpoint, as soon as it has done its steps: fast ones go on meanwhile."""
+_LONGEST_STEP = 900
+_LEARNING_RATE = 1e-6
+_NAME_LENGTH = 70
+
+Outcome = Literal["measured", "out_of_memory", "failed"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of running a layout for some steps."""
+
+    outcome: Outcome
+    step_seconds: float | None = None
+    """Median of the steps after the warm-up."""
+    fastest: float | None = None
+    slowest: float | None = None
+    steps: int = 0
+    """How many were counted."""
+    peak_bytes: int | None = None
+    """Most that torch had allocated on the first rank; None on the CPU."""
+    message: str = ""
+    """Why it could not be measured."""
+    device: str = ""
+    layers: str = ""
+
+
+def trial_job(job: JobSpec, vocab_size: int, steps: int) -> JobSpec:
+    """The job with its layout, on random tokens and for a few steps, with nothing beside them."""
+    data: dict[str, Any] = json.loads(dump_resolved(job))
+    data["name"] = tune_name(job)
+    data["model"]["vocab_size"] = vocab_size
+    data["data"] = {"random_tokens": True, "seed": data["data"]["seed"]}
+    data["batch"]["rampup_batch_size"] = None
+    data["schedule"] = {"train_iters": WARM_UP + steps + _SPARE_STEPS, "lr_decay_style": "constant"}
+    data["optimizer"] |= {"lr": _LEARNING_RATE, "min_lr": 0.0}
+    data["checkpoint"], data["evaluation"] = {}, {}
+    data["tracking"] = {"mlflow": False}
+    data["runtime"]["hang_timeout"] = min(data["runtime"]["hang_timeout"], _LONGEST_STEP)
+    data["launch"]["cluster"] = None
+    return load_text(json.dumps(data), f"a trial of {job.name}").job
+
+
+def tune_name(job: JobSpec) -> str:
+    """What the trials of a job are called in the folder of runs."""
+    return f"{job.name[:_NAME_LENGTH]}-tune"
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Trials of one job below a folder of runs. What was measured before, by the same versions on the same kind of
+    machine, is not measured again.
+    """
+
+    runs_dir: Path
+    vocab_size: int
+    steps: int = 10
+    module: str = RUNTIME_MODULE
+
+    def kept_in(self, job: JobSpec) -> Path:
+        """The file that holds what was measured of this job, a line each."""
+        return self.runs_dir / tune_name(job) / "measured.jsonl"
+
+    def known(self, job: JobSpec) -> Trial | None:
+        """What is known of a layout; None when it has not been tried here. What failed is tried again."""
+        key = self._key(trial_job(job, self.vocab_size, self.steps))
+        found = None
+        for record in read_lines(self.kept_in(job)):
+            if record.get("key") == key and record.get("outcome") != "failed":
+                fields = {name: record[name] for name in Trial.__dataclass_fields__ if name in record}
+                found = Trial(**fields)
+        return found
+
+    def run(self, job: JobSpec) -> Trial:
+        """Try a layout. Running out of memory is a result, and so is any other failure of one layout alone.
+
+        Raises UserError when no layout can be run here, and KeyboardInterrupt after a clean end when a person asks to
+        stop.
+        """
+        short = trial_job(job, self.vocab_size, self.steps)
+        run = create_run(short, dump_resolved(short), self.runs_dir)
+        watcher = _Steps(run, self.steps)
+        end = launch(run, short, watcher=watcher, module=self.module)
+        if watcher.interrupted:
+            shutil.rmtree(run.path)
+            raise KeyboardInterrupt
+        trial = _trial(run, watcher, end)
+        record = {"time": time.time(), "key": self._key(short), "layout": layout_of(job)._asdict(), **asdict(trial)}
+        append_line(self.kept_in(job), record)
+        if trial.outcome != "failed":
+            shutil.rmtree(run.path)
+        return trial
+
+    def _key(self, short: JobSpec) -> dict[str, Any]:
+        """What the result depends on."""
+        return {"config": short.config_hash, "machine": machine_for(short), "versions": versions()}
+
+
+class _Steps(Watcher):
+    """Ends a launch at once, without a checkpoint, when it has done its steps, or when somebody asks it to stop."""
+
+    def __init__(self, run: RunDir, steps: int) -> None:
+        self._run, self._wanted = run, steps
+        self._tail = MetricTail(run.metrics_file)
+        self._asked = False
+        self.seconds: list[float] = []
+        self.peak_bytes: int | None = None
+        self.interrupted = False
+
+    def poll(self) -> None:
+        self._read()
+        if self._asked:
+            return
+        self.interrupted = self._run.stop_file.exists()
+        if self.interrupted or self.enough:
+            self._asked = True
+            request_stop(self._run, "orchestrator tune", at_once=True)
+
+    @property
+    def counted(self) -> list[float]:
+        """Seconds of the steps that count."""
+        return self.seconds[WARM_UP:][: self._wanted]
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is no need for more."""
+        done = len(self.counted)
+        return done >= self._wanted or (done >= _LEAST_STEPS and sum(self.counted) >= _ENOUGH_SECONDS)
+
+    def _read(self) -> None:
+        for metric in self._tail.poll():
+            if "throughput/step_seconds" in metric.values:
+                self.seconds.append(metric.values["throughput/step_seconds"])
+            if "memory/peak_bytes" in metric.values:
+                self.peak_bytes = round(max(self.peak_bytes or 0, metric.values["memory/peak_bytes"]))
+
+
+def _trial(run: RunDir, watcher: _Steps, end: Exit) -> Trial:
+    started = next((event for event in run.events() if event.get("event") == "started"), {})
+    device, layers = str(started.get("device", "")), str(started.get("layers", ""))
+    if watcher.enough:
+        counted = watcher.counted
+        return Trial(
+            outcome="measured",
+            step_seconds=statistics.median(counted),
+            fastest=min(counted),
+            slowest=max(counted),
+            steps=len(counted),
+            peak_bytes=watcher.peak_bytes,
+            device=device,
+            layers=layers,
+        )
+    said = f"{cause_of(end.cause).sentence}: {end.message}" if end.message else cause_of(end.cause).sentence
+    if end.cause in ("user_error", "held"):
+        raise UserError(f"no layout can be tried here: {said}\n      its run: {run.path}")
+    if end.cause in ("out_of_memory", "host_out_of_memory"):
+        return Trial("out_of_memory", message=said, device=device, layers=layers)
+    return Trial("failed", message=f"{said}; see {run.logs}", device=device, layers=layers)
