@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,8 +73,8 @@ def check_data(
     problems: list[str] = []
     for path, header in headers.items():
         problems += _vocabulary_problems(path, header, vocab_size, tokenizer_hash)
-    for part in _parts(data, headers, samples):
-        problems += _length_problems(part, headers[part.path], data, sequence_length)
+    for part in used_parts(data, headers, samples):
+        problems += length_problems(part, headers[part.path], data, sequence_length)
     if problems:
         raise DataError("\n".join(problems))
 
@@ -85,19 +85,23 @@ def _blends(data: DataSpec) -> list[Sequence[BlendEntry]]:
     return [blend, data.validation or blend, data.test or blend]
 
 
-def _parts(data: DataSpec, headers: dict[str, IndexHeader], samples: Sequence[int]) -> Iterator[Part]:
-    """Every part that is used; one for which the split leaves nothing runs from 0 to 0."""
-    own = (None, data.validation, data.test)
+def used_parts(data: DataSpec, headers: Mapping[str, IndexHeader], samples: Sequence[int]) -> Iterator[Part]:
+    """Every part of which `samples` (train, validation, test) are needed, of the data sets that `headers` has."""
     for number, blend in enumerate(_blends(data)):
         for entry in blend if samples[number] else ():
-            sequences = headers[entry.path].sequences
-            bounds: tuple[int, int] | None = (0, sequences)
-            if not own[number]:
-                bounds = split_bounds(split_weights(data), sequences)[number]
-            yield Part(PARTS[number], entry.path, *(bounds or (0, 0)))
+            if entry.path in headers:
+                yield part_of(data, number, headers[entry.path], entry.path)
 
 
-def _length_problems(part: Part, header: IndexHeader, data: DataSpec, sequence_length: int) -> Iterator[str]:
+def part_of(data: DataSpec, number: int, header: IndexHeader, path: str) -> Part:
+    """What train (0), validation (1) or test (2) takes of a data set: from 0 to 0 where the split leaves it nothing."""
+    if (None, data.validation, data.test)[number]:
+        return Part(PARTS[number], path, 0, header.sequences)
+    return Part(PARTS[number], path, *(split_bounds(split_weights(data), header.sequences)[number] or (0, 0)))
+
+
+def length_problems(part: Part, header: IndexHeader, data: DataSpec, sequence_length: int) -> Iterator[str]:
+    """Why a part cannot be built: it is empty, or shorter than one sequence."""
     tokens = tokens_before(header, part.stop) - tokens_before(header, part.start)
     what = f"the {part.name} part of {part.path}"
     way_out = "use more data, or another data.split"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegat
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from torch.utils.data import Dataset
 
+from orchestrator.data.blending import surplus
 from orchestrator.data.checks import PARTS, check_data, source_names, split_fractions, split_weights
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
@@ -26,7 +26,6 @@ from orchestrator.spec.data import BlendEntry, DataSpec
 Samples = Dataset[dict[str, torch.Tensor]]
 """Item i holds `tokens`, `labels`, `position_ids` (int64) and `loss_mask` (float32), each [s]."""
 
-_USUAL_SURPLUS = 0.005
 BLEND = "blend"
 """Name of the validation set that draws from all validation sources by weight."""
 SPLIT = "validation"
@@ -106,7 +105,7 @@ class _Builder:
             path_to_cache=str(self.cache),
             tokenizer=self.tokenizer,
             num_dataset_builder_threads=self.data.num_dataset_builder_threads,
-            mid_level_dataset_surplus=_surplus(blend, samples),
+            mid_level_dataset_surplus=surplus([entry.weight for entry in blend], samples),
             reset_position_ids=self.data.reset_position_ids,
             reset_attention_mask=False,
             eod_mask_loss=self.data.eod_mask_loss,
@@ -121,14 +120,6 @@ class _Builder:
 
 def _blend_weights(blend: Sequence[BlendEntry]) -> list[float] | None:
     return [entry.weight for entry in blend] if len(blend) > 1 else None
-
-
-def _surplus(blend: Sequence[BlendEntry], samples: int) -> float:
-    """Extra samples built per source, as a fraction. megatron-core's usual 0.5 % is less than the one or two samples by
-    which a blend can exceed a small source's share, and then it refuses to build."""
-    total = sum(entry.weight for entry in blend)
-    shares = [math.ceil(samples * entry.weight / total) for entry in blend]
-    return max([_USUAL_SURPLUS, *((len(blend) + 2) / share for share in shares if len(blend) > 1)])
 
 
 def _cache_folder(cache_dir: Path, data: DataSpec) -> Path:

@@ -1,46 +1,75 @@
-"""What a training takes from each source of its blend, told from the index headers alone."""
+"""What a job takes from each source of its blends, told from the index headers alone: samples, tokens and epochs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from os.path import normpath
+from typing import NamedTuple
 
-from orchestrator.data.checks import split_weights
-from orchestrator.data.index import IndexHeader
-from orchestrator.data.preparation import Source, find, survey
+from orchestrator.data.blending import Draws, asked_of_sources, built, samples_of, surplus
+from orchestrator.data.checks import PARTS, length_problems, part_of, split_weights, used_parts
+from orchestrator.data.index import tokens_before
+from orchestrator.data.preparation import Source, survey
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend_findings import doubts, notes
+from orchestrator.planning.blend_report import BlendReport, PartPlan, SourcePlan
 from orchestrator.spec.data import BlendEntry, DataSpec
+from orchestrator.spec.job import JobSpec
+
+TRAIN, VALIDATION, TEST = range(len(PARTS))
 
 
-@dataclass(frozen=True)
-class SourcePlan:
-    """One source of the training blend. Counts are None when the data is not on this machine."""
+class Needed(NamedTuple):
+    """Samples to build for each part."""
 
-    path: str
-    share: float
-    """Part of the training samples that comes from here; the shares add up to 1."""
-    tokens_used: int
-    """Tokens that the training takes from here."""
-    tokens_held: int | None
-    """Tokens of the training split, estimated from the split of its sequences."""
-    sequences: tuple[int, int, int] | None
-    """Sequences (documents) in the training, validation and test splits."""
-    epochs: float | None
-    """How often each token of the training split is seen."""
-    note: str | None
-    """Why the counts are missing, or what is wrong with the data."""
-    made_first: bool = False
-    """Whether it is not there yet and is made from text before the training starts."""
+    train: int
+    validation: int
+    """For one evaluation; the next one reads the same."""
+    test: int
 
 
-def plan_blend(data: DataSpec, train_tokens: int, there: list[Source] | None = None) -> tuple[SourcePlan, ...]:
-    """The sources of the training blend, for a training of `train_tokens` tokens. `there`: what `survey` found."""
-    if data.blend is None:
-        return ()
-    there = survey(data) if there is None else there
-    total = sum(entry.weight for entry in data.blend)
-    split = split_shares(data)
-    return tuple(
-        _source(entry, find(there, entry.path), entry.weight / total, split, train_tokens) for entry in data.blend
+def samples_needed(job: JobSpec, batch: BatchSchedule) -> Needed:
+    """What the training asks its data sets for. Test data is not read during training."""
+    evaluates = job.evaluation.eval_interval is not None or job.evaluation.eval_at_start
+    return Needed(batch.train_samples, job.evaluation.eval_iters * job.global_batch_size if evaluates else 0, 0)
+
+
+def evaluations(job: JobSpec, batch: BatchSchedule) -> int:
+    """Evaluations over the whole job."""
+    spec, steps = job.evaluation, batch.train_iters
+    count = int(spec.eval_at_start)
+    if spec.eval_interval is not None:
+        count += steps // spec.eval_interval + (spec.eval_at_end and steps % spec.eval_interval > 0)
+    return count
+
+
+def blend_report(job: JobSpec, batch: BatchSchedule, there: Sequence[Source] | None = None) -> BlendReport:
+    """The report on the blends of a job. `there`: what `survey` found. It is exact: what the indices will hold."""
+    data, needed = job.data, samples_needed(job, batch)
+    found = {normpath(source.entry.path): source for source in (survey(data) if there is None else there)}
+    train = _part(job, batch, TRAIN, needed.train, 1, found)
+    validation = _part(job, batch, VALIDATION, needed.validation, evaluations(job, batch), found)
+    return BlendReport(
+        train=train,
+        validation=validation,
+        test=_part(job, batch, TEST, needed.test, 0, found),
+        stops=() if data.random_tokens else tuple(dict.fromkeys(_stops(job, needed, found))),
+        doubts=tuple(doubts(data, train, validation)),
+        notes=tuple(notes(train)),
     )
+
+
+def _stops(job: JobSpec, needed: Needed, found: dict[str, Source]) -> Iterator[str]:
+    """What `check_data` will refuse when the training starts."""
+    headers = {
+        entry.path: header
+        for blend in (job.data.blend, job.data.validation, job.data.test)
+        for entry in blend or ()
+        if (header := found[normpath(entry.path)].header) is not None
+    }
+    for part in used_parts(job.data, headers, needed):
+        yield from length_problems(part, headers[part.path], job.data, job.model.seq_length)
 
 
 def split_shares(data: DataSpec) -> tuple[float, float, float]:
@@ -50,35 +79,75 @@ def split_shares(data: DataSpec) -> tuple[float, float, float]:
     return (train, validation, test)
 
 
-def _source(
-    entry: BlendEntry, found: Source, share: float, split: tuple[float, float, float], train_tokens: int
-) -> SourcePlan:
-    used = round(share * train_tokens)
-    header = found.header
-    if header is None:
-        return SourcePlan(entry.path, share, used, None, None, None, found.note, made_first=found.is_to_be_made)
-    sequences = _split_sequences(header, split)
-    held = round(header.tokens * sequences[0] / header.sequences) if header.sequences else 0
-    return SourcePlan(
+def _blend_of(data: DataSpec, number: int) -> Sequence[BlendEntry]:
+    """The sources of a part; none where neither its own list nor the split gives it any."""
+    if data.random_tokens:
+        return ()
+    own = (None, data.validation, data.test)[number]
+    return own or (data.blend or () if split_weights(data)[number] > 0 else ())
+
+
+def _part(
+    job: JobSpec, batch: BatchSchedule, number: int, samples: int, times: int, found: dict[str, Source]
+) -> PartPlan:
+    blend = _blend_of(job.data, number)
+    weights = [entry.weight for entry in blend]
+    if not blend:
+        return PartPlan(PARTS[number], samples, times, ())
+    draws = Draws(weights)
+    counts = draws.counts(samples)
+    is_blend = len(blend) > 1 and samples > 0
+    asked = asked_of_sources(weights, samples, surplus(weights, samples)) if is_blend else [samples] * len(blend)
+    alone = samples if number == VALIDATION and job.data.validation and len(blend) > 1 else None
+    sources = []
+    for place, entry in enumerate(blend):
+        draw = _Draw(draws.shares[place], counts[place], alone, asked[place])
+        row = _row(job, number, entry, found[normpath(entry.path)], draw)
+        if number == TRAIN and row.samples_held and draw.samples > row.samples_held:
+            first = draws.position(place, row.samples_held)
+            row = replace(row, second_epoch_step=batch.iteration_of(first) + 1)
+        sources.append(row)
+    return PartPlan(PARTS[number], samples, times, tuple(sources))
+
+
+class _Draw(NamedTuple):
+    """What a blend wants of a source; `asked` is what it asks it to build, a few samples more."""
+
+    share: float
+    samples: int
+    alone: int | None
+    asked: int
+
+
+def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Draw) -> SourcePlan:
+    length = job.model.seq_length
+    used = max(draw.samples, draw.alone or 0) * length
+    row = SourcePlan(
         path=entry.path,
-        share=share,
+        share=draw.share,
+        samples=draw.samples,
+        samples_alone=draw.alone,
         tokens_used=used,
-        tokens_held=held,
-        sequences=sequences,
-        epochs=used / held if held else None,
-        note=found.note or (None if held else _empty(header)),
+        tokens_held=None,
+        samples_held=None,
+        documents=None,
+        epochs=None,
+        second_epoch_step=None,
+        epochs_are_mixed=False,
+        note=source.note,
+        made_first=source.is_to_be_made,
     )
-
-
-def _split_sequences(header: IndexHeader, split: tuple[float, float, float]) -> tuple[int, int, int]:
-    """Sequences per split, cut where megatron-core cuts: at the rounded cumulative shares."""
-    train, validation, _ = split
-    first = round(train * header.sequences)
-    second = round((train + validation) * header.sequences)
-    return (first, second - first, header.sequences - second)
-
-
-def _empty(header: IndexHeader) -> str:
-    if header.tokens == 0:
-        return "it holds no tokens"
-    return f"its {header.sequences} documents leave none for training after the split"
+    header = source.header
+    if header is None:
+        return row
+    part = part_of(job.data, number, header, entry.path)
+    held = tokens_before(header, part.stop) - tokens_before(header, part.start)
+    is_built = draw.asked > 0 and held > length
+    return replace(
+        row,
+        tokens_held=held,
+        samples_held=samples_of(held, length),
+        documents=part.stop - part.start,
+        epochs=used / held if held else None,
+        epochs_are_mixed=is_built and built(held, draw.asked, length).in_order is None,
+    )

@@ -1,6 +1,7 @@
 """The groups of ranks that exchange data, and which of them cross from node to node.
 
-Every group is an arithmetic sequence of ranks, so that a kind is a few numbers; no rank is listed before it is asked for.
+Every group is an arithmetic sequence of ranks, so that a kind is a few numbers: no rank is listed before it is asked
+for.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def _cross(count: int) -> str:
 
 @dataclass(frozen=True)
 class GroupKind:
-    """All groups of one kind. In every block of `block` consecutive ranks the first `width` each begin a group, which has
-    every `stride`-th rank from there on.
+    """All groups of one kind. In every block of `block` consecutive ranks the first `width` each begin a group; it
+    has every `stride`-th rank from there on.
     """
 
     name: str

@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.data.preparation import Source, survey
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.blend import SourcePlan, plan_blend, split_shares
+from orchestrator.planning.blend import blend_report, split_shares
+from orchestrator.planning.blend_report import BlendReport, SourcePlan
 from orchestrator.planning.flops import FORMULA, model_flops
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.parameters import Parameters, parameters
@@ -32,9 +33,14 @@ class Plan:
     """Model FLOPs of the whole training."""
     data_sets: tuple[Source, ...]
     """Every data set of the job, those for validation and test too: there, made first, or missing."""
-    sources: tuple[SourcePlan, ...]
+    blend: BlendReport
     notes: tuple[str, ...]
     """What a person should know before starting: missing data, many epochs, an empty split, slow layouts."""
+
+    @property
+    def sources(self) -> tuple[SourcePlan, ...]:
+        """The sources of the training blend."""
+        return self.blend.train.sources
 
     @property
     def data_present(self) -> bool:
@@ -63,6 +69,7 @@ class Plan:
             "learning_rate": asdict(self.learning_rate),
             "flops": {"per_step": self.step_flops, "total": self.total_flops, "formula": FORMULA},
             "blend": [asdict(source) for source in self.sources],
+            "blend_report": self.blend.to_dict(),
             "notes": list(self.notes),
         }
 
@@ -77,7 +84,7 @@ def make_plan(job: JobSpec) -> Plan:
     batch = BatchSchedule.of(job)
     layout = topology(job)
     data_sets = survey(job.data)
-    sources = plan_blend(job.data, batch.train_tokens, data_sets)
+    blend = blend_report(job, batch, data_sets)
     return Plan(
         job=job,
         vocabulary=words,
@@ -88,8 +95,8 @@ def make_plan(job: JobSpec) -> Plan:
         step_flops=model_flops(job, job.global_batch_size * job.model.seq_length, words.padded_size),
         total_flops=model_flops(job, batch.train_tokens, words.padded_size),
         data_sets=tuple(data_sets),
-        sources=sources,
-        notes=(*_layout_notes(layout), *_data_notes(job, words, data_sets, sources)),
+        blend=blend,
+        notes=(*_layout_notes(layout), *_data_notes(job, words, data_sets, blend)),
     )
 
 
@@ -102,23 +109,16 @@ def _layout_notes(layout: Topology) -> list[str]:
     ]
 
 
-def _data_notes(job: JobSpec, words: Vocabulary, data_sets: list[Source], sources: tuple[SourcePlan, ...]) -> list[str]:
+def _data_notes(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[str]:
     notes = []
     if words.tokenizer_size is None and not job.data.random_tokens:
         notes.append(f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed")
-    planned = {source.path for source in sources}
-    for source in sources:
-        if source.note is not None:
-            notes.append(source.note)
-        elif source.epochs is not None and source.epochs > 1:
-            notes.append(f"{source.path} is read {source.epochs:.1f} times")
+    planned = {source.path for source in blend.train.sources}
+    notes += [source.note for source in blend.train.sources if source.note is not None]
+    notes += [*blend.stops, *blend.doubts, *blend.notes]
     notes += [each.note for each in data_sets if each.note is not None and each.entry.path not in planned]
     if job.data.test is not None:
         notes.append("test data (data.test) is not evaluated during training")
     elif job.data.blend is not None and (held_back := split_shares(job.data)[2]) > 0:
         notes.append(f"test data ({held_back:.2%} of each source, by data.split) is not evaluated during training")
-    if (job.evaluation.eval_interval is not None or job.evaluation.eval_at_start) and split_shares(job.data)[1] > 0:
-        empty = [source.path for source in sources if source.sequences and not source.sequences[1]]
-        if empty:
-            notes.append(f"the validation split of {', '.join(empty)} is empty: too few documents")
     return notes

@@ -1,65 +1,185 @@
-"""What a training takes from each source, from index headers written by hand."""
+"""What a job takes from each source of its blends, from index headers written by hand."""
 
 from __future__ import annotations
 
-import struct
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.indexed_files import write_indexed
 
-from orchestrator.planning.blend import plan_blend
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import blend_report, evaluations, samples_needed
+from orchestrator.planning.blend_report import BlendReport
 from orchestrator.planning.plan import make_plan
-from orchestrator.spec.data import DataSpec
+from orchestrator.spec.job import JobSpec
 
 
-def write_indexed(prefix: Path, sequences: int, length: int) -> str:
-    """An indexed data set of `sequences` documents of `length` two-byte tokens each."""
-    offsets = [number * length * 2 for number in range(sequences)]
-    prefix.with_name(prefix.name + ".bin").write_bytes(bytes(sequences * length * 2))
-    prefix.with_name(prefix.name + ".idx").write_bytes(
-        struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, 8, sequences, sequences + 1)
-        + struct.pack(f"<{sequences}i", *[length] * sequences)
-        + struct.pack(f"<{sequences}q", *offsets)
-        + struct.pack(f"<{sequences + 1}q", *range(sequences + 1))
+@pytest.fixture
+def books(tmp_path: Path) -> str:
+    return write_indexed(tmp_path / "books", [50] * 100)
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> str:
+    return write_indexed(tmp_path / "web", [50] * 1000)
+
+
+@pytest.fixture
+def report(make_job: Any) -> Any:
+    """`report(blend=[…], steps=10)`: sequences of 32 tokens, 8 a step."""
+
+    def call(steps: int = 10, evaluation: dict[str, Any] | None = None, **data: Any) -> BlendReport:
+        return report_on(job(make_job, steps, evaluation, **data))
+
+    return call
+
+
+def job(make_job: Any, steps: int, evaluation: dict[str, Any] | None, **data: Any) -> JobSpec:
+    made: JobSpec = make_job(
+        data={"random_tokens": False, "split": "90,10,0", **data},
+        schedule={"train_iters": steps},
+        evaluation=evaluation or {},
     )
-    return str(prefix)
+    return made
 
 
-def test_shares_tokens_and_epochs(tmp_path: Path) -> None:
-    books = write_indexed(tmp_path / "books", sequences=100, length=50)
-    web = write_indexed(tmp_path / "web", sequences=1000, length=50)
-    data = DataSpec.model_validate({"blend": [3, books, 1, web], "split": "90,10,0"})
-    first, second = plan_blend(data, train_tokens=18_000)
-    assert (first.share, first.tokens_used, first.tokens_held) == (0.75, 13_500, 4_500)
-    assert first.epochs == pytest.approx(3.0)
-    assert first.sequences == (90, 10, 0)
-    assert second.epochs == pytest.approx(0.1)
+def report_on(made: JobSpec) -> BlendReport:
+    return blend_report(made, BatchSchedule.of(made))
 
 
-def test_own_validation_data_leaves_the_blend_whole(tmp_path: Path) -> None:
-    books = write_indexed(tmp_path / "books", sequences=100, length=50)
-    data = DataSpec.model_validate({"blend": [books], "validation": [books], "split": "90,10,0"})
-    [source] = plan_blend(data, train_tokens=5_000)
-    assert source.sequences == (100, 0, 0)
-    assert source.epochs == 1.0
+def test_samples_tokens_and_epochs(report: Any, books: str, web: str) -> None:
+    train = report(steps=70, blend=[3, books, 1, web]).train
+    first, second = train.sources
+    assert train.samples == 560
+    assert (first.share, first.samples, first.tokens_used) == (0.75, 420, 13_440)
+    assert (first.documents, first.tokens_held, first.samples_held) == (90, 4_500, 140)
+    assert first.epochs == pytest.approx(13_440 / 4_500)
+    # Three of four samples are of books: its 141st is in about 187 samples, in the 24th step of 8.
+    assert (first.second_epoch_step, first.epochs_are_mixed) == (24, True)
+    assert (second.samples, second.second_epoch_step, second.epochs_are_mixed) == (140, None, False)
+    assert train.samples_before_repeats == 186
 
 
-def test_data_that_is_elsewhere_or_torn_is_a_note(tmp_path: Path) -> None:
-    torn = write_indexed(tmp_path / "torn", sequences=10, length=50)
+def test_held_tokens_are_those_of_the_documents_of_the_part(report: Any, tmp_path: Path) -> None:
+    uneven = write_indexed(tmp_path / "uneven", [1000, 10, 20, 30, 40, 50, 60, 70, 80, 500])
+    found = report(blend=[uneven], split="8,1,1", evaluation={"eval_interval": 5})
+    held = [part.sources[0].tokens_held for part in (found.train, found.validation, found.test)]
+    assert held == [1280, 80, 500]
+    assert [part.sources[0].documents for part in (found.train, found.validation, found.test)] == [8, 1, 1]
+
+
+def test_own_validation_data_leaves_the_blend_whole(report: Any, books: str, web: str) -> None:
+    found = report(blend=[books], validation=[3, books, 1, web], test=[web], evaluation={"eval_interval": 4})
+    assert found.train.sources[0].documents == 100
+    validation = found.validation
+    assert (validation.samples, validation.evaluations) == (80, 3)
+    assert [(source.samples, source.samples_alone) for source in validation.sources] == [(60, 80), (20, 80)]
+    assert (found.test.samples, found.test.sources[0].documents) == (0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("steps", "evaluation", "expected"),
+    [
+        (100, {}, 0),
+        (100, {"eval_interval": 25}, 4),
+        (110, {"eval_interval": 25}, 5),
+        (110, {"eval_interval": 25, "eval_at_end": False}, 4),
+        (110, {"eval_interval": 200, "eval_at_start": True}, 2),
+        (100, {"eval_at_start": True}, 1),
+    ],
+)
+def test_number_of_evaluations(make_job: Any, steps: int, evaluation: dict[str, Any], expected: int) -> None:
+    made = job(make_job, steps, evaluation)
+    batch = BatchSchedule.of(made)
+    assert evaluations(made, batch) == expected
+    assert samples_needed(made, batch) == (steps * 8, 80 if expected else 0, 0)
+
+
+def test_data_that_is_elsewhere_or_torn_is_a_note(report: Any, tmp_path: Path) -> None:
+    torn = write_indexed(tmp_path / "torn", [50] * 10)
     (tmp_path / "torn.bin").write_bytes(b"short")
     away = str(tmp_path / "away")
-    first, second = plan_blend(DataSpec.model_validate({"blend": [away, torn]}), 1000)
-    assert (first.epochs, second.epochs) == (None, None)
+    found = report(blend=[away, torn])
+    first, second = found.train.sources
+    assert (first.epochs, second.epochs, found.train.samples_before_repeats) == (None, None, None)
     assert "no indexed data set" in str(first.note)
     assert "do not belong together" in str(second.note)
+    assert (first.samples, second.samples) == (40, 40)
 
 
-def test_too_few_documents_for_the_split(tmp_path: Path, make_job: Any) -> None:
-    single = write_indexed(tmp_path / "single", sequences=1, length=500)
-    data = {"random_tokens": False, "blend": [single], "split": "4,6,0"}
-    assert any("leave none for training" in note for note in make_plan(make_job(data=data)).notes)
-    data = {**data, "split": "8,2,0"}
-    notes = make_plan(make_job(data=data, evaluation={"eval_interval": 10})).notes
-    assert any("validation split" in note and "empty" in note for note in notes)
-    assert not any("empty" in note for note in make_plan(make_job(data=data)).notes)
+def test_parts_that_cannot_be_built_stop_the_job(report: Any, make_job: Any, tmp_path: Path) -> None:
+    single = write_indexed(tmp_path / "single", [500])
+    assert any("the train part" in stop and "is empty" in stop for stop in report(blend=[single], split="4,6,0").stops)
+    evaluated = {"eval_interval": 10}
+    [stop] = report(blend=[single], split="8,2,0", evaluation=evaluated).stops
+    assert "the validation part of" in stop
+    assert "is empty" in stop
+    assert report(blend=[single], split="8,2,0").stops == ()
+    short = write_indexed(tmp_path / "short", [10, 10])
+    [stop] = report(blend=[short], split="1,0,0").stops
+    assert "has 20 tokens in 2 documents, fewer than one sequence of 32 + 1" in stop
+    plan = make_plan(job(make_job, 10, evaluated, blend=[single], split="8,2,0"))
+    assert plan.blend.stops[0] in plan.notes
+
+
+def test_too_many_epochs(report: Any, books: str, web: str) -> None:
+    [doubt] = report(steps=140, blend=[3, books, 1, web]).doubts
+    assert "books is read 6.0 times (again from step 24 on, with its epochs shuffled together)" in doubt
+    assert "4 epochs are a share of 50.22% instead of 75.00%" in doubt
+    [doubt] = report(steps=100, blend=[books]).doubts
+    assert "books is read 5.7 times (again from step 18 on" in doubt
+    assert "4 epochs are 18,000 tokens" in doubt
+
+
+def test_sources_that_are_read_again_are_noted(report: Any, books: str) -> None:
+    found = report(steps=20, blend=[books])
+    assert found.doubts == ()
+    [note] = found.notes
+    assert note.endswith("books is read 1.14 times (again from step 18 on)")
+
+
+def test_weights_that_cannot_be_reached(report: Any, books: str, web: str, tmp_path: Path) -> None:
+    rare = write_indexed(tmp_path / "rare", [50] * 100)
+    [doubt] = report(steps=1, blend=[0.7, web, 0.3, books, 1e-6, rare]).doubts
+    assert "rare gives no sample of 8: its weight is 1e-06 of all" in doubt
+    # Whoever lags behind its share comes next: of two, the rare one is second.
+    [doubt] = report(blend=[1, web, 1e-6, rare]).doubts
+    assert "rare gives one sample of 80: its weight is 1e-06 of all" in doubt
+
+
+def test_data_evaluated_on_what_it_was_trained_on(report: Any, books: str, web: str) -> None:
+    found = report(blend=[books], validation=[web, f"{books}/../books"], evaluation={"eval_interval": 5})
+    assert any("is in data.blend and in data.validation" in doubt for doubt in found.doubts)
+    assert any("stands 2 times in data.blend" in doubt for doubt in report(blend=[1, books, 1, books]).doubts)
+
+
+def test_validation_parts_that_are_too_small(report: Any, books: str) -> None:
+    [doubt] = report(blend=[books], evaluation={"eval_interval": 5}).doubts
+    assert "one evaluation reads 80 samples of" in doubt
+    assert "holds 15: it counts them 5.3 times" in doubt
+    [doubt] = report(blend=[books], split="97,3,0", evaluation={"eval_interval": 5, "eval_iters": 1}).doubts
+    assert "holds 4" in doubt
+    assert report(blend=[books]).doubts == ()
+
+
+def test_few_documents(report: Any, tmp_path: Path) -> None:
+    long = write_indexed(tmp_path / "long", [5000] * 10)
+    [doubt] = report(blend=[long], split="8,2,0", evaluation={"eval_interval": 5}).doubts
+    assert "is 2 documents: its loss says little" in doubt
+
+
+def test_random_tokens_have_no_sources(make_job: Any) -> None:
+    found = report_on(make_job(evaluation={"eval_interval": 10}))
+    assert (found.train.sources, found.validation.sources, found.stops, found.doubts) == ((), (), (), ())
+    assert found.train.samples == 800
+
+
+def test_the_report_is_json(make_job: Any, books: str, web: str) -> None:
+    plan = make_plan(job(make_job, 140, {"eval_interval": 5}, blend=[3, books, 1, web]))
+    data = json.loads(json.dumps(plan.to_dict()))
+    assert data["blend"] == data["blend_report"]["train"]["sources"]
+    assert data["blend_report"]["validation"]["samples"] == 80
+    assert data["blend_report"]["train"]["samples_before_repeats"] == 186
+    assert data["blend_report"]["doubts"]

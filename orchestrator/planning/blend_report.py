@@ -1,0 +1,91 @@
+"""The blend report: what a job takes from each source of its data, and what is to be said about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """One source of a blend. Counts are None when the data is not on this machine."""
+
+    path: str
+    share: float
+    """Part of the samples that comes from here by its weight; the shares add up to 1."""
+    samples: int
+    """Samples that are drawn from here: by the whole training, or by one evaluation."""
+    samples_alone: int | None
+    """Samples that one evaluation draws from here when the source is evaluated by itself as well."""
+    tokens_used: int
+    """Tokens that are drawn from here: samples · seq_length, of the larger of both draws."""
+    tokens_held: int | None
+    """Tokens of this part (train, validation or test) of the source."""
+    samples_held: int | None
+    """Samples that these tokens give, read once."""
+    documents: int | None
+    """Documents (sequences of the index) of this part."""
+    epochs: float | None
+    """How often each token of this part is seen."""
+    second_epoch_step: int | None
+    """First step that needs more samples than one epoch gives; None where one epoch is enough, and for evaluation."""
+    epochs_are_mixed: bool
+    """Whether its epochs are shuffled together, so that a document can come again before all others were read."""
+    note: str | None
+    """Why the counts are missing, or what is wrong with the data."""
+    made_first: bool = False
+    """Whether it is not there yet and is made from text before the training starts."""
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """What a job takes for training, validation or test."""
+
+    part: str
+    samples: int
+    """Samples of the whole training, or of one evaluation; 0 where none are read."""
+    evaluations: int
+    """How often a validation part is read over the whole job; each time the same samples."""
+    sources: tuple[SourcePlan, ...]
+
+    @property
+    def samples_before_repeats(self) -> int | None:
+        """Samples that the blend gives before a source begins anew; None where a source is not on this machine."""
+        limits = []
+        for source in self.sources:
+            if source.samples_held is None:
+                return None
+            limits.append(int(source.samples_held / source.share))
+        return min(limits, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "samples_before_repeats": self.samples_before_repeats}
+
+
+@dataclass(frozen=True)
+class BlendReport:
+    """What a job takes from its data, and what is to be said about it."""
+
+    train: PartPlan
+    validation: PartPlan
+    test: PartPlan
+    stops: tuple[str, ...]
+    """What makes the job fail when it opens its data."""
+    doubts: tuple[str, ...]
+    """What is hardly meant so."""
+    notes: tuple[str, ...]
+    """What is worth knowing and may well be meant so."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        parts = {part.part: part for part in (self.train, self.validation, self.test)}
+        return {
+            **{
+                name: {**asdict(part), "samples_before_repeats": part.samples_before_repeats}
+                for name, part in parts.items()
+            },
+            "stops": list(self.stops),
+            "doubts": list(self.doubts),
+            "notes": list(self.notes),
+        }
