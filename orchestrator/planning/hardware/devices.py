@@ -35,9 +35,9 @@ class Efficiency:
 
     gemm: float = 0.72
     """Of the peak: a matrix product that is large in every dimension, before tiles are cut (planning/time/gemm.py)."""
-    attention_forward: float = 0.34
+    attention_forward: float = 0.36
     """Of the peak: torch's fused attention, heads of 128, counting what a causal mask leaves."""
-    attention_backward: float = 0.28
+    attention_backward: float = 0.30
     """The same in the backward pass, which recomputes the scores: 2.5 times the forward's FLOPs."""
     fused_attention_forward: float = 0.50
     """Of the peak: Transformer Engine's (cuDNN's) attention."""
@@ -45,9 +45,9 @@ class Efficiency:
     """The same in the backward pass."""
     memory: float = 0.88
     """Of the memory's bandwidth: kernels that stream."""
-    link: float = 0.75
+    link: float = 0.80
     """Of the link to the other GPUs of the machine: all-gather and reduce-scatter of large tensors."""
-    network: float = 0.85
+    network: float = 0.90
     """Of the network between machines."""
     link_latency: float = 1.5e-5
     """Seconds that a collective takes at the least inside a machine."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.spec.job import JobSpec
 
-_CONTENTION = 1.0
+_CONTENTION = 0.35
 """Of the time that its bytes would take on the link: what computing loses to a hidden collective, whose kernels take
 processors and memory bandwidth for every byte, however long the network makes them wait.
 """
@@ -42,6 +42,12 @@ class Group:
     def hidden(self, seconds: float, window: float) -> float:
         """What a collective costs that runs beside `window` seconds of computing: what does not fit, and contention."""
         return max(seconds - window, 0.0) + self.contention * min(seconds, window)
+
+    def pipelined(self, seconds: float, window: float) -> float:
+        """What one costs that is cut into a piece per rank, of which computing needs the first or makes the last. Copy
+        engines move the pieces, so computing loses nothing to them.
+        """
+        return seconds / self.size + max(seconds * (1 - 1 / self.size) - window, 0.0)
 
 
 def group_of(job: JobSpec, device: Device, size: int, stride: int) -> Group:

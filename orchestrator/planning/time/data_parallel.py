@@ -19,7 +19,7 @@ def data_parallel_seconds(setting: Setting, held: Sequence[int], stages: Sequenc
 def _wait(setting: Setting, replicas: int, parameters: int, chunks: Sequence[Pass]) -> float:
     """Gradients are reduced while the last backward passes run, and parameters gathered while the first forward passes
     do, bucket by bucket; with virtual stages, chunk by chunk over one group of micro-batches (as many as stages). The
-    last bucket has nothing to hide behind.
+    last bucket has nothing to hide behind; on the first stage it holds the embedding, which is not cut.
     """
     job, degrees = setting.job, setting.job.parallelism
     group = group_of(job, setting.device, replicas, setting.tp)
@@ -27,9 +27,11 @@ def _wait(setting: Setting, replicas: int, parameters: int, chunks: Sequence[Pas
     sharded = degrees.use_distributed_optimizer
     reduction = group.gather_seconds(gradients) if sharded else group.reduce_seconds(gradients)
     gathering = group.gather_seconds(weights) if sharded else 0.0
-    together, last = 1, min(1.0, bucket_size(replicas) / max(parameters, 1))
+    table = setting.padded_vocab / setting.tp * setting.model.hidden_size
+    together, last = 1, min(1.0, max(bucket_size(replicas), table) / parameters)
     if len(chunks) > 1:
-        together, last = min(degrees.pipeline_model_parallel_size, job.num_micro_batches), 1 / len(chunks)
+        together = min(degrees.pipeline_model_parallel_size, job.num_micro_batches)
+        last = max(last, 1 / len(chunks))
     forward = together * sum(sum(each.forward.values()) for each in chunks)
     backward = together * sum(sum(each.backward.values()) for each in chunks)
     wait = _beside(group, reduction, backward, last) if degrees.overlap_grad_reduce else reduction

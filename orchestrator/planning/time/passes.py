@@ -81,17 +81,20 @@ def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:
     """
     group = group_of(setting.job, setting.device, setting.tp, 1)
     device, dtype, tokens = setting.device, setting.dtype, setting.tokens
+    overlaps = setting.kernels.overlaps_tensor_parallel
     forward = backward = sent_forward = sent_backward = 0.0
     for linear in linears:
-        forward += gemm_seconds(tokens, linear.outputs, linear.inputs, device, dtype)
+        product = gemm_seconds(tokens, linear.outputs, linear.inputs, device, dtype)
         data = gemm_seconds(tokens, linear.inputs, linear.outputs, device, dtype)
         weight = gemm_seconds(linear.outputs, linear.inputs, tokens, device, dtype)
+        forward += product
         backward += data + weight
         whole = tokens * (linear.inputs if linear.is_column else linear.outputs) * setting.size
         if setting.sp:
             gather = group.gather_seconds(whole)
-            sent_forward += gather
-            sent_backward += group.hidden(gather, data) + group.hidden(gather, weight) if linear.is_column else gather
+            waited = group.pipelined(gather, product) if overlaps else gather
+            sent_forward += waited
+            sent_backward += group.hidden(gather, data) + group.hidden(gather, weight) if linear.is_column else waited
         elif linear.is_column:
             sent_backward += group.hidden(group.reduce_seconds(whole), weight)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ PARTS = (
 
 _TENSORS_PER_LAYER = 6
 """Weights of four linear layers and two norms; biases go with them in small kernels."""
+_SPREAD = 0.02
+"""Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
 _STEP_OVERHEAD = 3e-3
 """Seconds of a step on a GPU in which nothing is computed: fetching the batch, waiting for the gradient's norm."""
 
@@ -75,6 +78,7 @@ def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Dev
     stages = _stages(setting, held)
     parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held))
     parts["data_parallel"] += data_parallel_seconds(setting, held, stages)
+    parts["overhead"] += _slowest_rank(job.world_size) * sum(parts.values())
     seconds = sum(parts.values())
     tokens = job.global_batch_size * job.model.seq_length
     flops = model_flops(job, tokens, padded_vocab)
@@ -154,3 +158,8 @@ def _update(setting: Setting, held: list[int]) -> Parts:
         "optimizer": optimizer_seconds(setting, max(held), replicas) + launching,
         "overhead": 0.0 if device.is_cpu else _STEP_OVERHEAD,
     }
+
+
+def _slowest_rank(ranks: int) -> float:
+    """How much longer the slowest of so many ranks takes than one: the largest of n normal draws."""
+    return _SPREAD * math.sqrt(2 * math.log(ranks))
