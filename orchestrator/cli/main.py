@@ -31,11 +31,13 @@ WRITE, RUN, LOOK, PARTS = "Write and check a job", "Run it", "Look at runs", "Da
 
 COMMANDS = (
     Entry("init", "init", WRITE, "Write a job spec from a few questions or a preset."),
+    Entry("migrate", "migrate", WRITE, "Write a job spec from Megatron-LM's flags or Accelerate's YAML."),
     Entry("validate", "validate", WRITE, "Check a job spec: every error at once, or what it would do."),
     Entry("plan", "plan", WRITE, "Show topology, parameters per rank, batch arithmetic, steps and tokens."),
     Entry("tune", "tune", WRITE, "Find the fastest layout that fits the GPUs, and write it as an overlay."),
     Entry("render", "render", WRITE, "Print the exact launch script."),
     Entry("cluster", "cluster", WRITE, "Describe a SLURM cluster: write a profile of it, list and show them."),
+    Entry("calibrate", "calibrate", WRITE, "Measure what a GPU reaches of its datasheet, for plan and tune."),
     Entry("schema", "schema", WRITE, "Print the JSON schema of a job spec, or list the model presets."),
     Entry("run", "run", RUN, "Train, in the foreground; Ctrl-C saves and stops."),
     Entry("submit", "submit", RUN, "Train on a SLURM cluster; it comes back by itself after a time limit."),

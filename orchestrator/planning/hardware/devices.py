@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.planning.hardware import profiles
+from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.words import shorten
 
@@ -91,24 +92,29 @@ def device_named(name: str) -> Device:
     Case does not matter; names as CUDA reports them ("NVIDIA H100 80GB HBM3") and as clusters write them ("a100_80gb")
     are known too. Raises UserError that names the nearest, and SpecError when the profile is wrong.
     """
-    calibrated = {_plain(known): (known, path) for known, path in profiles.known_gpus().items()}
+    own = {_plain(known): (known, path) for known, path in profiles.known_gpus().items()}
     listed = shipped(name)
-    found = calibrated.get(_plain(name)) or (calibrated.get(_plain(listed.name)) if listed else None)
+    found = own.get(_plain(name)) or (own.get(_plain(listed.name)) if listed else None)
     if found is not None:
-        return _calibrated(*found)
+        return _read(*found)
     if listed is None:
-        raise UserError(_unknown(name, [known for known, _ in calibrated.values()]))
+        raise UserError(_unknown(name, [known for known, _ in own.values()]))
     return listed
 
 
-def _calibrated(name: str, path: Path) -> Device:
+def calibrated(name: str, base: Device, profile: GpuProfile) -> Device:
+    """A device with what its profile says it reaches."""
+    given = profile.model_dump(include=_OF_THE_MACHINE, exclude_none=True)
+    measured = replace(base.efficiency, **profile.efficiency.model_dump(exclude_none=True))
+    return replace(base, name=name, efficiency=measured, **given)
+
+
+def _read(name: str, path: Path) -> Device:
     profile = profiles.read_gpu(path)
     base = shipped(profile.base)
     if base is None:
         raise UserError(f"{path}: base: {_unknown(profile.base, [])}")
-    given = profile.model_dump(include=_OF_THE_MACHINE, exclude_none=True)
-    measured = replace(base.efficiency, **profile.efficiency.model_dump(exclude_none=True))
-    return replace(base, name=name, efficiency=measured, **given)
+    return calibrated(name, base, profile)
 
 
 def shipped(name: str) -> Device | None:

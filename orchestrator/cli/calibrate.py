@@ -1,0 +1,213 @@
+"""`orchestrator calibrate`: what of its datasheet a GPU reaches, measured here or told by runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.calibrating import MeasuredRun, measure_machine, measured_run
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.running import RunsDir, aligned
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.planning.hardware.devices import Device, calibrated, shipped, shipped_names
+from orchestrator.planning.hardware.profile_text import profile_text
+from orchestrator.planning.hardware.profiles import (
+    GPU_NAME,
+    GpuProfile,
+    MeasuredEfficiency,
+    read_gpu,
+    user_folder,
+)
+from orchestrator.planning.time.fitting import fit
+from orchestrator.planning.time.measured import Reached, efficiency_of, table_of
+from orchestrator.planning.time.step import estimate_with
+from orchestrator.rundir import write_atomically
+
+
+def command(
+    gpu_name: Annotated[
+        str | None,
+        typer.Option("--gpu-name", metavar="NAME", help="What to call it; the GPU's own short name by default."),
+    ] = None,
+    from_runs: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="RUN", help="Correct it by the step times of a run; may be repeated."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="GPU", help="The GPU whose datasheet it has, where that is not recognised."),
+    ] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU although there is a GPU.")] = False,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.001, max=60.0, help="Seconds for each measurement.")
+    ] = 0.5,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write, e.g. gpus/NAME.yaml in a project; NAME.yaml among your own by default.",
+        ),
+    ] = None,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what this machine's GPU (or its CPU) reaches of its datasheet, and write a profile that plan, validate
+    and tune use from then on. With --from nothing is measured: the step times of runs correct the profile there is.
+
+    \b
+    Example:
+      orchestrator calibrate
+      orchestrator calibrate --from gpt-1.7b --from gpt-7.1b
+      orchestrator calibrate --gpu-name h200-cluster-a -o gpus/h200-cluster-a.yaml
+    """
+    if output is not None and output.suffix != ".yaml":
+        raise UserError(f"{output}: a profile is a file that ends in .yaml; -o gpus/{output.name}.yaml would do")
+    if output is not None:
+        gpu_name = gpu_name or output.stem
+        if gpu_name != output.stem:
+            raise UserError(f"a profile is found by its file: {gpu_name} would have to be {output.with_stem(gpu_name)}")
+    if gpu_name is not None and GPU_NAME.fullmatch(gpu_name) is None:
+        raise UserError(f"{gpu_name!r} is no name for a profile: letters, digits, '.', '_' and '-', at most 80")
+    if from_runs:
+        folder = runs_dir or default_runs_dir()
+        _from_runs([measured_run(find_run(name, folder)) for name in from_runs], gpu_name, base, output, as_json)
+    else:
+        _from_measurements(seconds, cpu, gpu_name, base, output, as_json)
+
+
+def _from_measurements(
+    seconds: float, cpu: bool, gpu_name: str | None, base: str | None, output: Path | None, as_json: bool
+) -> None:
+    if base is not None:
+        _datasheet(base, base)  # a slip is told before minutes of measuring
+    found = measure_machine(seconds, cpu=cpu)
+    sheet = _datasheet(found["device"], base)
+    name = gpu_name or sheet.name
+    reached = efficiency_of(found, sheet)
+    path = output or user_folder() / f"{name}.yaml"
+    earlier = _earlier(path, sheet.name)
+    profile = earlier.model_copy(
+        update={
+            "base": sheet.name,
+            "efficiency": MeasuredEfficiency.model_validate(
+                {**_changed(calibrated(name, sheet, earlier), sheet), **reached}
+            ),
+            "memory_bytes": found["memory_bytes"] or earlier.memory_bytes,
+            "measured_at": _now(),
+            "measured_on": f"{found['count']} x {found['device']}, torch {found['torch']}",
+            "measured_with": ["orchestrator calibrate"],
+        }
+    )
+    _write(path, profile)
+    rows = table_of(found, sheet)
+    if as_json:
+        record = {"path": str(path), "name": name, "profile": profile.model_dump(mode="json"), "measured": found}
+        print_json({**record, "rows": [row._asdict() for row in rows]})
+        return
+    typer.echo(_reached(rows))
+    typer.echo(_written(path, name))
+
+
+def _from_runs(
+    runs: list[MeasuredRun], gpu_name: str | None, base: str | None, output: Path | None, as_json: bool
+) -> None:
+    devices = sorted({run.device for run in runs})
+    if len(devices) > 1:
+        raise UserError(f"the runs are of different GPUs, {' and '.join(devices)}: calibrate each by its own runs")
+    sheet = _datasheet(devices[0], base)
+    name = gpu_name or sheet.name
+    path = output or user_folder() / f"{name}.yaml"
+    earlier = _earlier(path, sheet.name)
+    before = calibrated(name, sheet, earlier)
+    after = fit([run.observation for run in runs], before)
+    profile = earlier.model_copy(
+        update={
+            "base": sheet.name,
+            "efficiency": MeasuredEfficiency.model_validate(_changed(after, sheet)),
+            "measured_at": _now(),
+            "measured_on": earlier.measured_on or devices[0],
+            "measured_with": list(
+                dict.fromkeys([*earlier.measured_with, *(f"steps of run {run.label}" for run in runs)])
+            ),
+        }
+    )
+    _write(path, profile)
+    records = [_compared(run, before, after) for run in runs]
+    if as_json:
+        print_json({"path": str(path), "name": name, "profile": profile.model_dump(mode="json"), "runs": records})
+        return
+    rows = [["RUN", "MEASURED", "PREDICTED BEFORE", "AND NOW"]]
+    for record in records:
+        measured = record["measured_seconds"]
+        cells = [f"{record[when]:.4g} s ({record[when] / measured - 1:+.1%})" for when in ("before", "after")]
+        rows.append([record["run"], f"{measured:.4g} s", *cells])
+    typer.echo(aligned(rows))
+    typer.echo(_written(path, name))
+
+
+def _datasheet(device: str, base: str | None) -> Device:
+    """The shipped device that was measured. Raises UserError when it is none."""
+    sheet = shipped(base or device)
+    if sheet is None:
+        known = ", ".join(shipped_names())
+        raise UserError(
+            f"no datasheet of {base or device} is known here: name the nearest with --base (known: {known})"
+        )
+    return sheet
+
+
+def _earlier(path: Path, base: str) -> GpuProfile:
+    """The profile that is there, so that what was written by hand or measured before stays; else an empty one."""
+    if not path.exists():
+        return GpuProfile(base=base)
+    profile = read_gpu(path)
+    if profile.base != base:
+        raise UserError(f"{path} is the profile of another GPU, {profile.base}: choose another name with --gpu-name")
+    return profile
+
+
+def _changed(device: Device, sheet: Device) -> dict[str, float]:
+    """Efficiencies that are not as shipped."""
+    shipped_ones = asdict(sheet.efficiency)
+    return {key: value for key, value in asdict(device.efficiency).items() if value != shipped_ones[key]}
+
+
+def _compared(run: MeasuredRun, before: Device, after: Device) -> dict[str, Any]:
+    seen = run.observation
+    old, new = (
+        estimate_with(seen.job, seen.padded_vocab, seen.kernels, device).step_seconds for device in (before, after)
+    )
+    return {"run": run.label, "measured_seconds": seen.seconds, "before": old, "after": new}
+
+
+def _reached(rows: list[Reached]) -> str:
+    table = [["WHAT", "MEASURED", "DATASHEET", "REACHED"]]
+    for row in rows:
+        sheet = ["-", "-"]
+        if row.datasheet is not None:
+            sheet = [f"{row.datasheet:.4g} {row.unit}", f"{row.measured / row.datasheet:.0%}"]
+        table.append([row.what, f"{row.measured:.3g} {row.unit}", *sheet])
+    return aligned(table)
+
+
+def _written(path: Path, name: str) -> str:
+    return f"wrote {path}: jobs planned for {name} use it from now on."
+
+
+def _write(path: Path, profile: GpuProfile) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, profile_text(profile))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

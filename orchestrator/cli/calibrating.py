@@ -1,0 +1,90 @@
+"""What `calibrate` takes from the machine and from runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.running import label
+from orchestrator.errors import JobError, MissingDependency, UserError
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.time.fitting import Observation
+from orchestrator.planning.time.kernels import kernels_of
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir, read_lines
+from orchestrator.spec.loading import load_resolved
+
+PROGRAM = "orchestrator.runtime.calibration"
+
+_WARM_UP = 2
+"""Steps after each start that are not counted: the first compiles, the second makes the last buffers."""
+_TIMEOUT = 900
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """The step time of a run, and on what."""
+
+    label: str
+    device: str
+    observation: Observation
+
+
+def measure_machine(seconds: float, *, cpu: bool) -> dict[str, Any]:
+    """What the program measures here. Raises MissingDependency without torch, and JobError when it fails."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependency(
+            "calibrating needs torch, which this Python lacks: pip install 'megatron-orchestrator[train]'"
+        )
+    with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
+        output = Path(folder) / "measured.json"
+        arguments = [sys.executable, "-m", PROGRAM, "--output", str(output), f"--seconds={seconds}"]
+        try:
+            finished = subprocess.run(
+                [*arguments, *(["--cpu"] if cpu else [])],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise JobError(f"the measurements did not end within {_TIMEOUT} s") from error
+        if finished.returncode or not output.exists():
+            lines = [line for line in finished.stderr.splitlines() if line.strip()]
+            raise JobError(f"the measurements failed: {lines[-1].strip() if lines else 'they said nothing'}")
+        found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+def measured_run(run: RunDir) -> MeasuredRun:
+    """The median step time of a run at its full batch size. Raises UserError when it has too few steps."""
+    job = load_resolved(run.resolved())
+    starts = [event for event in run.events() if event.get("event") == "started"]
+    if not starts:
+        raise UserError(f"run {label(run)} was never started: there are no step times in it")
+    schedule = BatchSchedule.of(job)
+    warm = {start["iteration"] + number for start in starts for number in range(1, _WARM_UP + 1)}
+    seconds: dict[int, float] = {}
+    for record in read_lines(run.metrics_file):
+        value = record.get("values", {}).get("throughput/step_seconds")
+        iteration = record.get("iteration", 0)
+        before = schedule.samples_at(iteration - 1) if iteration else 0
+        if value is None or iteration in warm or schedule.global_batch_size(before) != job.global_batch_size:
+            continue
+        seconds[iteration] = float(value)
+    if not seconds:
+        raise UserError(
+            f"run {label(run)} has no step time at its full batch size after its first {_WARM_UP} steps: "
+            "let it run longer, with a small tracking.log_interval"
+        )
+    kernels = kernels_of(starts[-1]["layers"])
+    observation = Observation(job, vocabulary(job).padded_size, kernels, statistics.median(seconds.values()))
+    return MeasuredRun(label(run), starts[-1]["device"], observation)

@@ -1,0 +1,91 @@
+"""From the seconds of single kernels, as `orchestrator.runtime.calibration` measures them, to what of a datasheet is
+reached: each efficiency is the one with which the model of time gives the seconds that were measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.time.attention import attention_seconds
+from orchestrator.planning.time.gemm import gemm_seconds, peak
+from orchestrator.planning.time.kernels import TORCH
+
+_IN_TRAINING = 0.85
+"""What a matrix product reaches within a training step, of what it reaches alone: the GPU is at its power limit there.
+8192 x 8192 x 8192 alone runs at 790 TFLOP/s on an H200; the rest is fitted (docs/benchmarks has the rows).
+"""
+_HOST_WORK = 2.0
+"""A layer's own Python takes as long again as starting its kernels."""
+
+
+class Reached(NamedTuple):
+    """One measurement beside its datasheet figure."""
+
+    what: str
+    measured: float
+    datasheet: float | None
+    unit: str
+
+
+def efficiency_of(found: Mapping[str, Any], base: Device) -> dict[str, float]:
+    """The fields of Efficiency that were measured. `base` gives the datasheet."""
+    ideal = replace(
+        base, efficiency=replace(base.efficiency, gemm=1.0, memory=1.0, attention_forward=1.0, attention_backward=1.0)
+    )
+    dtype, sizes = found["dtype"], found["attention"]
+    products = [gemm_seconds(one["m"], one["n"], one["k"], ideal, dtype) / one["seconds"] for one in found["gemms"]]
+    attention = attention_seconds(
+        sizes["sequences"], sizes["length"], sizes["heads"], sizes["head_dim"], ideal, dtype, TORCH
+    )
+    reached = {
+        "gemm": math.exp(sum(map(math.log, products)) / len(products)) * (1.0 if base.is_cpu else _IN_TRAINING),
+        "attention_forward": attention.forward / sizes["forward_seconds"],
+        "attention_backward": attention.backward / sizes["backward_seconds"],
+        "memory": found["stream"]["bytes"] / found["stream"]["seconds"] / base.memory_bandwidth,
+        "launch": _HOST_WORK * found["launch_seconds"],
+    }
+    links = found.get("links")
+    if links:
+        reached["link"] = _ring_bandwidth(links) / base.link_bandwidth
+        reached["link_latency"] = links["latency_seconds"]
+    return reached
+
+
+def table_of(found: Mapping[str, Any], base: Device) -> list[Reached]:
+    """What was measured, for people."""
+    dtype, sizes, stream = found["dtype"], found["attention"], found["stream"]
+    top = None if base.is_cpu else peak(base, dtype) / 1e12
+    bandwidth = None if base.is_cpu else base.memory_bandwidth / 1e9
+    rows = [
+        Reached(
+            f"matrix product {one['m']} x {one['k']} x {one['n']}, {dtype}",
+            2.0 * one["m"] * one["n"] * one["k"] / one["seconds"] / 1e12,
+            top,
+            "TFLOP/s",
+        )
+        for one in found["gemms"]
+    ]
+    flops = 2.0 * sizes["sequences"] * sizes["heads"] * sizes["length"] ** 2 * sizes["head_dim"]
+    rows += [
+        Reached("attention, causal, forward", flops / sizes["forward_seconds"] / 1e12, top, "TFLOP/s"),
+        Reached("attention, causal, backward", 2.5 * flops / sizes["backward_seconds"] / 1e12, top, "TFLOP/s"),
+        Reached("adding two tensors", stream["bytes"] / stream["seconds"] / 1e9, bandwidth, "GB/s"),
+        Reached("starting a kernel", found["launch_seconds"] * 1e6, None, "µs"),
+    ]
+    links = found.get("links")
+    if links:
+        link = None if base.is_cpu else base.link_bandwidth / 1e9
+        name = f"all-gather over {links['processes']} {'processes' if base.is_cpu else 'GPUs'}"
+        rows.append(Reached(name, _ring_bandwidth(links) / 1e9, link, "GB/s"))
+        rows.append(Reached("shortest all-reduce", links["latency_seconds"] * 1e6, None, "µs"))
+    return rows
+
+
+def _ring_bandwidth(links: Mapping[str, Any]) -> float:
+    """B/s that pass through each rank, in all-gather and reduce-scatter alike."""
+    count, total = links["processes"], links["bytes"]
+    return float(2 * total * (count - 1) / count / (links["gather_seconds"] + links["scatter_seconds"]))

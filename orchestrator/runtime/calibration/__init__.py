@@ -1,0 +1,1 @@
+"""Short measurements of the machine at hand: `python -m orchestrator.runtime.calibration --output FILE`."""

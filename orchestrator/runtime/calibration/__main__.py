@@ -1,0 +1,73 @@
+"""`python -m orchestrator.runtime.calibration --output FILE`: measure the machine at hand; what was found is JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orchestrator.rundir import write_atomically
+from orchestrator.runtime.calibration.kernels import GPU, SMALL, measure_kernels
+from orchestrator.runtime.calibration.links import measure_links
+
+_GPU_GATHER_BYTES = 512 << 20
+_CPU_GATHER_BYTES = 16 << 20
+_MOST_GPUS = 8
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    on_gpus = torch.cuda.is_available() and not options.cpu
+    print("measuring one device", file=sys.stderr, flush=True)
+    found = _measure_gpu(options.seconds) if on_gpus else _measure_cpu(options.seconds)
+    count = min(torch.cuda.device_count(), _MOST_GPUS) if on_gpus else 2
+    if count > 1:
+        print(f"measuring the links between {count} processes", file=sys.stderr, flush=True)
+        found["links"] = measure_links(count, _GPU_GATHER_BYTES if on_gpus else _CPU_GATHER_BYTES, on_gpus=on_gpus)
+    write_atomically(options.output, json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def _measure_gpu(seconds: float) -> dict[str, Any]:
+    device = torch.device("cuda", 0)
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    dtype, name = (torch.bfloat16, "bf16") if has_bf16 else (torch.float16, "fp16")
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "count": torch.cuda.device_count(),
+        "memory_bytes": torch.cuda.get_device_properties(device).total_memory,
+        "dtype": name,
+        "torch": torch.__version__,
+        "links": None,
+        **measure_kernels(device, dtype, GPU, seconds),
+    }
+
+
+def _measure_cpu(seconds: float) -> dict[str, Any]:
+    return {
+        "device": "cpu",
+        "count": os.cpu_count() or 1,
+        "memory_bytes": None,
+        "dtype": "fp32",
+        "torch": torch.__version__,
+        "links": None,
+        **measure_kernels(torch.device("cpu"), torch.float32, SMALL, seconds),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.runtime.calibration", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each measurement (0.5)")
+    parser.add_argument("--cpu", action="store_true", help="measure the CPU although there is a GPU")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
