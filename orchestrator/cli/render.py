@@ -1,17 +1,31 @@
-"""`orchestrator render`: the script that `run` would start."""
+"""`orchestrator render`: the script that `run` would start, or Megatron-LM's flags for the same job."""
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.running import RunsDir
-from orchestrator.launch.render import render
+from orchestrator.launch.render import render, render_template
 from orchestrator.launch.runs import find_same, next_run_dir, runs_dir_of
+from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.migration.writing_flags import Unsaid
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
+from orchestrator.spec.words import as_yaml, shorten
+
+MEGATRON_TEMPLATE = "megatron-lm.sh.j2"
+
+
+class Form(StrEnum):
+    """What a job is rendered as."""
+
+    ORCHESTRATOR = "orchestrator"
+    MEGATRON_LM = "megatron-lm"
 
 
 def command(
@@ -19,16 +33,25 @@ def command(
     overrides: Overrides = None,
     new: Annotated[bool, typer.Option("--new", help="As `run --new` would start it.")] = False,
     runs_dir: RunsDir = None,
+    form: Annotated[
+        Form, typer.Option("--as", help="Our own launch script, or a script of Megatron-LM's flags for the job.")
+    ] = Form.ORCHESTRATOR,
     as_json: AsJson = False,
 ) -> None:
     """Print the exact launch script that `run` would start, on standard output. Nothing is created.
+
+    With --as megatron-lm: the flags that tell Megatron-LM the same, and in comments what they do not say.
 
     \b
     Example:
       orchestrator render job.yaml
       orchestrator render job.yaml --set launch.python=/opt/venv/bin/python > launch.sh
+      orchestrator render job.yaml --as megatron-lm > pretrain_gpt.sh
     """
     job = load_job(jobs, overrides or []).job
+    if form is Form.MEGATRON_LM:
+        _print_megatron(job, as_json)
+        return
     folder = runs_dir_of(job, runs_dir)
     run = (None if new else find_same(job, folder, warn)) or next_run_dir(job, folder)
     script = render(job, run_dir=run.path, python=sys.executable)
@@ -36,3 +59,34 @@ def command(
         print_json({"run_dir": str(run.path), "script": script})
     else:
         typer.echo(script, nl=False)
+
+
+def _print_megatron(job: JobSpec, as_json: bool) -> None:
+    command = to_megatron(job)
+    script = render_template(
+        None,
+        MEGATRON_TEMPLATE,
+        {
+            "name": job.name,
+            "program": command.program,
+            "nodes": command.nodes,
+            "processes_per_node": command.processes_per_node,
+            "environment": [("CUDA_DEVICE_MAX_CONNECTIONS", "1")]
+            + [pair for pair in command.environment if pair[0] != "CUDA_DEVICE_MAX_CONNECTIONS"],
+            "groups": command.groups,
+            "remarks": [
+                ("Without a flag of Megatron-LM, and not said:", [_remark(each) for each in command.unsaid]),
+                ("Said in other words:", [_remark(each) for each in command.otherwise]),
+            ],
+        },
+    )
+    if as_json:
+        unsaid = [{"path": each.path, "reason": each.reason} for each in command.unsaid]
+        otherwise = [{"path": each.path, "reason": each.reason} for each in command.otherwise]
+        print_json({"script": script, "flags": command.words, "unsaid": unsaid, "otherwise": otherwise})
+    else:
+        typer.echo(script, nl=False)
+
+
+def _remark(unsaid: Unsaid) -> str:
+    return shorten(f"{unsaid.path}: {as_yaml(unsaid.value)} ({unsaid.reason})", 300)

@@ -1,0 +1,207 @@
+"""`orchestrator migrate`: another tool's job as a job spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.errors import Problem, SpecError, UserError, render_problem
+from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate
+from orchestrator.migration.from_megatron import migrate_script, migrate_words
+from orchestrator.migration.overriding import override
+from orchestrator.migration.report import HEADINGS, Account, Migration
+from orchestrator.migration.writing import job_text
+from orchestrator.rundir import write_atomically
+from orchestrator.spec.loading import load_text
+from orchestrator.spec.presets import preset_names
+from orchestrator.spec.written import read_text
+
+_THE_LINE = "the command line"
+
+
+def command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE [ARGUMENT...] | -- FLAG...",
+            help="A shell script and its own arguments, a file of flags, Accelerate's YAML; or flags behind --.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")] = Path("job.yaml"),
+    variables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set-var",
+            metavar="NAME=VALUE",
+            help="A variable of the script, or an argument by its number; may be repeated.",
+        ),
+    ] = None,
+    which: Annotated[
+        int | None, typer.Option("--command", metavar="N", help="Which training, of a script that starts several.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file that holds no model.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a job spec from a Megatron-LM script, its flags, or Accelerate's YAML. Nothing of it is run.
+
+    Every flag is accounted for: carried over, equal to the default, without effect here, or listed as what this
+    version does not do. Exit code 2 where something still has to be written.
+
+    \b
+    Example:
+      orchestrator migrate pretrain_gpt.sh -o job.yaml
+      orchestrator migrate train.sh /checkpoints /logs gpt2-vocab.json gpt2-merges.txt data/mine --set-var TP=4
+      orchestrator migrate megatron_gpt_config.yaml --preset gpt2-large --set data.blend=data/mine
+      orchestrator migrate -- --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024
+    """
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
+    if output.exists() and not force:
+        raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
+    migration = _migrate(sources, _pairs(variables or []), which, preset)
+    for each in overrides or []:
+        override(migration, each)
+    if migration.refused is not None:
+        _show(migration, None, [], as_json)
+        raise typer.Exit(2)
+    text = job_text(migration)
+    job, problems = _checked(text, output)
+    try:
+        write_atomically(output, text)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written: {error.strerror}") from error
+    _show(migration, output, problems, as_json, job)
+    if problems or migration.missing:
+        raise typer.Exit(2)
+
+
+def _migrate(sources: list[str], given: dict[str, str], which: int | None, preset: str | None) -> Migration:
+    first = sources[0]
+    if first.startswith("--") or (not Path(first).is_file() and len(sources) > 1):
+        return migrate_words(sources, _THE_LINE)
+    text = read_text(Path(first), "script")
+    if isinstance(text, Problem):
+        raise UserError(f"{first} {text.message}")
+    if first.endswith((".yaml", ".yml")) or is_accelerate(text):
+        if preset is not None and preset not in preset_names():
+            raise UserError(f"there is no preset {preset!r}; presets: {', '.join(preset_names())}")
+        return migrate_accelerate(text, first, preset)
+    if preset is not None:
+        raise UserError("--preset is for a file that holds no model, and a script does: use --set model.preset=NAME")
+    folder = Path(first).parent
+    return migrate_script(
+        text, first, arguments=sources[1:], given=given, which=which, read_file=lambda path: _sourced(folder, path)
+    )
+
+
+def _sourced(folder: Path, path: str) -> str | None:
+    """The text of a file that a script sources, from its own folder or from here."""
+    for place in (folder / path, Path(path)):
+        if place.is_file():
+            text = read_text(place, "script")
+            return text if isinstance(text, str) else None
+    return None
+
+
+def _pairs(words: Iterable[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not (name.isidentifier() or name.isdigit()):
+            raise UserError(f"--set-var {word} is not NAME=VALUE: write --set-var TP=4, or --set-var 1=/checkpoints")
+        pairs[name] = value
+    return pairs
+
+
+def _checked(text: str, output: Path) -> tuple[dict[str, Any] | None, list[Problem]]:
+    try:
+        return load_text(text, str(output)).job.model_dump(mode="json"), []
+    except SpecError as error:
+        return None, error.problems
+
+
+def _show(
+    migration: Migration,
+    output: Path | None,
+    problems: list[Problem],
+    as_json: bool,
+    job: dict[str, Any] | None = None,
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "path": str(output) if output is not None else None,
+                "source": migration.source,
+                "valid": job is not None and not migration.missing,
+                "job": job,
+                "flags": [asdict(account) for account in migration.accounts],
+                "defaults": {
+                    path: migration.values[path]
+                    for path, source in migration.sources.items()
+                    if source.is_default and path in migration.values
+                },
+                "missing": migration.missing,
+                "notes": migration.notes,
+                "refused": migration.refused,
+                "problems": [
+                    {"message": each.message, "path": each.paths[0] if each.paths else None, "hint": each.hint}
+                    for each in problems
+                ],
+            }
+        )
+        return
+    for line in _lines(migration):
+        typer.echo(line)
+    for path, why in migration.missing.items():
+        typer.echo(f"write {path}: {why}", err=True)
+    for problem in problems:
+        typer.echo(render_problem(problem), err=True)
+    if migration.refused is not None:
+        typer.echo(f"error: {migration.refused}", err=True)
+    elif problems or migration.missing:
+        typer.echo(
+            f"wrote {output}, which is not a whole job yet: what is missing stands above and in the file", err=True
+        )
+    else:
+        typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator plan {output}")
+
+
+def _lines(migration: Migration) -> Iterable[str]:
+    yield f"{migration.source}: {len(migration.accounts)} flags and options"
+    for outcome, heading in HEADINGS.items():
+        accounts = migration.of(outcome)
+        if accounts:
+            yield ""
+            yield f"{heading} ({len(accounts)})"
+            yield from (f"  {line}" for line in map(_account_line, accounts))
+    defaults = [path for path, source in migration.sources.items() if source.is_default and path in migration.values]
+    if defaults:
+        yield ""
+        yield f"written because Megatron-LM's default is not ours ({len(defaults)})"
+        yield from (f"  {path}: {migration.values[path]}" for path in defaults)
+    if migration.notes:
+        yield ""
+        yield "assumed"
+        yield from (f"  {note}" for note in migration.notes)
+    yield ""
+
+
+def _account_line(account: Account) -> str:
+    meaning = (
+        [] if account.path is None else [account.path if account.value is None else f"{account.path}: {account.value}"]
+    )
+    meaning += [account.reason] if account.reason else []
+    return f"{account.flag:<40} {', '.join(meaning)}".rstrip()

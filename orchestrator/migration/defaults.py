@@ -1,0 +1,42 @@
+"""The spec's own defaults, by dotted path."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+
+from orchestrator.spec.shape import sections
+
+REQUIRED: Any = PydanticUndefined
+"""Stands for the default of a field that has none."""
+
+
+@cache
+def default_of(path: str) -> Any:
+    """The default of a field, REQUIRED where it has none."""
+    *section, name = path.split(".")
+    info = sections()[tuple(section)].model_fields[name]
+    return info.get_default(call_default_factory=True)
+
+
+def is_free_text(path: str) -> bool:
+    """Whether a field takes any text, so that nothing but its absence shows that it has to be written."""
+    return path in _FREE_TEXT
+
+
+def is_optional(path: str) -> bool:
+    """Whether a job means the same without a value of this field."""
+    return path in _OPTIONAL
+
+
+_OPTIONAL = frozenset(
+    ("data.cache_dir", "launch.partition", "launch.account", "launch.qos", "tracking.experiment", "name")
+)
+_FREE_TEXT = frozenset(
+    (
+        *("data.blend", "data.validation", "data.test", "data.tokenizer.path", "data.tokenizer.merges"),
+        *_OPTIONAL,
+    )
+)

@@ -1,0 +1,185 @@
+"""Megatron-LM's flags that no field of a job spec has: those without effect here, and those that nothing here does."""
+
+from __future__ import annotations
+
+import re
+
+_LOGS = "metrics go to the run directory and from there to MLflow"
+_KERNELS = "the runtime chooses its kernels; results do not depend on it"
+_COMMUNICATION = "how ranks talk to each other is the runtime's business; results do not depend on it"
+_CHECKPOINTS = "checkpoints are distributed ones, written in parallel, each whole or not there"
+_LAUNCH = "the launcher sets it for each process"
+_WATCH = "hangs, bad steps and crashes are found and named by the runtime"
+_PROFILING = "there is no profiler in this version; results do not depend on it"
+_MEMORY = "the runtime manages its memory; results do not depend on it"
+_INFERENCE = "it is for inference"
+_OTHER_MODEL = "it is for another kind of model"
+_FP8 = "FP8 and FP4 are not in this version"
+_EXPERTS = "experts are not in this version"
+_NO_DEEPSPEED = "DeepSpeed's engine is not here; parallelism.use_distributed_optimizer shards the optimizer"
+_OLD = "it has no effect in Megatron-LM either any more"
+
+_NO_EFFECT: dict[str, str] = {
+    _LOGS: """
+        tensorboard-dir tensorboard-log-interval tensorboard-queue-size log-timers-to-tensorboard
+        log-batch-size-to-tensorboard log-learning-rate-to-tensorboard no-log-learnig-rate-to-tensorboard
+        no-log-loss-scale-to-tensorboard log-validation-ppl-to-tensorboard log-memory-to-tensorboard
+        log-world-size-to-tensorboard log-params-norm log-num-zeros-in-grad log-throughput log-progress log-energy
+        log-memory-interval log-device-memory-used logging-level wandb-save-dir wandb-entity no-one-logger
+        one-logger-project one-logger-run-name one-logger-async app-tag-run-name app-tag-run-version config-logger-dir
+        timing-log-level timing-log-option no-barrier-with-level-1-timing""",
+    _KERNELS: """
+        no-masked-softmax-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
+        no-persist-layer-norm no-gradient-accumulation-fusion cross-entropy-loss-fusion cross-entropy-fusion-impl
+        use-flash-attn attention-backend disable-bf16-reduced-precision-matmul use-te te-rng-tracker
+        enable-cuda-graph cuda-graph-impl cuda-graph-scope cuda-graph-warmup-steps external-cuda-graph
+        attention-softmax-in-fp32 export-force-local-attention""",
+    _COMMUNICATION: """
+        distributed-backend no-overlap-p2p-communication overlap-p2p-communication-warmup-flush
+        no-scatter-gather-tensors-in-pipeline no-async-tensor-model-parallel-allreduce use-ring-exchange-p2p
+        ddp-num-buckets ddp-bucket-size ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective
+        no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion tp-comm-overlap tp-comm-overlap-cfg
+        disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs tp-comm-overlap-rs-dgrad disable-tp-comm-bulk-dgrad
+        disable-tp-comm-bulk-wgrad tp-comm-bootstrap-backend disable-tp-comm-split-ag disable-tp-comm-split-rs
+        pipeline-model-parallel-comm-backend nccl-communicator-config-path use-sharp sharp-enabled-group use-nccl-ub
+        high-priority-stream-groups defer-embedding-wgrad-compute wgrad-deferral-limit delay-wgrad-compute
+        overlap-param-gather-with-optimizer-step distributed-timeout-seconds-after-init disable-gloo-process-groups
+        microbatch-group-size-per-virtual-pipeline-stage use-tp-pp-dp-mapping create-all-gather-group
+        use-contiguous-buffers-in-local-ddp no-contiguous-buffers-in-local-ddp DDP-impl""",
+    _CHECKPOINTS: """
+        ckpt-format dist-ckpt-format use-dist-ckpt ckpt-fully-parallel-save ckpt-fully-parallel-load
+        no-ckpt-fully-parallel-save ckpt-assume-constant-structure use-persistent-ckpt-worker auto-detect-ckpt-format
+        dist-ckpt-strictness load-model-opt-format exit-on-missing-checkpoint""",
+    _LAUNCH: "local-rank rank world-size lazy-mpu-init",
+    _WATCH: """
+        no-check-for-nan-in-loss-and-grad check-for-nan-in-loss-and-grad check-for-spiky-loss check-for-large-grads
+        log-straggler disable-straggler-on-startup straggler-ctrlr-port straggler-minmax-count enable-ft-package
+        calc-ft-timeouts ft-num-warmup-iters rerun-mode error-injection-rate error-injection-type
+        run-workload-inspector-server check-weight-hash-across-dp-replicas-interval result-rejected-tracker-filename""",
+    _PROFILING: """
+        profile profile-step-start profile-step-end profile-ranks use-pytorch-profiler record-memory-history
+        memory-snapshot-path nvtx-ranges""",
+    _MEMORY: """
+        empty-unused-memory-level manual-gc manual-gc-interval no-manual-gc-eval use-cpu-initialization
+        init-model-with-meta-device no-initialization no-clone-scatter-output-in-embedding
+        train-sync-interval""",
+    "the data is read through memory maps, and each rank reads only what it needs": """
+        no-mmap-bin-files mmap-warmup data-impl no-create-attention-mask-in-dataloader mid-level-dataset-surplus
+        dataloader-fast-cache-load dataloader-defer-npy-index-mmap""",
+    "a signal or a time limit ends in a checkpoint by itself": "exit-signal-handler exit-signal-handler-dataloader",
+    "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval",
+    "the loss is always the average over tokens": "calculate-per-token-loss",
+    "the model is always the one of megatron-core": "use-mcore-models",
+    "a preset or the flags say the sizes": "no-use-tokenizer-model-from-checkpoint-args",
+    "optimizer and random state are always saved and loaded": "override-opt-param-scheduler override-lr-scheduler",
+    "it has to do with object stores": "disable-msc object-storage-cache-path",
+    _OLD: "onnx-safe tiktoken-pattern tiktoken-num-special-tokens rotary-seq-len trust-remote-code",
+}
+
+_NOT_SUPPORTED: dict[str, str] = {
+    _EXPERTS: """
+        num-experts expert-tensor-parallel-size overlap-moe-expert-parallel-comm enable-experimental-moe""",
+    _FP8: "first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16",
+    "of optimizers this version has Adam": """
+        sgd-momentum optimizer-cpu-offload optimizer-offload-fraction use-torch-optimizer-for-cpu-offload
+        overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer main-grads-dtype
+        main-params-dtype exp-avg-dtype exp-avg-sq-dtype decoupled-lr decoupled-min-lr start-weight-decay
+        end-weight-decay weight-decay-incr-style apply-wd-to-qk-layernorm no-weight-decay-cond-type""",
+    "this decay is not in this version": "lr-wsd-decay-samples lr-wsd-decay-iters lr-wsd-decay-style",
+    "sharded parameters (FSDP) are not in this version": """
+        use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy outer-dp-sharding-strategy use-torch-fsdp2
+        torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-manual-registration
+        suggested-communication-unit-size keep-fp8-transpose-cache enable-full-sharding-in-hsdp
+        num-distributed-optimizer-instances no-strict-fsdp-dtensor-load disable-symmetric-registration""",
+    "stages of unequal length are not in this version": """
+        decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers pipeline-model-parallel-layout
+        account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
+    "context parallelism is not in this version": "cp-comm-type hierarchical-context-parallel-sizes",
+    "this version of the model is not there": """
+        apply-layernorm-1p apply-residual-connection-post-layernorm openai-gelu squared-relu quick-geglu
+        glu-linear-offset activation-func-clamp-value softmax-type window-size window-attn-skip-freq
+        multi-latent-attention rotary-interleaved rotary-seq-len-interpolation-factor use-rope-scaling
+        rope-scaling-factor no-rope-freq mrope-section rope-type relative-attention-num-buckets
+        relative-attention-max-distance embedding-init-method-std init-method-xavier-uniform fp32-residual-connection
+        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec is-hybrid-model
+        hybrid-attention-ratio hybrid-mlp-ratio hybrid-override-pattern enable-gpt-oss linear-attention-freq
+        no-position-embedding use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
+    "the attention mask across documents is not in this version": "reset-attention-mask",
+    "of samplers this version has the one of `--dataloader-type single`": "dataloader-type sample-rate",
+    "fill-in-the-middle data is not in this version": "fim-data",
+    "the data is written in data.blend: list its sources there": "data-args-path per-split-data-args-path",
+    "the batch grows linearly (batch.rampup_batch_size) or not at all": """
+        step-batch-size-schedule decrease-batch-size-if-needed""",
+    "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
+        full-validation multiple-validation-sets""",
+    "starting from a pretrained checkpoint is not in this version": """
+        finetune pretrained-checkpoint load-main-params-from-ckpt no-load-optim no-load-rng no-save-optim no-save-rng
+        use-checkpoint-args use-mp-args-from-checkpoint-args use-checkpoint-opt-param-scheduler
+        use-checkpoint-lr-scheduler ckpt-step ckpt-convert-format ckpt-convert-save
+        ckpt-convert-update-legacy-dist-opt-format""",
+    "supervised fine-tuning is not in this version": "sft sft-tokenizer-prompt-format",
+    "reinforcement learning is not in this version": "perform-rl-step",
+    "the recomputed activations stay on the rank they are of": "distribute-saved-activations",
+    "checkpoints in memory or on local disks are not in this version": """
+        non-persistent-save-interval non-persistent-ckpt-type non-persistent-global-ckpt-dir
+        non-persistent-local-ckpt-dir non-persistent-local-ckpt-algo replication replication-jump replication-factor""",
+    "settings are in the job spec": "yaml-cfg",
+    "steps that are left out are not in this version": "iterations-to-skip phase-transition-iterations",
+    "training always runs": "skip-train test-mode",
+    "write launch.time and schedule: a run ends with its training, or at its time limit and then comes back": """
+        exit-interval exit-duration-in-mins""",
+}
+
+_FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
+    (r"moe-.*", _EXPERTS, False),
+    (r"(no-)?fp8-.*|fp4-.*|.*mxfp8.*|kitchen-.*|te-precision-config-file", _FP8, False),
+    (r"muon-.*", "of optimizers this version has Adam", False),
+    (r"mtp-.*", "multi-token prediction is not in this version", False),
+    (r"fim-.*", "fill-in-the-middle data is not in this version", False),
+    (r"(rl|grpo|langrl)-.*", "reinforcement learning is not in this version", False),
+    (r"(q-lora|kv-lora)-rank|qk-(pos-emb-)?head-dim|v-head-dim|mscale.*|rotary-scaling-factor|cache-mla-latents",
+     "multi-latent attention is not in this version", False),
+    (r"retro-.*|mamba-.*|heterogeneous-.*|dsa-.*|.*-mamba-.*", "this kind of model is not in this version", False),
+    (r"deepspeed.*|zero-.*", _NO_DEEPSPEED, False),
+    (r"inprocess-.*", _WATCH, True),
+    (r"inference-.*|.*-inference|.*prefill.*|refit-method|max-tokens-to-oom", _INFERENCE, True),
+    (r"(ict|bert|biencoder|retriever|indexer|dino|swin|vision|img)-.*|titles-data-path|block-data-path|patch-dim",
+     _OTHER_MODEL, True),
+)  # fmt: skip
+"""(pattern of names, reason, whether it is without effect)."""
+
+
+def _by_name(groups: dict[str, str]) -> dict[str, str]:
+    return {name: reason for reason, names in groups.items() for name in names.split()}
+
+
+NO_EFFECT = _by_name(_NO_EFFECT)
+NOT_SUPPORTED = _by_name(_NOT_SUPPORTED)
+HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
+    "expert-tensor-parallel-size": ("1",),
+    "weight-decay-incr-style": ("constant",),
+    "dataloader-type": ("single",),
+    "rope-type": ("rope",),
+    "cp-comm-type": ("p2p",),
+    "num-distributed-optimizer-instances": ("1",),
+    "main-grads-dtype": ("fp32",),
+    "main-params-dtype": ("fp32",),
+    "exp-avg-dtype": ("fp32",),
+    "exp-avg-sq-dtype": ("fp32",),
+    "num-experts": ("0",),
+    "sample-rate": ("1.0", "1"),
+    "data-parallel-sharding-strategy": ("no_shard",),
+}
+"""Values of flags in NOT_SUPPORTED that ask for nothing."""
+
+
+def elsewhere(name: str) -> tuple[str, bool] | None:
+    """(reason, whether it has no effect here) for a flag that no field has; None for a flag that nobody knows."""
+    if name in NO_EFFECT:
+        return NO_EFFECT[name], True
+    if name in NOT_SUPPORTED:
+        return NOT_SUPPORTED[name], False
+    for pattern, reason, is_without_effect in _FAMILIES_OF_FLAGS:
+        if re.fullmatch(pattern, name):
+            return reason, is_without_effect
+    return None

@@ -1,0 +1,77 @@
+"""Flags of a command line, as argparse takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.migration.shell.values import Unknown, Value, known, shown
+
+_FLAG = re.compile(r"--?[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag with what is written behind it."""
+
+    name: str
+    """Without dashes, with `-` between its words."""
+    words: tuple[Value, ...]
+    spelling: str | None = None
+    """The name that was written, where it is another one."""
+
+    @property
+    def shown(self) -> str:
+        """As it is written."""
+        return " ".join([f"--{self.spelling or self.name}", *(shown(word) for word in self.words)])
+
+    @property
+    def unknown(self) -> Unknown | None:
+        """What is not known of its words."""
+        return next((part for word in self.words for part in word if isinstance(part, Unknown)), None)
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Flags, each once (the last one counts), and what belongs to none."""
+
+    flags: dict[str, Flag]
+    repeated: tuple[Flag, ...]
+    """Flags that a later one of the same name replaced."""
+    strays: tuple[Value, ...]
+
+
+def parse(words: Sequence[Value], takes: Callable[[str], int | None]) -> CommandLine:
+    """Read flags. `takes(name)` is how many values a flag has; None where it has any number."""
+    flags: dict[str, Flag] = {}
+    repeated: list[Flag] = []
+    strays: list[Value] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        name, value = _name(word)
+        if name is None:
+            strays.append(word)
+            continue
+        values = [] if value is None else [value]
+        most = takes(name)
+        while position < len(words) and (most is None or len(values) < most) and _name(words[position])[0] is None:
+            values.append(words[position])
+            position += 1
+        if name in flags:
+            repeated.append(flags.pop(name))
+        flags[name] = Flag(name, tuple(values))
+    return CommandLine(flags, tuple(repeated), tuple(strays))
+
+
+def _name(word: Value) -> tuple[str | None, Value | None]:
+    """(name, value behind `=`) of a flag; (None, None) of another word."""
+    if not word or not isinstance(word[0], str) or not _FLAG.match(word[0]):
+        return None, None
+    head, equals, rest = word[0].partition("=")
+    if not equals and known(word) is None:
+        return None, None
+    name = head.lstrip("-").replace("_", "-")
+    return name, (tuple(part for part in (rest, *word[1:]) if part != "") if equals else None)

@@ -1,0 +1,276 @@
+"""A training command of Megatron-LM as a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from orchestrator.errors import UserError
+from orchestrator.migration.elsewhere import HARMLESS_VALUES, NO_EFFECT, NOT_SUPPORTED, elsewhere
+from orchestrator.migration.flags import CommandLine, Flag
+from orchestrator.migration.flags import parse as parse_flags
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.launchers import (
+    Options,
+    launcher_options,
+    note_processes,
+    read_environment,
+    read_launch,
+    sbatch_options,
+    slurm_variables,
+)
+from orchestrator.migration.programs import GPT, TrainingCommand, training_command
+from orchestrator.migration.report import Account, Migration
+from orchestrator.migration.shell.expanding import Variables
+from orchestrator.migration.shell.following import Script, Started, follow
+from orchestrator.migration.shell.syntax import ShellSyntaxError
+from orchestrator.migration.shell.values import Unknown, Value, shown, split, unknowns
+from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
+from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.together.training import as_name
+from orchestrator.spec.suggestions import closest
+
+_ROWS = {row.flag: row for row in ROWS}
+_WORDS: dict[str, int | None] = {row.flag: row.kind.values for row in ROWS}
+_WORDS |= {name: count for together in TOGETHER for name, count in together.flags.items()}
+_WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
+_WORDS |= {name: 0 for name in IMPLIED if name not in _WORDS}
+_NOT_YET = {
+    "parallelism.context_parallel_size": "it is written, and refused until the runtime has context parallelism",
+    "parallelism.expert_model_parallel_size": "it is written, and refused until the runtime has experts",
+}
+"""Fields whose values above 1 the rules of the spec refuse today."""
+_SHOWN_COMMANDS = 5
+
+
+def migrate_script(
+    text: str,
+    source: str,
+    *,
+    arguments: Sequence[str] = (),
+    given: dict[str, str] | None = None,
+    which: int | None = None,
+    read_file: Callable[[str], str | None] = lambda path: None,
+) -> Migration:
+    """The job that a shell script (or a file of flags) trains.
+
+    `arguments` are the script's own, `given` are variables by name (a number: an argument), `which` of several training
+    commands is meant, counted from 1. Nothing is run. Raises UserError where there is nothing to migrate.
+    """
+    options = sbatch_options(text)
+    variables = _variables(arguments, given or {}, slurm_variables(options))
+    try:
+        script = follow(text, variables, lambda words: _wanted(words) is not None, read_file)
+    except ShellSyntaxError as error:
+        raise UserError(f"{source}:{error.line}: {error.message}") from error
+    started = _chosen(script, source, which)
+    command = _wanted(started.words)
+    assert command is not None, "only such commands are kept"
+    where = f"{source}:{started.line}" if command.program else source
+    migration = migrate_command(command, where, [options, *launcher_options(command.launcher)])
+    migration.values.setdefault("name", as_name(PurePath(source).name.partition(".")[0]) or "migrated")
+    read_environment(migration, sorted(started.environment.items()), started.read)
+    migration.notes[:0] = [*script.notes, *_taken(variables)]
+    return migration
+
+
+def migrate_words(words: Sequence[str], source: str) -> Migration:
+    """The job of a training command, or of flags alone, whose words are known."""
+    values: list[Value] = [(word,) for word in words]
+    command = _wanted(values)
+    if command is None:
+        raise UserError(f"{source}: these are no flags of a training: {' '.join(words)[:200]}")
+    migration = migrate_command(command, source, launcher_options(command.launcher))
+    migration.values.setdefault("name", "migrated")
+    return migration
+
+
+def _wanted(words: Sequence[Value]) -> TrainingCommand | None:
+    """A training command, or flags without a command before them."""
+    if words and isinstance(words[0][0] if words[0] else None, str) and str(words[0][0]).startswith("--"):
+        return TrainingCommand((), "", tuple(words))
+    return training_command(words)
+
+
+def _variables(arguments: Sequence[str], given: dict[str, str], slurm: dict[str, Value]) -> Variables:
+    positional: list[Value] = [(word,) for word in arguments]
+    for name in sorted((name for name in given if name.isdigit() and name != "0"), key=int):
+        number = int(name)
+        if number > 1000:
+            raise UserError(f"--set-var {name}: no script has that many arguments")
+        while len(positional) < number:
+            missing = str(len(positional) + 1)
+            positional.append((Unknown(f"${missing}", f"argument {missing} of the script", missing),))
+        positional[number - 1] = (given[name],)
+    named: dict[str, Value] = {name: (value,) for name, value in given.items() if not name.isdigit()}
+    return Variables(given=named, values=dict(slurm), arguments=positional)
+
+
+def _chosen(script: Script, source: str, which: int | None) -> Started:
+    found = script.commands
+    if not found:
+        found = _flags_in_variables(script)
+    if not found:
+        raise UserError(
+            f"{source} starts no training that can be seen: no command with a program such as pretrain_gpt.py and its "
+            "flags, and no variable that holds flags. If it starts another script, migrate that one"
+        )
+    if which is None and len(found) > 1:
+        lines = ", ".join(str(each.line) for each in found[:_SHOWN_COMMANDS])
+        raise UserError(f"{source} starts {len(found)} trainings (lines {lines}): choose one with --command 1, 2, …")
+    if which is not None and not 1 <= which <= len(found):
+        raise UserError(f"{source} starts {len(found)} training{'s' if len(found) > 1 else ''}: there is no {which}")
+    return found[(which or 1) - 1]
+
+
+def _flags_in_variables(script: Script) -> list[Started]:
+    """One command of all flags that variables hold, where a file sets them and starts nothing."""
+    words: list[Value] = []
+    holders: list[str] = []
+    variables = script.variables
+    for name in variables.values:
+        if name in variables.read:
+            continue  # another variable holds them as well
+        held = [word for element in variables.elements(name) or () for word in _split(element)]
+        if held and shown(held[0]).startswith("--"):
+            holders.append(name)
+            words.extend(held)
+    if not words:
+        return []
+    script.notes.append(f"the file starts nothing: its flags are those of {', '.join(holders)}")
+    return [Started(1, tuple(words), {}, frozenset())]
+
+
+def _split(value: Value) -> list[Value]:
+    return [word for word in split(value) if word]
+
+
+def _taken(variables: Variables) -> list[str]:
+    """What the script would take from outside, and what was taken instead."""
+    notes = []
+    for name, value in variables.defaults.items():
+        where = f"argument {name} is" if name.isdigit() else f"{name} is"
+        notes.append(f"{where} taken from the script's default: {value or 'nothing'} (--set-var {name}=VALUE)")
+    for name in sorted(variables.empty - variables.defaults.keys()):
+        notes.append(f"${name} is taken as empty in a condition: nothing sets it (--set-var {name}=VALUE)")
+    return notes
+
+
+def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[Options]) -> Migration:
+    """The job of one training command."""
+    family = command.family
+    migration = Migration(source)
+    line = _renamed(parse_flags(command.words, _words_of))
+    gathering = Gathering(line.flags, migration)
+    for row in ROWS:
+        _read_row(gathering, row)
+    for together in TOGETHER:
+        together.read(gathering)
+    for name in line.flags:
+        if name not in gathering.settled:
+            _read_elsewhere(gathering, name)
+    order = {flag.shown: number for number, flag in enumerate(line.flags.values())}
+    migration.accounts.sort(key=lambda account: order.get(account.flag, len(order)))
+    for flag in line.repeated:
+        migration.accounts.append(
+            Account("no_effect", flag.shown, reason="it is given again later, and the last one counts")
+        )
+    for stray in line.strays:
+        _read_stray(migration, stray)
+    read_launch(migration, started_by)
+    note_processes(gathering, [options for options in started_by if options.program != "#SBATCH"])
+    if family is None and command.program:
+        migration.notes.append(f"{command.program} is taken for GPT's: its name does not say what it trains")
+    elif family is not None and family.architecture is None:
+        migration.refused = (
+            f"{PurePath(command.program).name} trains a {family.name} model, and this version has {GPT.name} only: "
+            "its flags are listed, and no job is written"
+        )
+    return migration
+
+
+def _words_of(name: str) -> int | None:
+    return _WORDS.get(name)
+
+
+def _renamed(line: CommandLine) -> CommandLine:
+    """The flags under the names that they have now."""
+    flags: dict[str, Flag] = {}
+    for name, flag in line.flags.items():
+        new = OLD_NAMES.get(name, name)
+        if name in IMPLIED:
+            implied, word = IMPLIED[name]
+            words = ((word,),) if word is not None else ()
+            if implied not in line.flags:
+                flags[implied] = Flag(implied, words, name)
+            if new == name:
+                continue
+        if new == name or new not in line.flags:
+            flags[new] = replace(flag, name=new, spelling=name if new != name else None)
+    dropped = [
+        flag for name, flag in line.flags.items() if OLD_NAMES.get(name, name) != name and OLD_NAMES[name] in line.flags
+    ]
+    dropped += [
+        flag
+        for name, flag in line.flags.items()
+        if name in IMPLIED and IMPLIED[name][0] in line.flags and name not in OLD_NAMES
+    ]
+    return CommandLine(flags, (*line.repeated, *dropped), line.strays)
+
+
+def _read_row(given: Gathering, row: Row) -> None:
+    if not given.has(row.flag):
+        is_said = any(other.path == row.path and given.has(other.flag) for other in ROWS)
+        if row.default is not OURS and not is_said:
+            given.default(row.path, row.default)
+        return
+    if row.only is not None and given.get(row.only[0]) != row.only[1]:
+        given.no_effect(row.flag, f"it is for {row.only[0]}: {row.only[1]}")
+        return
+    text = "" if row.kind.values == 0 else given.text(row.flag)
+    if text is None:
+        given.write_it(row.flag, row.path)
+        return
+    try:
+        value = row.kind.read(text)
+    except ValueError as error:
+        if row.kind.is_choice:
+            given.not_supported(row.flag, str(error), row.path)
+        else:
+            given.write_it(row.flag, row.path, str(error))
+        return
+    given.carry(row.flag, row.path, value)
+    if row.path in _NOT_YET and value > 1:
+        account = given.migration.accounts.pop()
+        given.migration.accounts.append(replace(account, outcome="not_supported", reason=_NOT_YET[row.path]))
+
+
+def _read_elsewhere(given: Gathering, name: str) -> None:
+    flag = given.flags[name]
+    found = elsewhere(name)
+    if found is None:
+        near = closest(name, [*_WORDS, *NO_EFFECT, *NOT_SUPPORTED])
+        hint = f": did you mean --{' or --'.join(near)}?" if near else ""
+        given.settle(name, "no_counterpart", reason=f"not a flag that is known here{hint}")
+        return
+    reason, is_without_effect = found
+    if is_without_effect or [shown(word) for word in flag.words] in [
+        [value] for value in HARMLESS_VALUES.get(name, ())
+    ]:
+        given.no_effect(name, reason if is_without_effect else "this value asks for nothing")
+    else:
+        given.not_supported(name, reason)
+
+
+def _read_stray(migration: Migration, word: Value) -> None:
+    if not word:
+        return
+    missing = unknowns(word)
+    if missing:
+        reason = f"{missing[0].why}: it may hold flags"
+        if missing[0].variable is not None:
+            reason += f": --set-var {missing[0].variable}=VALUE"
+        migration.accounts.append(Account("not_known", shown(word), reason=reason))
+    else:
+        migration.accounts.append(Account("no_counterpart", shown(word), reason="it belongs to no flag"))

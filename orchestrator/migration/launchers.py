@@ -1,0 +1,323 @@
+"""Where a script runs its training: the options of torchrun, srun and sbatch, and the environment it sets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from orchestrator.migration.flags import Flag
+from orchestrator.migration.flags import parse as parse_flags
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.report import WRITE_IT, Account, Migration, Source
+from orchestrator.migration.shell.values import Unknown, Value, known, shown
+from orchestrator.migration.together.training import as_name
+
+NODES, GPUS, TIME = "launch.nodes", "launch.gpus_per_node", "launch.time"
+_TORCHRUN = {"nproc-per-node": GPUS, "nnodes": NODES}
+_SLURM_SHORT = {
+    **{"N": "nodes", "p": "partition", "A": "account", "q": "qos", "t": "time", "J": "job-name", "G": "gpus"},
+    **{
+        "o": "output",
+        "e": "error",
+        "n": "ntasks",
+        "c": "cpus-per-task",
+        "l": "label",
+        "u": "unbuffered",
+        "C": "constraint",
+    },
+    **{"w": "nodelist", "x": "exclude", "d": "dependency", "a": "array", "K": "kill-on-bad-exit", "i": "input"},
+}
+_SLURM_WITHOUT = frozenset(
+    ("exclusive", "label", "unbuffered", "requeue", "no-requeue", "overlap", "overcommit", "wait-all-nodes")
+)
+_SLURM_TEXTS = {
+    "partition": "launch.partition",
+    "account": "launch.account",
+    "qos": "launch.qos",
+    "mem": "launch.memory_per_node",
+}
+_SLURM_NO_EFFECT = {
+    **dict.fromkeys(("output", "error", "input", "open-mode", "label", "unbuffered"), "logs go to the run directory"),
+    **dict.fromkeys(
+        ("requeue", "no-requeue", "signal"), "a run comes back by itself: launch.on_failure, launch.stop_margin"
+    ),
+    **dict.fromkeys(
+        (
+            "exclusive",
+            "ntasks",
+            "kill-on-bad-exit",
+            "wait",
+            "export",
+            "mpi",
+            "chdir",
+            "overlap",
+            "gpu-bind",
+            "cpu-bind",
+        ),
+        "the batch script is rendered anew",
+    ),
+}
+_IN_PROFILE = "the cluster profile says it (`orchestrator cluster init`)"
+_SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
+_GRES = re.compile(r"gpu(?::[\w.-]+)?(?::(\d+))?", re.ASCII)
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})", re.ASCII)
+_OWNED = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|N?NODE_RANK|NNODES|NUM_NODES|GPUS_PER_NODE|MASTER_(ADDR|PORT)|"
+    r"(ORCHESTRATOR|TORCHELASTIC|PET|SLURM|SBATCH|SRUN)_.*"
+)
+_FOR_PROGRAMS = re.compile(
+    r"(NCCL|CUDA|TORCH|PYTORCH|NVTE|OMP|UCX|UB|FI|GLOO|HF|TRANSFORMERS|TOKENIZERS|TRITON|NVIDIA|NVSHMEM)_.*"
+)
+_SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL).*")
+_DEFAULT_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONUNBUFFERED": "1"}
+"""What the launch script sets by itself."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one program that starts the training."""
+
+    program: str
+    flags: dict[str, Flag]
+
+
+def sbatch_options(script: str) -> Options:
+    """The options of a batch script's #SBATCH lines; text that is no option is passed over."""
+    words: list[Value] = []
+    for line in _SBATCH.findall(script):
+        try:
+            words.extend((word,) for word in shlex.split(line))
+        except ValueError:
+            words.extend((word,) for word in line.split())
+    return Options("#SBATCH", _slurm_flags(words))
+
+
+def _slurm_flags(words: Sequence[Value]) -> dict[str, Flag]:
+    long: list[Value] = []
+    for word in words:
+        text = known(word)
+        if text is None or not re.match(r"-[A-Za-z]", text):
+            long.append(word)
+            continue
+        long.append((f"--{_SLURM_SHORT.get(text[1], text[1])}",))
+        if text[2:]:
+            long.append((text[2:].removeprefix("="),))
+    return parse_flags(long, lambda name: 0 if name in _SLURM_WITHOUT else 1).flags
+
+
+def launcher_options(words: Sequence[Value]) -> list[Options]:
+    """The options of the programs that stand before the training program."""
+    texts = [PurePath(known(word) or "").name for word in words]
+    found: list[Options] = []
+    for number, text in enumerate(texts):
+        if text in ("srun", "sbatch", "salloc"):
+            found.append(Options(text, _slurm_flags(words[number + 1 :])))
+        elif text in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "launch.py"):
+            flags = parse_flags(words[number + 1 :], lambda name: 0 if name in ("standalone", "no-python") else 1).flags
+            found.append(Options("torchrun", flags))
+    if not found or found[-1].program != "torchrun":
+        python = any(re.fullmatch(r"python[\d.]*", text) for text in texts)
+        if python and not any(options.program == "srun" for options in found):
+            found.append(Options("python", {}))
+    return found
+
+
+def slurm_variables(options: Options) -> dict[str, Value]:
+    """What SLURM sets for a script with these #SBATCH lines."""
+    nodes, gpus = _number(options, "nodes"), _gpus(options)
+    tasks = _number(options, "ntasks-per-node")
+    values = {
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
+        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus),
+        "SLURM_NTASKS_PER_NODE": tasks,
+        "SLURM_NTASKS": _number(options, "ntasks") or (nodes * tasks if nodes and tasks else None),
+        "SLURM_CPUS_PER_TASK": _number(options, "cpus-per-task"),
+    }
+    given: dict[str, Value] = {name: (str(value),) for name, value in values.items() if value is not None}
+    if "job-name" in options.flags:
+        given["SLURM_JOB_NAME"] = options.flags["job-name"].words[0]
+    return given
+
+
+def _number(options: Options, name: str) -> int | None:
+    flag = options.flags.get(name)
+    text = known(flag.words[0]) if flag is not None and flag.words else None
+    return int(text) if text is not None and text.isascii() and text.isdigit() and 0 < len(text) < 9 else None
+
+
+def _gpus(options: Options) -> int | None:
+    for name in ("gpus-per-node", "gres"):
+        flag = options.flags.get(name)
+        text = known(flag.words[0]) if flag is not None and flag.words else None
+        if text is None:
+            continue
+        for part in text.split(","):
+            match = _GRES.fullmatch(part) if name == "gres" else re.fullmatch(r"(?:[\w.-]+:)?(\d+)", part, re.ASCII)
+            if match:
+                return int(match.group(1) or 1)
+    return None
+
+
+def read_launch(migration: Migration, started_by: Sequence[Options]) -> None:
+    """Nodes, processes per node, and what is asked of SLURM; a program nearer to the training goes over one further."""
+    sizes: dict[str, int] = {}
+    for options in started_by:
+        reader = {"torchrun": _read_torchrun, "python": _read_python}.get(options.program, _read_slurm)
+        reader(migration, options, sizes)
+    for path, size in sizes.items():
+        is_missing = path in migration.missing
+        if not is_missing and (path == GPUS or size != 1):
+            migration.values[path] = size
+            migration.sources.setdefault(path, Source("the script's launcher"))
+
+
+def _account(
+    migration: Migration, options: Options, flag: Flag, outcome: Any, path: str | None, reason: str | None
+) -> None:
+    migration.accounts.append(Account(outcome, f"{options.program} {flag.shown}", path, None, reason))
+
+
+def _size(
+    migration: Migration, options: Options, flag: Flag, path: str, sizes: dict[str, int], size: int | None
+) -> None:
+    if size is None:
+        if path in sizes:
+            _account(migration, options, flag, "no_effect", path, "another option says it")
+            return
+        unknown = flag.unknown
+        why = unknown.why if unknown is not None else "it is no number"
+        if unknown is not None and unknown.variable:
+            why += f": --set-var {unknown.variable}=VALUE"
+        _account(migration, options, flag, "not_known", path, why)
+        migration.missing[path] = f"{options.program} {flag.shown} ({why})"
+        migration.values[path] = WRITE_IT
+        migration.sources[path] = Source(f"write it: {migration.missing[path]}")
+        return
+    _account(migration, options, flag, "carried", path, None)
+    sizes[path] = size
+    migration.missing.pop(path, None)
+    migration.sources[path] = Source(f"{options.program} {flag.shown}")
+
+
+def _read_torchrun(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
+    for name, flag in options.flags.items():
+        if name in _TORCHRUN:
+            text = known(flag.words[0]) if flag.words else None
+            is_number = text is not None and text.isascii() and text.isdigit() and int(text) > 0
+            _size(migration, options, flag, _TORCHRUN[name], sizes, int(text) if text and is_number else None)
+        else:
+            _account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
+
+
+def _read_python(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
+    if not sizes:
+        migration.notes.append("the script starts one process, without torchrun")
+        sizes[GPUS] = 1
+        migration.sources[GPUS] = Source("started without torchrun")
+
+
+def _read_slurm(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
+    for name, flag in options.flags.items():
+        text = known(flag.words[0]) if flag.words else None
+        if name == "nodes":
+            _size(migration, options, flag, NODES, sizes, _number(options, name))
+        elif name in ("gpus-per-node", "gres"):
+            _size(migration, options, flag, GPUS, sizes, _gpus(options))
+        elif name == "ntasks-per-node":
+            tasks = _number(options, name)
+            if tasks is not None and tasks > 1 and GPUS not in sizes:
+                _size(migration, options, flag, GPUS, sizes, tasks)
+            else:
+                _account(migration, options, flag, "no_effect", None, "processes are started by torchrun, one per GPU")
+        elif name == "time" and text is not None and (seconds := _seconds(text)):
+            _put(migration, options, flag, TIME, seconds)
+        elif name in _SLURM_TEXTS and text is not None:
+            _put(migration, options, flag, _SLURM_TEXTS[name], text)
+        elif name == "job-name":
+            value = as_name(text) if text is not None else ""
+            if value:
+                _put(migration, options, flag, "name", value)
+            else:
+                _account(migration, options, flag, "no_effect", "name", "it is only a name")
+        elif name in _SLURM_NO_EFFECT:
+            _account(migration, options, flag, "no_effect", None, _SLURM_NO_EFFECT[name])
+        else:
+            _account(migration, options, flag, "no_counterpart", None, _IN_PROFILE)
+
+
+def _put(migration: Migration, options: Options, flag: Flag, path: str, value: Any) -> None:
+    _account(migration, options, flag, "carried", path, None)
+    migration.values[path] = value
+    migration.sources[path] = Source(f"{options.program} {flag.shown}")
+
+
+def _seconds(text: str) -> int | None:
+    """Seconds of SLURM's minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, …"""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    parts = [int(part) for part in match["parts"].split(":")]
+    if match["days"] is not None:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+    return ((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
+
+
+def read_environment(migration: Migration, environment: Iterable[tuple[str, Value]], read: frozenset[str]) -> None:
+    """Variables that the script exports for the training program, as `launch.env`.
+
+    What the script itself reads and no library knows is the script's own.
+    """
+    kept: dict[str, str] = {}
+    for name, value in environment:
+        if _OWNED.fullmatch(name) or _DEFAULT_ENVIRONMENT.get(name) == known(value):
+            continue
+        if name in read and not _FOR_PROGRAMS.fullmatch(name):
+            continue
+        account = f"export {name}={shown(value)}"
+        if _SECRET.fullmatch(name) and value:
+            kept[name] = f"${{env:{name}}}"
+            reason = "a secret is not written down: it is read where the job starts"
+            migration.accounts.append(Account("carried", f"export {name}", f"launch.env.{name}", kept[name], reason))
+            continue
+        text = _referring(value)
+        if text is None:
+            migration.accounts.append(Account("not_known", account, "launch.env", None, "write it into launch.env"))
+            continue
+        kept[name] = text
+        migration.accounts.append(Account("carried", account, f"launch.env.{name}", text))
+    if kept:
+        migration.values["launch.env"] = kept
+        migration.sources["launch.env"] = Source("exported by the script")
+
+
+def _referring(value: Value) -> str | None:
+    """The value with variables of the environment as `${env:NAME}`; None where something else is not known."""
+    parts: list[str] = []
+    for part in value:
+        if isinstance(part, Unknown):
+            if part.variable is None or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", part.variable) or "condition" in part.why:
+                return None
+            parts.append(f"${{env:{part.variable}}}")
+        elif "${" in part:
+            return None
+        else:
+            parts.append(part)
+    return "".join(parts)
+
+
+def note_processes(gathering: Gathering, started_by: Sequence[Options]) -> None:
+    """Say so where nothing tells how many processes there are."""
+    migration = gathering.migration
+    if not any((NODES in migration.values, GPUS in migration.values, started_by)):
+        migration.notes.append(
+            "nothing says how many GPUs there are: the job has as many as one replica takes (DP 1); write "
+            "launch.nodes and launch.gpus_per_node for more"
+        )

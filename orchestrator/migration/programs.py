@@ -1,0 +1,75 @@
+"""Training programs of Megatron-LM, and how one is found among the words of a command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from orchestrator.migration.shell.values import Value, known, shown
+
+_TRAINS = frozenset(
+    (
+        *("num-layers", "encoder-num-layers", "hidden-size", "num-attention-heads"),
+        *("micro-batch-size", "train-iters", "train-samples"),
+    )
+)
+"""A program that takes one of these trains a model."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of model."""
+
+    name: str
+    architecture: str | None
+    """`model.architecture` of the spec; None where this version does not have it."""
+
+
+GPT = Family("GPT", "gpt")
+_FAMILIES: tuple[tuple[str, Family], ...] = (
+    (r"bert", Family("BERT", None)),
+    (r"t5", Family("T5", None)),
+    (r"mamba|hybrid", Family("Mamba", None)),
+    (r"vlm|vision|multimodal|mimo|llava", Family("multimodal", None)),
+    (r"retro", Family("RETRO", None)),
+    (r"ict|biencoder|realm", Family("retriever", None)),
+    (r"vit|dino|inpaint|classify", Family("vision", None)),
+    (r"gpt", GPT),
+)
+"""(part of a program's name, family); the first that fits."""
+
+
+@dataclass(frozen=True)
+class TrainingCommand:
+    """A command that trains: what starts the program, the program, and its flags."""
+
+    launcher: tuple[Value, ...]
+    program: str
+    words: tuple[Value, ...]
+
+    @property
+    def family(self) -> Family | None:
+        """By the program's name; None where that does not tell."""
+        name = PurePath(self.program).name.lower()
+        return next((family for pattern, family in _FAMILIES if re.search(rf"(?:^|[^a-z])(?:{pattern})", name)), None)
+
+
+def training_command(words: Sequence[Value]) -> TrainingCommand | None:
+    """The training that a command starts; None where it is another command."""
+    for number, word in enumerate(words):
+        if not number or not shown(word).endswith(".py"):
+            continue
+        behind = tuple(words[number + 1 :])
+        names = {name.lstrip("-").replace("_", "-").partition("=")[0] for name in map(_text, behind)}
+        name = PurePath(shown(word)).name
+        if names & _TRAINS or (
+            name.startswith("pretrain_") and any(each.startswith("--") for each in map(_text, behind))
+        ):
+            return TrainingCommand(tuple(words[:number]), shown(word), behind)
+    return None
+
+
+def _text(word: Value) -> str:
+    return known(word) or ""

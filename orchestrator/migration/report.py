@@ -1,0 +1,66 @@
+"""What a migration says: every flag accounted for, the values of the job, and where each came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["carried", "default", "no_effect", "not_supported", "no_counterpart", "not_known"]
+
+HEADINGS: dict[Outcome, str] = {
+    "carried": "carried over",
+    "default": "equal to the default",
+    "no_effect": "without effect here",
+    "not_supported": "NOT SUPPORTED by this version: the job goes without",
+    "no_counterpart": "WITHOUT COUNTERPART",
+    "not_known": "CANNOT BE KNOWN without running the script: write it",
+}
+LOUD: tuple[Outcome, ...] = ("not_supported", "no_counterpart", "not_known")
+"""What a person has to look at: also at the top of the written job."""
+
+WRITE_IT = "???"
+"""Stands where a value has to be written; no field but free text takes it."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of one flag, or of one key."""
+
+    outcome: Outcome
+    flag: str
+    """As it is written, with its values."""
+    path: str | None = None
+    """The field of the spec that it is about."""
+    value: Any = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value of the job came from, as its comment says."""
+
+    comment: str
+    is_default: bool = False
+    """It is the other tool's default, which is not ours."""
+
+
+@dataclass
+class Migration:
+    """A job of another tool, as a job spec."""
+
+    source: str
+    """What it was read from, for people."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """By dotted path."""
+    sources: dict[str, Source] = field(default_factory=dict)
+    accounts: list[Account] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was assumed."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Fields that have to be written, and why; they have no value, or WRITE_IT."""
+    refused: str | None = None
+    """Why there is no job spec of this at all."""
+
+    def of(self, outcome: Outcome) -> list[Account]:
+        """The accounts with an outcome, in the order of the source."""
+        return [account for account in self.accounts if account.outcome == outcome]

@@ -1,0 +1,536 @@
+"""A script followed from its first line to its last, without running any of its commands.
+
+Variables are set, conditions on them are decided, functions are entered and loops gone round. Where a condition cannot
+be told, both ways are followed: a variable that they leave with different values is not known afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import PurePath
+
+from orchestrator.errors import UserError
+from orchestrator.migration.shell.conditions import (
+    Answer,
+    both,
+    bracket,
+    bracket_words,
+    double_bracket,
+    either,
+    negation,
+)
+from orchestrator.migration.shell.expanding import Variables, calculated, fields, text
+from orchestrator.migration.shell.reading import DECLARING, read_script
+from orchestrator.migration.shell.syntax import (
+    AndOr,
+    ArithmeticCommand,
+    Assignment,
+    Block,
+    Case,
+    Command,
+    For,
+    Function,
+    Group,
+    If,
+    Pipeline,
+    ShellSyntaxError,
+    Simple,
+    Test,
+    While,
+)
+from orchestrator.migration.shell.values import Unknown, Value, joined, known
+
+_MOST_COMMANDS = 100_000
+_MOST_TURNS = 1000
+_MOST_TEXTS = 20
+_SHELLS = ("sh", "bash", "zsh", "dash")
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command that the script would start."""
+
+    line: int
+    words: tuple[Value, ...]
+    environment: dict[str, Value]
+    """Variables that are exported, or set before the command."""
+    read: frozenset[str]
+    """Variables that the script itself has read by then."""
+
+
+@dataclass
+class Script:
+    """What a script would do, so far as that can be told."""
+
+    commands: list[Started] = field(default_factory=list)
+    variables: Variables = field(default_factory=Variables)
+    """At its end."""
+    notes: list[str] = field(default_factory=list)
+    """What was assumed, and what was not followed."""
+
+
+class _Exit(Exception):  # noqa: N818 - a signal
+    """The script ends here."""
+
+
+class _Return(Exception):  # noqa: N818 - a signal
+    """The function ends here."""
+
+
+class _Break(Exception):  # noqa: N818 - a signal
+    """The loop ends here; `again`: only this turn of it."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
+
+
+def follow(
+    script: str,
+    variables: Variables,
+    is_wanted: Callable[[Sequence[Value]], bool],
+    read_file: Callable[[str], str | None] = lambda path: None,
+) -> Script:
+    """Follow a script; of the commands it would start, those are kept that `is_wanted` by their words.
+
+    `read_file` gives the text of a file that is sourced, None where there is none. Raises ShellSyntaxError.
+    """
+    follower = _Follower(variables, is_wanted, read_file)
+    with suppress(_Exit, _Return, _Break):
+        follower.block(read_script(script))
+    return Script(follower.commands, follower.variables, follower.notes)
+
+
+class _Follower:
+    def __init__(
+        self,
+        variables: Variables,
+        is_wanted: Callable[[Sequence[Value]], bool],
+        read_file: Callable[[str], str | None],
+    ) -> None:
+        self.variables = variables
+        self.commands: list[Started] = []
+        self.notes: list[str] = []
+        self._is_wanted = is_wanted
+        self._read_file = read_file
+        self._functions: dict[str, Block] = {}
+        self._count = 0
+        self._texts = 0
+
+    def block(self, block: Block) -> Answer:
+        """Whether the last command succeeds; a block without any does."""
+        answer: Answer = True
+        for command in block:
+            answer = self.command(command)
+        return answer
+
+    def command(self, command: Command) -> Answer:
+        self._count += 1
+        if self._count > _MOST_COMMANDS:
+            raise UserError(f"the script goes on for more than {_MOST_COMMANDS:,} commands")
+        return _HANDLERS[type(command)](self, command)
+
+    def note(self, message: str) -> None:
+        if message not in self.notes:
+            self.notes.append(message)
+
+    # Ways that are followed apart
+
+    def _apart(self, ways: Sequence[Callable[[], object]]) -> None:
+        """Follow several ways of which one is taken, and keep what they agree on. A way that ends the script before
+        it starts anything is none.
+        """
+        before, ends = self.variables, []
+        ended = False
+        for way in ways:
+            self.variables, started = before.copy(), len(self.commands)
+            try:
+                way()
+            except _Exit:
+                ended = ended or len(self.commands) > started
+                continue
+            except (_Return, _Break):
+                pass
+            ends.append(self.variables)
+        self.variables = _agreed(ends) if ends else before
+        if not ends and ended:
+            raise _Exit
+
+    def _guarded(self, block: Block) -> Answer:
+        """Follow a block that is taken; where it only ends the script, it is a complaint and is passed over."""
+        before, started = self.variables.copy(), len(self.commands)
+        try:
+            return self.block(block)
+        except _Exit:
+            if len(self.commands) > started:
+                raise
+            self.variables = before
+            return None
+
+    def if_(self, command: If) -> Answer:
+        possible: list[Block] = []
+        for condition, body in command.branches:
+            answer = self.block(condition)
+            if answer is not False:
+                possible.append(body)
+            if answer is True:
+                break
+        else:
+            possible.append(command.otherwise)
+        if len(possible) == 1:
+            return self._guarded(possible[0])
+        self._apart([partial(self.block, body) for body in possible])
+        return None
+
+    def case(self, command: Case) -> Answer:
+        word = known(text(command.word, self.variables))
+        possible: list[Block] = []
+        for patterns, body in command.items:
+            answers = [self._matches(word, known(text(pattern, self.variables))) for pattern in patterns]
+            answer: Answer = False
+            for each in answers:
+                answer = either(answer, each)
+            if answer is not False:
+                possible.append(body)
+            if answer is True:
+                break
+        else:
+            possible.append(())
+        if len(possible) == 1:
+            return self._guarded(possible[0])
+        self._apart([partial(self.block, body) for body in possible])
+        return None
+
+    @staticmethod
+    def _matches(word: str | None, pattern: str | None) -> Answer:
+        if pattern == "*":
+            return True
+        return None if word is None or pattern is None else fnmatchcase(word, pattern)
+
+    def and_or(self, command: AndOr) -> Answer:
+        answer = self.command(command.first)
+        for operator, following in command.rest:
+            wanted = operator == "&&"
+            if answer is (not wanted):
+                continue
+            combine = both if wanted else either
+            if answer is wanted:
+                answer = self._guarded((following,))
+                continue
+            self._apart([partial(self.command, following), lambda: None])
+            answer = combine(answer, None)
+        return answer
+
+    def pipeline(self, command: Pipeline) -> Answer:
+        answer: Answer = None
+        for each in command.commands:
+            answer = self.command(each)
+        return negation(answer) if command.negated else answer
+
+    def group(self, command: Group) -> Answer:
+        if not command.subshell:
+            return self.block(command.body)
+        before = self.variables
+        self.variables = before.copy()
+        try:
+            return self.block(command.body)
+        except _Exit:
+            return None
+        finally:
+            self.variables = before
+
+    # Loops
+
+    def while_(self, command: While) -> Answer:
+        for _ in range(_MOST_TURNS):
+            answer = self.block(command.condition)
+            answer = negation(answer) if command.negated else answer
+            if answer is False:
+                return True
+            if answer is None:
+                self.note(f"line {command.line}: how often this loop is gone round cannot be known")
+                self._apart([lambda: self.block(command.body), lambda: None])
+                return None
+            if not self._turn(command.body):
+                return True
+        self.note(f"line {command.line}: this loop was left after {_MOST_TURNS} turns")
+        return None
+
+    def for_(self, command: For) -> Answer:
+        if command.words is None:
+            words = list(self.variables.arguments)
+        else:
+            words = [field for word in command.words for field in fields(word, self.variables)]
+        if not command.countable or len(words) > _MOST_TURNS or any(known(word) is None for word in words):
+            self.note(f"line {command.line}: how often this loop is gone round cannot be known")
+            unknown = Unknown(f"${command.name}", f"the variable of the loop in line {command.line}", command.name)
+            if command.name:
+                self.variables.set(command.name, (unknown,))
+            self._apart([lambda: self.block(command.body), lambda: None])
+            return None
+        for word in words:
+            self.variables.set(command.name, word)
+            if not self._turn(command.body):
+                break
+        return True
+
+    def _turn(self, body: Block) -> bool:
+        """Whether the loop goes on."""
+        try:
+            self.block(body)
+        except _Break as end:
+            return end.again
+        return True
+
+    # Single commands
+
+    def test(self, command: Test) -> Answer:
+        return double_bracket(command, self.variables)
+
+    def arithmetic(self, command: ArithmeticCommand) -> Answer:
+        value = known(calculated(command.expression, self.variables, "((…))"))
+        if value is None:
+            self.note(f"line {command.line}: ((…)) is not followed: give the variables that it sets with --set-var")
+            return None
+        return value != "0"
+
+    def function(self, command: Function) -> Answer:
+        self._functions[command.name] = command.body
+        return True
+
+    def assign(self, assignment: Assignment) -> None:
+        variables, name = self.variables, assignment.name
+        if assignment.words is not None:
+            words = tuple(field for word in assignment.words for field in fields(word, variables))
+            earlier = variables.elements(name) or () if assignment.append else ()
+            variables.set_array(name, earlier + words)
+            return
+        value = text(assignment.value, variables)
+        if assignment.index is not None:
+            self._assign_element(assignment, value)
+        elif assignment.append:
+            variables.set(name, joined([*(variables.value(name) or ()), *value]))
+        else:
+            variables.set(name, value)
+
+    def _assign_element(self, assignment: Assignment, value: Value) -> None:
+        elements = list(self.variables.elements(assignment.name) or ())
+        index = known(calculated(assignment.index or (), self.variables, assignment.name))
+        number = int(index) if index is not None and index.isdigit() else _MOST_TURNS
+        if number > len(elements):
+            unknown = Unknown(f"${{{assignment.name}}}", "an array with gaps is not followed", assignment.name)
+            self.variables.set(assignment.name, (unknown,))
+            return
+        elements[number : number + 1] = [value]
+        self.variables.set_array(assignment.name, tuple(elements))
+
+    def simple(self, command: Simple) -> Answer:
+        first = known(text(command.words[0], self.variables)) if command.words else None
+        if first in ("[", "test"):
+            words = bracket_words(list(command.words[1:]), self.variables)
+            return bracket(words[:-1] if first == "[" and words else words)
+        words = [field for word in command.words for field in fields(word, self.variables)]
+        name = known(words[0]) if words else None
+        if not words or name in DECLARING:
+            for assignment in command.assignments:
+                self.assign(assignment)
+            if name in ("export", "declare", "typeset", "local", "readonly"):
+                self._declare(name, command, words[1:])
+            return True
+        if name in _BUILTINS:
+            return _BUILTINS[name](self, command, words)
+        if name in self._functions:
+            return self._enter(self._functions[name], words[1:])
+        self._start(command, words)
+        return None
+
+    def _declare(self, name: str, command: Simple, words: list[Value]) -> None:
+        options = [known(word) or "" for word in words if (known(word) or "").startswith("-")]
+        if name == "export" or any("x" in option for option in options):
+            names = [known(word) or "" for word in words]
+            self.variables.exported.update(assignment.name for assignment in command.assignments)
+            self.variables.exported.update(each for each in names if each and not each.startswith("-"))
+
+    def _enter(self, body: Block, arguments: list[Value]) -> Answer:
+        self._texts += 1
+        if self._texts > _MOST_TEXTS:
+            raise UserError(f"functions and texts of the script nested more than {_MOST_TEXTS} deep")
+        outer = (self.variables.arguments, self.variables.shifted)
+        self.variables.arguments, self.variables.shifted = arguments, 0
+        try:
+            return self.block(body)
+        except _Return:
+            return None
+        finally:
+            self._texts -= 1
+            self.variables.arguments, self.variables.shifted = outer
+
+    def _start(self, command: Simple, words: list[Value]) -> None:
+        """A program: kept where it is wanted; the text that is given to a shell is followed."""
+        environment = {name: self.variables.value(name) or () for name in sorted(self.variables.exported)}
+        before = self.variables
+        self.variables = before.copy()
+        for assignment in command.assignments:
+            self.assign(assignment)
+            environment[assignment.name] = self.variables.value(assignment.name) or ()
+        self.variables = before
+        for number, word in enumerate(words[:-1]):
+            if PurePath(known(word) or "").name in _SHELLS and (script := _text_for_shell(words[number + 1 :])):
+                kept = len(self.commands)
+                self._text(command.line, script)
+                self.commands[kept:] = [
+                    Started(each.line, (*words[:number], *each.words), environment | each.environment, each.read)
+                    for each in self.commands[kept:]
+                ]
+                return
+        if self._is_wanted(words):
+            self.commands.append(Started(command.line, tuple(words), environment, frozenset(before.read)))
+
+    def _text(self, line: int, script: Value) -> Answer:
+        """Follow a text of the script's own: what is not known in it stands as a variable."""
+        self._texts += 1
+        if self._texts > _MOST_TEXTS:
+            raise UserError(f"functions and texts of the script nested more than {_MOST_TEXTS} deep")
+        plain = ""
+        for number, part in enumerate(script):
+            if isinstance(part, Unknown):
+                name = f"__unknown_{self._texts}_{number}"
+                self.variables.set(name, (part,))
+                plain += f"${{{name}}}"
+            else:
+                plain += part
+        try:
+            return self.block(read_script(plain, line))
+        except ShellSyntaxError as error:
+            raise ShellSyntaxError(line, f"in the text that is given to a shell: {error.message}") from error
+        finally:
+            self._texts -= 1
+
+    # Commands of the shell itself
+
+    def eval(self, command: Simple, words: list[Value]) -> Answer:
+        spaced = [part for word in words[1:] for part in (*word, " ")]
+        return self._text(command.line, joined(spaced))
+
+    def source(self, command: Simple, words: list[Value]) -> Answer:
+        path = known(words[1]) if len(words) > 1 else None
+        script = self._read_file(path) if path is not None else None
+        if script is None:
+            where = path if path is not None else "a file"
+            self.note(f"line {command.line}: {where} is not read: give the variables that it sets with --set-var")
+            return None
+        return self._enter(read_script(script), words[2:]) if words[2:] else self._text_of_file(script)
+
+    def _text_of_file(self, script: str) -> Answer:
+        self._texts += 1
+        if self._texts > _MOST_TEXTS:
+            raise UserError(f"files that source each other more than {_MOST_TEXTS} deep")
+        try:
+            return self.block(read_script(script))
+        except _Return:
+            return None
+        finally:
+            self._texts -= 1
+
+    def unknown_variables(self, command: Simple, words: list[Value]) -> Answer:
+        """`read`, `mapfile` and the like set variables to what nobody can know."""
+        for word in words[1:]:
+            name = known(word) or ""
+            if name.isidentifier():
+                unknown = Unknown(f"${name}", f"read from outside in line {command.line}", name)
+                self.variables.set(name, (unknown,))
+        return None
+
+    def unset(self, command: Simple, words: list[Value]) -> Answer:
+        for word in words[1:]:
+            self.variables.values.pop(known(word) or "", None)
+        return True
+
+    def shift(self, command: Simple, words: list[Value]) -> Answer:
+        count = known(words[1]) if len(words) > 1 else "1"
+        number = int(count) if count is not None and count.isdigit() else 1
+        self.variables.arguments = self.variables.arguments[number:]
+        self.variables.shifted += number
+        return True
+
+    def set_arguments(self, command: Simple, words: list[Value]) -> Answer:
+        if len(words) > 1 and known(words[1]) == "--":
+            self.variables.arguments = words[2:]
+        return True
+
+    def succeed(self, command: Simple, words: list[Value]) -> Answer:
+        return True
+
+    def fail(self, command: Simple, words: list[Value]) -> Answer:
+        return False
+
+    def exit(self, command: Simple, words: list[Value]) -> Answer:
+        raise _Exit
+
+    def return_(self, command: Simple, words: list[Value]) -> Answer:
+        raise _Return
+
+    def leave_loop(self, command: Simple, words: list[Value]) -> Answer:
+        raise _Break(again=known(words[0]) == "continue")
+
+    def exec(self, command: Simple, words: list[Value]) -> Answer:
+        if len(words) > 1:
+            self._start(command, words[1:])
+            raise _Exit
+        return True
+
+
+def _text_for_shell(words: list[Value]) -> Value | None:
+    """The text of `sh -c TEXT`, given what stands behind `sh`."""
+    for number, word in enumerate(words[:-1]):
+        option = known(word)
+        if option is None or not option.startswith("-"):
+            return None
+        if not option.startswith("--") and option.endswith("c"):
+            return words[number + 1]
+    return None
+
+
+def _agreed(ends: list[Variables]) -> Variables:
+    """Variables as several ways leave them; what they do not agree on is not known."""
+    first = ends[0]
+    for other in ends[1:]:
+        for name in first.values.keys() | other.values.keys():
+            if first.values.get(name) != other.values.get(name):
+                unknown = Unknown(f"${name}", "depends on a condition that cannot be known", name)
+                first.values[name] = (unknown,)
+                first.arrays.discard(name)
+        first.exported |= other.exported
+    return first
+
+
+_HANDLERS: dict[type, Callable[..., Answer]] = {
+    Simple: _Follower.simple,
+    Test: _Follower.test,
+    ArithmeticCommand: _Follower.arithmetic,
+    If: _Follower.if_,
+    While: _Follower.while_,
+    For: _Follower.for_,
+    Case: _Follower.case,
+    Function: _Follower.function,
+    Group: _Follower.group,
+    Pipeline: _Follower.pipeline,
+    AndOr: _Follower.and_or,
+}
+_BUILTINS: dict[str | None, Callable[..., Answer]] = {
+    **dict.fromkeys(("read", "mapfile", "readarray", "getopts", "let", "printf"), _Follower.unknown_variables),
+    **dict.fromkeys((":", "true"), _Follower.succeed),
+    **dict.fromkeys((".", "source"), _Follower.source),
+    **dict.fromkeys(("break", "continue"), _Follower.leave_loop),
+    "false": _Follower.fail,
+    "eval": _Follower.eval,
+    "unset": _Follower.unset,
+    "shift": _Follower.shift,
+    "set": _Follower.set_arguments,
+    "exit": _Follower.exit,
+    "return": _Follower.return_,
+    "exec": _Follower.exec,
+}

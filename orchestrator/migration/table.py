@@ -1,0 +1,198 @@
+"""Megatron-LM's flags and the fields of a job spec: one table, read in both directions.
+
+Facts about the flags (names, defaults, number of values) are those of Megatron-LM's argument parser, releases
+core_r0.5.0 to core_r0.16.0, with spellings of earlier ones. What several flags say together is in `together.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OURS: Any = object()
+"""The default of Megatron-LM is the spec's own."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the value of a flag is read and written."""
+
+    values: int
+    """Words behind the flag."""
+    read: Callable[[str], Any]
+    """Raises ValueError for what the field cannot take."""
+    write: Callable[[Any], str | None]
+    """None for what the flag cannot say."""
+    is_choice: bool = False
+    """Another word is something that this version does not have, and no slip."""
+
+
+def _whole(text: str) -> int:
+    number = float(text)
+    if not number.is_integer():  # infinity is none either
+        raise ValueError(f"{text} is not a whole number")
+    return int(number)
+
+
+def _number_text(number: Any) -> str:
+    return repr(number)
+
+
+WHOLE = Kind(1, lambda text: int(text) if text.lstrip("+-").isdigit() else _whole(text), str)
+NUMBER = Kind(1, float, _number_text)
+TEXT = Kind(1, str, str)
+MINUTES = Kind(1, lambda text: _whole(text) * 60, lambda s: str(s // 60) if s % 60 == 0 else None)
+
+
+def switch(value: Any) -> Kind:
+    """A flag without values that stands for one."""
+    return Kind(0, lambda text: value, lambda given: "" if given == value else None)
+
+
+def choice(names: Mapping[str, Any]) -> Kind:
+    """A flag with one of several words."""
+
+    def read(text: str) -> Any:
+        if text not in names:
+            raise ValueError(f"of its choices this version has {', '.join(names)}")
+        return names[text]
+
+    def write(value: Any) -> str | None:
+        return next((name for name, meant in names.items() if meant == value), None)
+
+    return Kind(1, read, write, is_choice=True)
+
+
+def same(*names: str) -> Kind:
+    """A flag whose words are ours."""
+    return choice({name: name for name in names})
+
+
+@dataclass(frozen=True)
+class Row:
+    """A flag and the field that it is."""
+
+    flag: str
+    path: str
+    kind: Kind
+    default: Any = OURS
+    """What Megatron-LM does without the flag, where the spec's default is another."""
+    only: tuple[str, Any] | None = None
+    """(path, value): what it is for; elsewhere it has no effect."""
+
+
+_ROPE = ("model.position_embedding_type", "rope")
+_FP16 = ("precision.dtype", "fp16")
+
+ROWS: tuple[Row, ...] = (
+    # model
+    Row("num-layers", "model.num_layers", WHOLE),
+    Row("hidden-size", "model.hidden_size", WHOLE),
+    Row("num-attention-heads", "model.num_attention_heads", WHOLE),
+    Row("seq-length", "model.seq_length", WHOLE),
+    Row("kv-channels", "model.kv_channels", WHOLE),
+    Row("make-vocab-size-divisible-by", "model.make_vocab_size_divisible_by", WHOLE),
+    Row(
+        "position-embedding-type",
+        "model.position_embedding_type",
+        same("learned_absolute", "rope", "none"),
+        "learned_absolute",
+    ),
+    Row("rotary-percent", "model.rotary_percent", NUMBER, only=_ROPE),
+    Row("rotary-base", "model.rotary_base", WHOLE, only=_ROPE),
+    Row("normalization", "model.normalization", same("LayerNorm", "RMSNorm")),
+    Row("norm-epsilon", "model.norm_epsilon", NUMBER),
+    Row("swiglu", "model.activation", switch("swiglu")),
+    Row("disable-bias-linear", "model.add_bias_linear", switch(False)),
+    Row("add-qkv-bias", "model.add_qkv_bias", switch(True)),
+    Row("qk-layernorm", "model.qk_layernorm", switch(True)),
+    Row("untie-embeddings-and-output-weights", "model.untie_embeddings_and_output_weights", switch(True)),
+    Row("hidden-dropout", "model.hidden_dropout", NUMBER, 0.1),
+    Row("attention-dropout", "model.attention_dropout", NUMBER, 0.1),
+    Row("init-method-std", "model.init_method_std", NUMBER),
+    # parallelism
+    Row(
+        "tensor-model-parallel-size",
+        "parallelism.tensor_model_parallel_size",
+        WHOLE,
+    ),
+    Row("pipeline-model-parallel-size", "parallelism.pipeline_model_parallel_size", WHOLE),
+    Row("context-parallel-size", "parallelism.context_parallel_size", WHOLE),
+    Row("expert-model-parallel-size", "parallelism.expert_model_parallel_size", WHOLE),
+    Row("use-distributed-optimizer", "parallelism.use_distributed_optimizer", switch(True), False),
+    Row("overlap-grad-reduce", "parallelism.overlap_grad_reduce", switch(True), False),
+    # batch
+    Row("micro-batch-size", "batch.micro_batch_size", WHOLE),
+    # data
+    Row("data-cache-path", "data.cache_dir", TEXT),
+    Row("num-workers", "data.num_workers", WHOLE),
+    Row("reset-position-ids", "data.reset_position_ids", switch(True)),
+    Row("eod-mask-loss", "data.eod_mask_loss", switch(True)),
+    Row("num-dataset-builder-threads", "data.num_dataset_builder_threads", WHOLE),
+    # optimizer
+    Row("optimizer", "optimizer.name", same("adam")),
+    Row("lr", "optimizer.lr", NUMBER),
+    Row("min-lr", "optimizer.min_lr", NUMBER),
+    Row("weight-decay", "optimizer.weight_decay", NUMBER),
+    Row("adam-beta1", "optimizer.adam_beta1", NUMBER),
+    Row("adam-beta2", "optimizer.adam_beta2", NUMBER),
+    Row("adam-eps", "optimizer.adam_eps", NUMBER),
+    Row("clip-grad", "optimizer.clip_grad", NUMBER),
+    # schedule
+    Row("train-iters", "schedule.train_iters", WHOLE),
+    Row("train-samples", "schedule.train_samples", WHOLE),
+    Row(
+        "lr-decay-style",
+        "schedule.lr_decay_style",
+        same("constant", "linear", "cosine", "inverse-square-root"),
+        "linear",
+    ),
+    Row("lr-decay-iters", "schedule.lr_decay_iters", WHOLE),
+    Row("lr-decay-samples", "schedule.lr_decay_samples", WHOLE),
+    Row("lr-warmup-init", "schedule.lr_warmup_init", NUMBER),
+    # precision
+    Row("bf16", "precision.dtype", switch("bf16"), "fp32"),
+    Row("fp16", "precision.dtype", switch("fp16"), "fp32"),
+    Row("loss-scale", "precision.loss_scale", NUMBER, only=_FP16),
+    Row("initial-loss-scale", "precision.initial_loss_scale", NUMBER, only=_FP16),
+    Row("min-loss-scale", "precision.min_loss_scale", NUMBER, only=_FP16),
+    Row("loss-scale-window", "precision.loss_scale_window", WHOLE, only=_FP16),
+    Row("hysteresis", "precision.hysteresis", WHOLE, only=_FP16),
+    # checkpoint, tracking, runtime
+    Row("async-save", "checkpoint.async_save", switch(True), False),
+    Row("log-interval", "tracking.log_interval", WHOLE, 100),
+    Row("recompute-granularity", "runtime.recompute_granularity", same("selective", "full")),
+    Row(
+        "recompute-method",
+        "runtime.recompute_method",
+        same("uniform", "block"),
+        only=("runtime.recompute_granularity", "full"),
+    ),
+    Row("recompute-num-layers", "runtime.recompute_num_layers", WHOLE, only=("runtime.recompute_granularity", "full")),
+    Row("transformer-impl", "runtime.layers", choice({"local": "torch", "transformer_engine": "transformer_engine"})),
+    Row("deterministic-mode", "runtime.deterministic", switch(True)),
+    Row("distributed-timeout-minutes", "runtime.hang_timeout", MINUTES),
+)
+
+IMPLIED: dict[str, tuple[str, str | None]] = {
+    "use-rotary-position-embeddings": ("position-embedding-type", "rope"),
+    "recompute-activations": ("recompute-granularity", "selective"),
+    "checkpoint-activations": ("recompute-granularity", "full"),
+    "activations-checkpoint-method": ("recompute-granularity", "full"),
+    "distribute-checkpointed-activations": ("distribute-saved-activations", None),
+}
+"""Older flags, and the flag that they stand for."""
+OLD_NAMES: dict[str, str] = {
+    "activations-checkpoint-method": "recompute-method",
+    "activations-checkpoint-num-layers": "recompute-num-layers",
+    "checkpoint-num-layers": "recompute-num-layers",
+    "persistent-save-interval": "save-interval",
+    "warmup": "lr-warmup-fraction",
+    "encoder-num-layers": "num-layers",
+    "encoder-seq-length": "seq-length",
+    "layernorm-epsilon": "norm-epsilon",
+    "model-parallel-size": "tensor-model-parallel-size",
+    "batch-size": "micro-batch-size",
+}
+"""Flags that have another name now, with the same values."""

@@ -1,0 +1,122 @@
+"""A job as the flags of Megatron-LM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.migration.defaults import REQUIRED, default_of
+from orchestrator.migration.table import OURS, ROWS, Row
+from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.writing_flags import FlagWriter, Unsaid
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.values import environment_references
+
+PROGRAM = "pretrain_gpt.py"
+_GROUPS = {
+    "model": "MODEL",
+    "parallelism": "MODEL_PARALLEL",
+    "batch": "TRAINING",
+    "data": "DATA",
+    "optimizer": "TRAINING",
+    "schedule": "TRAINING",
+    "precision": "TRAINING",
+    "checkpoint": "CHECKPOINT",
+    "tracking": "EVALUATION",
+    "runtime": "RUNTIME",
+}
+"""Group of flags of each section of the spec."""
+_REASONS = {
+    "model.preset": "its values are flags",
+    "data.prepare": "Megatron-LM reads data sets that are there",
+    "launch": "it is about the orchestrator's way to start a run",
+    "runtime": "Megatron-LM has no flag for it",
+    "checkpoint": "Megatron-LM has no flag for it",
+}
+
+
+@dataclass(frozen=True)
+class MegatronCommand:
+    """How Megatron-LM would be told of a job."""
+
+    program: str
+    nodes: int
+    processes_per_node: int
+    environment: tuple[tuple[str, str], ...]
+    groups: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+    """(name, flags with their words)."""
+    unsaid: tuple[Unsaid, ...]
+    """Fields that no flag says."""
+    otherwise: tuple[Unsaid, ...]
+    """Fields that are said as another one: `migrate` reads them as that one."""
+
+    @property
+    def words(self) -> list[str]:
+        """All flags as words, in order."""
+        return [word for _, flags in self.groups for flag in flags for word in flag]
+
+
+def to_megatron(job: JobSpec) -> MegatronCommand:
+    """The flags of a job, and every field that they do not say."""
+    writer = FlagWriter(job)
+    for row in ROWS:
+        _write_row(writer, row)
+    for together in TOGETHER:
+        together.write(writer)
+    _write_launch(writer)
+    covered = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
+    covered |= {"launch.nodes", "launch.gpus_per_node", "launch.env"}
+    for path in leaf_paths():
+        if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):
+            writer.leave(
+                path, _REASONS.get(path) or _REASONS.get(path.partition(".")[0], "Megatron-LM has no flag for it")
+            )
+    return MegatronCommand(
+        PROGRAM,
+        job.launch.nodes,
+        job.processes_per_node,
+        tuple(sorted(_environment(job).items())),
+        tuple((name, tuple(tuple(flag) for flag in flags)) for name, flags in writer.groups.items()),
+        tuple(writer.unsaid),
+        tuple(writer.otherwise),
+    )
+
+
+def _write_row(writer: FlagWriter, row: Row) -> None:
+    value = writer.value(row.path)
+    default = default_of(row.path) if row.default is OURS else row.default
+    if default is not REQUIRED and value == default:
+        return
+    if row.only is not None and writer.value(row.only[0]) != row.only[1]:
+        if value != default_of(row.path):
+            writer.unsaid_value(row.path, f"it is for {row.only[0]}: {row.only[1]}")
+        return
+    text = row.kind.write(value) if value is not None else None
+    if text is not None:
+        words = [text] if row.kind.values else []
+        writer.add(_GROUPS[row.path.partition(".")[0]], row.flag, *words)
+    elif value is not None and not _is_said_by_another(row, value):
+        writer.unsaid_value(row.path, f"--{row.flag} cannot say it")
+
+
+def _is_said_by_another(row: Row, value: Any) -> bool:
+    return any(
+        other.path == row.path and other.flag != row.flag and other.kind.write(value) is not None for other in ROWS
+    )
+
+
+def _write_launch(writer: FlagWriter) -> None:
+    job = writer.job
+    if job.launch.gpus_per_node is None:
+        writer.say_otherwise("launch.gpus_per_node", f"torchrun --nproc-per-node {job.processes_per_node}")
+    unsaid = sorted(set(job.launch.env) - set(_environment(job)))
+    if unsaid:
+        writer.unsaid_value(
+            "launch.env", f"{', '.join(unsaid)}: export what the environment says, and not what is written here"
+        )
+
+
+def _environment(job: JobSpec) -> dict[str, str]:
+    """Variables that a script can write down."""
+    return {name: value for name, value in job.launch.env.items() if not environment_references(value)}

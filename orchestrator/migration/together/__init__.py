@@ -1,0 +1,8 @@
+"""What several flags of Megatron-LM say together, each in both directions: read into a job, written from one."""
+
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.together.data import DATA
+from orchestrator.migration.together.model import MODEL
+from orchestrator.migration.together.training import TRAINING
+
+TOGETHER: tuple[Together, ...] = (*MODEL, *DATA, *TRAINING)

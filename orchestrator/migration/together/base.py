@@ -1,0 +1,20 @@
+"""What several flags say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.writing_flags import FlagWriter
+
+
+@dataclass(frozen=True)
+class Together:
+    """Flags that are read together, and the fields that they are."""
+
+    flags: dict[str, int | None]
+    """Each with how many words it takes; None for any number."""
+    read: Callable[[Gathering], None]
+    write: Callable[[FlagWriter], None]
+    paths: tuple[str, ...]

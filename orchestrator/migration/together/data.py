@@ -1,0 +1,267 @@
+"""The data: sources, split, tokenizer and vocabulary."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.spec.data import BlendEntry
+
+BLEND, VALIDATION, TEST, SPLIT = "data.blend", "data.validation", "data.test", "data.split"
+TYPE, PATH, MERGES = "data.tokenizer.type", "data.tokenizer.path", "data.tokenizer.merges"
+VOCABULARY, RANDOM = "model.vocab_size", "data.random_tokens"
+TRAINING_ALONE = "1,0,0"
+_BYTES = 256
+"""The byte-level tokenizer's ids before its end of document; to Megatron-LM a NullTokenizer of that size."""
+_TYPES = {
+    "GPT2BPETokenizer": "gpt2_bpe",
+    "HuggingFaceTokenizer": "huggingface",
+    "SentencePieceTokenizer": "sentencepiece",
+    "GPTSentencePieceTokenizer": "sentencepiece",
+    "Llama2Tokenizer": "sentencepiece",
+    "BertWordPieceLowerCase": "wordpiece",
+    "BertWordPieceCase": "wordpiece",
+}
+_WRITTEN_TYPES = {
+    "gpt2_bpe": "GPT2BPETokenizer",
+    "huggingface": "HuggingFaceTokenizer",
+    "sentencepiece": "SentencePieceTokenizer",
+    "wordpiece": "BertWordPieceCase",
+}
+_OF_MEGATRON_GPT = "GPT2BPETokenizer"
+_SOURCES = {
+    "data-path": BLEND,
+    "train-data-path": BLEND,
+    "valid-data-path": VALIDATION,
+    "test-data-path": TEST,
+}
+
+
+def sources(words: list[str]) -> list[dict[str, Any]]:
+    """Megatron-LM's list of prefixes, or of weights and prefixes in turn, as a blend. Raises ValueError."""
+    if len(words) % 2 == 0:
+        weights = [_weight(word) for word in words[::2]]
+        if all(weight is not None for weight in weights):
+            return [{"path": path, "weight": weight} for path, weight in zip(words[1::2], weights, strict=True)]
+        if any(weight is not None for weight in weights):
+            raise ValueError("weights and prefixes do not alternate")
+    return [{"path": word} for word in words]
+
+
+def _weight(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def read_sources(given: Gathering) -> None:
+    for name, path in _SOURCES.items():
+        if not given.has(name):
+            continue
+        words = given.words(name)
+        if words is not None and len(words) == 1:
+            words = words[0].split()
+        if not words:
+            given.write_it(name, path)
+            continue
+        try:
+            given.carry(name, path, sources(words))
+        except ValueError as error:
+            given.write_it(name, path, str(error))
+    if given.has("mock-data"):
+        given.carry("mock-data", RANDOM, True)
+
+
+def read_split(given: Gathering) -> None:
+    if given.has("train-data-path"):
+        given.no_effect("split", "each part has sources of its own")
+        given.default(SPLIT, TRAINING_ALONE, "--train-data-path is read whole")
+        return
+    if not given.has("split"):
+        return
+    words = given.words("split")
+    if words is None:
+        given.write_it("split", SPLIT)
+        return
+    weights = re.findall(r"[.0-9]+", ",".join(words))
+    try:
+        written = ",".join(f"{float(weight):g}" if "." in weight else weight for weight in [*weights, "0", "0"][:3])
+    except ValueError:
+        weights = []
+    if 1 <= len(weights) <= 3:
+        given.carry("split", SPLIT, written)
+    else:
+        given.write_it("split", SPLIT, "a split is three weights")
+
+
+def write_sources(writer: FlagWriter) -> None:
+    data = writer.job.data
+    if data.random_tokens:
+        writer.add("DATA", "mock-data")
+        writer.add("DATA", "split", data.split)
+        return
+    parts = {"data-path": data.blend, "valid-data-path": data.validation, "test-data-path": data.test}
+    apart = data.validation is not None or data.test is not None
+    if apart:
+        parts["train-data-path"] = parts.pop("data-path")
+        if data.split != TRAINING_ALONE:
+            writer.unsaid_value(SPLIT, "Megatron-LM reads each part whole where one has sources of its own")
+    for name, entries in parts.items():
+        if entries is not None:
+            _write_blend(writer, name, entries)
+    if not apart:
+        writer.add("DATA", "split", data.split)
+
+
+def _write_blend(writer: FlagWriter, name: str, entries: list[BlendEntry]) -> None:
+    path = _SOURCES[name]
+    words: list[str] = []
+    for entry in entries:
+        if len(entries) > 1 or entry.weight != 1.0:
+            words.append(repr(entry.weight))
+        words.append(entry.path)
+    writer.add("DATA", name, *words)
+    if any(entry.text is not None for entry in entries):
+        writer.unsaid_value(
+            path, "Megatron-LM makes no data set from text while it starts: tools/preprocess_data.py does"
+        )
+    elif len(words) == 1 and words[0].split() != words:
+        writer.say_otherwise(path, "a prefix with blanks reads like several")
+
+
+def read_tokenizer(given: Gathering) -> None:
+    kind = given.text("tokenizer-type") if given.has("tokenizer-type") else _OF_MEGATRON_GPT
+    is_random = given.get(RANDOM) is True
+    if kind is None:
+        given.write_it("tokenizer-type", TYPE)
+    elif kind == "NullTokenizer":
+        _read_null(given, is_random)
+    elif kind in _TYPES:
+        _read_files(given, kind, is_random)
+    else:
+        given.not_supported("tokenizer-type", f"of tokenizers this version has {', '.join(sorted(_TYPES))}", TYPE)
+        given.require(PATH, f"a tokenizer of a type that is here instead of {kind}")
+    _read_vocabulary(given, kind, is_random)
+    given.no_effect(("vocab-file", "merge-file", "tokenizer-model"), "this tokenizer does not read it")
+
+
+def _read_null(given: Gathering, is_random: bool) -> None:
+    if is_random or given.number("vocab-size") == _BYTES:
+        reason = "random tokens have no tokenizer" if is_random else "256 ids and an end of document: byte_level"
+        given.settle("tokenizer-type", "carried", TYPE, "byte_level", reason)
+        return
+    given.settle("tokenizer-type", "no_counterpart", TYPE, reason="write the tokenizer that made the data")
+    given.migration.notes.append(
+        "NullTokenizer says nothing of the tokenizer that made the data: write it into data.tokenizer"
+    )
+
+
+def _read_files(given: Gathering, kind: str, is_random: bool) -> None:
+    found = _TYPES[kind]
+    if given.has("tokenizer-type"):
+        given.carry("tokenizer-type", TYPE, found)
+    elif is_random:
+        return
+    else:
+        given.default(TYPE, found, f"{MEGATRON}: {kind}")
+    files = {PATH: "vocab-file" if found in ("gpt2_bpe", "wordpiece") else "tokenizer-model"}
+    if found == "gpt2_bpe":
+        files[MERGES] = "merge-file"
+    for path, name in files.items():
+        if given.text(name) is not None:
+            given.carry(name, path, given.text(name))
+        elif given.has(name):
+            given.write_it(name, path)
+        elif not is_random:
+            given.require(path, f"{kind} needs --{name}, which is not given")
+
+
+def _read_vocabulary(given: Gathering, kind: str | None, is_random: bool) -> None:
+    name = "padded-vocab-size" if given.has("padded-vocab-size") else "vocab-size"
+    size = given.number(name)
+    if name == "vocab-size" and kind != "NullTokenizer" and not is_random:
+        given.no_effect(name, "the tokenizer's files say how large the vocabulary is")
+    elif given.has(name) and size is None:
+        given.write_it(name, VOCABULARY)
+    elif size is not None and name == "vocab-size" and size == _BYTES and not is_random:
+        given.settle(name, "default", VOCABULARY, size + 1)
+    elif size is not None and name == "vocab-size" and kind == "NullTokenizer":
+        given.carry(name, VOCABULARY, size + 1, f"--vocab-size {size}, and an end of document")
+    elif size is not None:
+        given.carry(name, VOCABULARY, size)
+        unit = given.get("model.make_vocab_size_divisible_by")
+        tp = given.get("parallelism.tensor_model_parallel_size")
+        if name == "padded-vocab-size" and isinstance(unit, int) and isinstance(tp, int) and size % (unit * tp):
+            given.migration.notes.append(
+                f"--padded-vocab-size {size} is no multiple of {unit} · TP {tp}: here it is padded up to one"
+            )
+    given.no_effect("vocab-size", "--padded-vocab-size says it")
+    if is_random and given.get(VOCABULARY) is None and VOCABULARY not in given.migration.missing:
+        given.require(VOCABULARY, "random tokens need it; GPT-2's vocabulary has 50257")
+    if given.has("vocab-extra-ids"):
+        if given.number("vocab-extra-ids") == 0:
+            given.no_effect("vocab-extra-ids", "0 adds none")
+        else:
+            given.not_supported("vocab-extra-ids", "ids beyond the tokenizer's are not in this version")
+
+
+def write_tokenizer(writer: FlagWriter) -> None:
+    tokenizer, size = writer.job.data.tokenizer, writer.job.model.vocab_size
+    if tokenizer.type == "byte_level":
+        writer.add("DATA", "tokenizer-type", "NullTokenizer")
+        writer.add("DATA", "vocab-size", size - 1 if size is not None else _BYTES)
+        if size is not None and size == _BYTES + 1 and not writer.job.data.random_tokens:
+            writer.say_otherwise(VOCABULARY, "it is the byte-level tokenizer's")
+        return
+    writer.add("DATA", "tokenizer-type", _WRITTEN_TYPES[tokenizer.type])
+    if tokenizer.path is not None:
+        by_vocabulary = tokenizer.type in ("gpt2_bpe", "wordpiece")
+        writer.add("DATA", "vocab-file" if by_vocabulary else "tokenizer-model", tokenizer.path)
+    if tokenizer.merges is not None:
+        writer.add("DATA", "merge-file", tokenizer.merges)
+    if size is not None:
+        writer.unsaid_value(VOCABULARY, "Megatron-LM takes it from the tokenizer's files")
+
+
+def read_seed(given: Gathering) -> None:
+    if not given.has("seed"):
+        return
+    seed = given.number("seed")
+    if seed is None:
+        given.write_it("seed", "runtime.seed")
+        given.require("data.seed", given.flags["seed"].shown)
+        return
+    given.carry("seed", "runtime.seed", seed)
+    given.put("data.seed", seed, given.flags["seed"].shown)
+
+
+def write_seed(writer: FlagWriter) -> None:
+    seed = writer.job.runtime.seed
+    writer.add("TRAINING", "seed", seed)
+    if writer.job.data.seed != seed:
+        writer.unsaid_value("data.seed", "Megatron-LM has one seed for the data and the weights")
+
+
+DATA = (
+    Together(
+        {"data-path": None, "train-data-path": None, "valid-data-path": None, "test-data-path": None, "mock-data": 0},
+        read_sources,
+        write_sources,
+        (BLEND, VALIDATION, TEST, RANDOM),
+    ),
+    Together({"split": None}, read_split, lambda writer: None, (SPLIT,)),
+    Together(
+        {
+            **{"tokenizer-type": 1, "tokenizer-model": 1, "vocab-file": 1, "merge-file": 1},
+            **{"vocab-size": 1, "padded-vocab-size": 1, "vocab-extra-ids": 1},
+        },
+        read_tokenizer,
+        write_tokenizer,
+        (TYPE, PATH, MERGES, VOCABULARY),
+    ),
+    Together({"seed": 1}, read_seed, write_seed, ("runtime.seed", "data.seed")),
+)

@@ -1,0 +1,189 @@
+"""The shape of the model, and how it is spread over processes."""
+
+from __future__ import annotations
+
+from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.writing_flags import FlagWriter
+
+FFN, POSITIONS, GROUPS = "model.ffn_hidden_size", "model.max_position_embeddings", "model.num_query_groups"
+SEQUENCE, TP, PP = (
+    "parallelism.sequence_parallel",
+    "parallelism.tensor_model_parallel_size",
+    "parallelism.pipeline_model_parallel_size",
+)
+VP, GATHER = "parallelism.virtual_pipeline_model_parallel_size", "parallelism.overlap_param_gather"
+
+
+def _megatron_ffn(hidden: int) -> int:
+    """Megatron-LM's width of a gated MLP: 8h/3 rounded down to a multiple of 64; ours is rounded up."""
+    return int((4 * hidden * 2 / 3) / 64) * 64
+
+
+def read_ffn(given: Gathering) -> None:
+    if given.has("ffn-hidden-size"):
+        width = given.number("ffn-hidden-size")
+        if width is None:
+            given.write_it("ffn-hidden-size", FFN)
+        else:
+            given.carry("ffn-hidden-size", FFN, width)
+        return
+    hidden = given.get("model.hidden_size")
+    if given.get("model.activation") == "swiglu" and isinstance(hidden, int):
+        width = _megatron_ffn(hidden)
+        if width != -(-8 * hidden // 3 // 64) * 64:
+            given.default(FFN, width, f"{MEGATRON}: 8h/3 rounded down to a multiple of 64")
+
+
+def write_ffn(writer: FlagWriter) -> None:
+    model = writer.job.model
+    if model.ffn_hidden_size is not None:
+        writer.add("MODEL", "ffn-hidden-size", model.ffn_hidden_size)
+    elif model.activation == "swiglu" and model.ffn_size != _megatron_ffn(model.hidden_size):
+        writer.add("MODEL", "ffn-hidden-size", model.ffn_size)
+        writer.say_otherwise(FFN, f"--ffn-hidden-size {model.ffn_size}: {MEGATRON} is another width")
+
+
+def read_positions(given: Gathering) -> None:
+    name = "max-position-embeddings"
+    if not given.has(name):
+        return
+    positions = given.number(name)
+    if positions is None:
+        given.write_it(name, POSITIONS)
+    elif positions == given.get("model.seq_length"):
+        given.settle(name, "default", POSITIONS, positions)
+    elif given.get("model.position_embedding_type") != "learned_absolute":
+        given.no_effect(name, "only learned positions have a table")
+    else:
+        given.carry(name, POSITIONS, positions)
+
+
+def write_positions(writer: FlagWriter) -> None:
+    model = writer.job.model
+    is_table = model.position_embedding_type == "learned_absolute"
+    positions = model.positions if is_table else model.seq_length
+    writer.add("MODEL", "max-position-embeddings", positions)
+    if not is_table:
+        writer.leave(POSITIONS, "only learned positions have a table")
+    elif model.max_position_embeddings == model.seq_length:
+        writer.say_otherwise(POSITIONS, "it is seq_length")
+
+
+def read_groups(given: Gathering) -> None:
+    if not given.has("group-query-attention"):
+        given.no_effect("num-query-groups", "Megatron-LM takes it with --group-query-attention only")
+        return
+    if not given.has("num-query-groups"):
+        given.carry("group-query-attention", GROUPS, 1)
+        return
+    groups = given.number("num-query-groups")
+    if groups is None:
+        given.write_it("num-query-groups", GROUPS)
+    else:
+        given.carry("num-query-groups", GROUPS, groups)
+    given.settle("group-query-attention", "carried", GROUPS, groups)
+
+
+def write_groups(writer: FlagWriter) -> None:
+    groups = writer.job.model.num_query_groups
+    if groups is not None:
+        writer.add("MODEL", "group-query-attention")
+        writer.add("MODEL", "num-query-groups", groups)
+
+
+def read_sequence_parallel(given: Gathering) -> None:
+    if not given.has("sequence-parallel"):
+        return
+    if given.get(TP) == 1:
+        given.no_effect("sequence-parallel", "Megatron-LM turns it off where TP is 1")
+    else:
+        given.carry("sequence-parallel", SEQUENCE, True)
+
+
+def write_sequence_parallel(writer: FlagWriter) -> None:
+    parallelism = writer.job.parallelism
+    if parallelism.uses_sequence_parallel:
+        writer.add("MODEL_PARALLEL", "sequence-parallel")
+    if not isinstance(parallelism.sequence_parallel, bool):
+        writer.say_otherwise(SEQUENCE, "its degree is TP")
+
+
+def read_virtual_stages(given: Gathering) -> None:
+    by_chunks, by_layers = "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"
+    if given.has(by_chunks):
+        chunks = given.number(by_chunks)
+        if chunks is None:
+            given.write_it(by_chunks, VP)
+        elif chunks == 1:
+            given.settle(by_chunks, "default", VP, 1)
+        else:
+            given.carry(by_chunks, VP, chunks)
+        given.no_effect(by_layers, f"--{by_chunks} says it")
+        return
+    if not given.has(by_layers):
+        return
+    layers, total, stages = given.number(by_layers), given.get("model.num_layers"), given.get(PP)
+    if layers and isinstance(total, int) and isinstance(stages, int) and total % (stages * layers) == 0:
+        chunks = total // stages // layers
+        if chunks == 1:
+            given.settle(by_layers, "default", VP, 1)
+        else:
+            given.carry(by_layers, VP, chunks)
+    elif layers and isinstance(total, int) and isinstance(stages, int):
+        given.write_it(by_layers, VP, f"{total} layers / (PP {stages} · {layers}) is not whole")
+    else:
+        given.write_it(by_layers, VP)
+
+
+def write_virtual_stages(writer: FlagWriter) -> None:
+    chunks = writer.job.parallelism.virtual_pipeline_model_parallel_size
+    if chunks == 1:
+        writer.say_otherwise(VP, "one chunk per stage is none")
+    elif chunks is not None:
+        writer.add("MODEL_PARALLEL", "num-virtual-stages-per-pipeline-rank", chunks)
+
+
+def read_param_gather(given: Gathering) -> None:
+    could = given.get("parallelism.use_distributed_optimizer") and given.get("parallelism.overlap_grad_reduce")
+    if given.has("overlap-param-gather"):
+        if could:
+            given.settle("overlap-param-gather", "default", GATHER, True)
+        else:
+            given.carry("overlap-param-gather", GATHER, True)
+    elif could:
+        given.default(GATHER, False)
+
+
+def write_param_gather(writer: FlagWriter) -> None:
+    parallelism = writer.job.parallelism
+    if parallelism.overlaps_param_gather:
+        writer.add("MODEL_PARALLEL", "overlap-param-gather")
+    could = parallelism.use_distributed_optimizer and parallelism.overlap_grad_reduce
+    if parallelism.overlap_param_gather is not None and (parallelism.overlap_param_gather or not could):
+        writer.say_otherwise(GATHER, "it follows by itself")
+
+
+def read_data_parallel_size(given: Gathering) -> None:
+    """Megatron-LM has no flag for it: it follows from the processes."""
+
+
+def write_data_parallel_size(writer: FlagWriter) -> None:
+    if writer.job.parallelism.data_parallel_size is not None:
+        writer.say_otherwise("parallelism.data_parallel_size", "it follows from the number of processes")
+
+
+MODEL = (
+    Together({"ffn-hidden-size": 1}, read_ffn, write_ffn, (FFN,)),
+    Together({"max-position-embeddings": 1}, read_positions, write_positions, (POSITIONS,)),
+    Together({"group-query-attention": 0, "num-query-groups": 1}, read_groups, write_groups, (GROUPS,)),
+    Together({"sequence-parallel": 0}, read_sequence_parallel, write_sequence_parallel, (SEQUENCE,)),
+    Together(
+        {"num-virtual-stages-per-pipeline-rank": 1, "num-layers-per-virtual-pipeline-stage": 1},
+        read_virtual_stages,
+        write_virtual_stages,
+        (VP,),
+    ),
+    Together({"overlap-param-gather": 0}, read_param_gather, write_param_gather, (GATHER,)),
+    Together({}, read_data_parallel_size, write_data_parallel_size, ("parallelism.data_parallel_size",)),
+)

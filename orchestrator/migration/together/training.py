@@ -1,0 +1,292 @@
+"""Batches, length, learning rate, precision, checkpoints, evaluation, tracking, recomputation."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.report import WRITE_IT
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.together.data import BLEND, RANDOM, SPLIT, VALIDATION
+from orchestrator.migration.writing_flags import FlagWriter
+
+GLOBAL, RAMPUP = "batch.global_batch_size", "batch.rampup_batch_size"
+WARMUPS = {
+    "lr-warmup-iters": "schedule.lr_warmup_iters",
+    "lr-warmup-samples": "schedule.lr_warmup_samples",
+    "lr-warmup-fraction": "schedule.lr_warmup_fraction",
+}
+REDUCE = "precision.grad_reduce_in_fp32"
+SAVE, KEEP = "checkpoint.save_interval", "checkpoint.keep_every"
+INTERVAL, BATCHES = "evaluation.eval_interval", "evaluation.eval_iters"
+GRANULARITY, METHOD, LAYERS = (
+    "runtime.recompute_granularity",
+    "runtime.recompute_method",
+    "runtime.recompute_num_layers",
+)
+_EVAL_INTERVAL, _EVAL_ITERS = 1000, 100
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def as_name(text: str) -> str:
+    """A text as the name of a job; empty where nothing of it can be one."""
+    return _NO_NAME.sub("-", text).strip("-._")[:80]
+
+
+def read_batch(given: Gathering) -> None:
+    if given.has("global-batch-size"):
+        size = given.number("global-batch-size")
+        if size is None:
+            given.write_it("global-batch-size", GLOBAL)
+        else:
+            given.carry("global-batch-size", GLOBAL, size)
+    name = "rampup-batch-size"
+    if given.has(name):
+        words = given.words(name)
+        if words is not None and len(words) == 1:
+            words = words[0].split()
+        if words is not None and len(words) == 3 and all(word.isascii() and word.isdigit() for word in words):
+            start, increment, samples = (int(word) for word in words)
+            given.carry(name, RAMPUP, {"start_global_batch_size": start, "increment": increment, "samples": samples})
+        else:
+            given.write_it(name, RAMPUP)
+
+
+def write_batch(writer: FlagWriter) -> None:
+    batch = writer.job.batch
+    writer.add("TRAINING", "global-batch-size", writer.job.global_batch_size)
+    if batch.num_micro_batches is not None:
+        writer.say_otherwise("batch.num_micro_batches", f"--global-batch-size {writer.job.global_batch_size}")
+    if batch.global_batch_size is None:
+        writer.say_otherwise(GLOBAL, f"--global-batch-size {writer.job.global_batch_size}")
+    if (rampup := batch.rampup_batch_size) is not None:
+        words = (rampup.start_global_batch_size, rampup.increment, rampup.samples)
+        writer.add("TRAINING", "rampup-batch-size", *words)
+        if writer.job.schedule.train_iters is not None:
+            writer.unsaid_value(RAMPUP, "Megatron-LM refuses it beside --train-iters: write schedule.train_samples")
+
+
+def read_length(given: Gathering) -> None:
+    """The rows read --train-iters and --train-samples."""
+
+
+def write_length(writer: FlagWriter) -> None:
+    tokens = writer.job.schedule.train_tokens
+    if tokens is not None:
+        samples = -(-tokens // writer.job.model.seq_length)
+        writer.add("TRAINING", "train-samples", samples)
+        writer.say_otherwise("schedule.train_tokens", f"--train-samples {samples}")
+        writer.say_otherwise("schedule.train_samples", f"--train-samples {samples}")
+
+
+def read_warmup(given: Gathering) -> None:
+    for name, path in WARMUPS.items():
+        if not given.has(name):
+            continue
+        text = given.text(name)
+        try:
+            value: Any = float(text) if text is not None else None
+        except ValueError:
+            value = None
+        if value is None or (name != "lr-warmup-fraction" and not value.is_integer()):
+            given.write_it(name, path)
+        elif value == 0:
+            given.settle(name, "default", path, 0)
+        else:
+            given.carry(name, path, value if name == "lr-warmup-fraction" else int(value))
+
+
+def write_warmup(writer: FlagWriter) -> None:
+    for name, path in WARMUPS.items():
+        value = writer.value(path)
+        if value:
+            writer.add("TRAINING", name, repr(value))
+        elif value is not None:
+            writer.say_otherwise(path, "0 is no warm-up")
+    schedule = writer.job.schedule
+    in_steps = schedule.train_iters is not None
+    wrong = ("lr_warmup_samples", "lr_decay_samples") if in_steps else ("lr_warmup_iters", "lr_decay_iters")
+    for field in wrong:
+        if getattr(schedule, field) is not None:
+            path, length = f"schedule.{field}", "--train-iters" if in_steps else "--train-samples"
+            writer.unsaid_value(path, f"Megatron-LM refuses it beside {length}: write it in the same unit")
+
+
+def read_reduction(given: Gathering) -> None:
+    dtype = given.get("precision.dtype")
+    in_fp32, in_bf16 = "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16"
+    if dtype == "bf16" and given.has(in_bf16):
+        given.carry(in_bf16, REDUCE, False)
+        given.no_effect(in_fp32, f"--{in_bf16} turns it off")
+    elif dtype == "fp16" and not given.has(in_fp32):
+        given.default(REDUCE, False)
+    elif given.has(in_fp32):
+        given.carry(in_fp32, REDUCE, True)
+    given.no_effect(in_bf16, "it is for --bf16")
+
+
+def write_reduction(writer: FlagWriter) -> None:
+    precision = writer.job.precision
+    if precision.dtype == "bf16" and not precision.grad_reduce_in_fp32:
+        writer.add("TRAINING", "grad-reduce-in-bf16")
+    elif precision.dtype == "fp16" and precision.grad_reduce_in_fp32:
+        writer.add("TRAINING", "accumulate-allreduce-grads-in-fp32")
+    elif precision.dtype == "fp32":
+        writer.leave(REDUCE, "gradients of fp32 are fp32")
+
+
+def read_checkpoints(given: Gathering) -> None:
+    given.no_effect("save", "checkpoints are written into the run directory (launch.runs_dir)")
+    if given.has("load"):
+        if given.has("save") and given.flags["load"].words == given.flags["save"].words:
+            given.no_effect("load", "a run goes on from its last checkpoint by itself")
+        else:
+            given.not_supported("load", "starting from another job's checkpoint is not in this version")
+    steps, every = given.get("schedule.train_iters"), given.number("save-interval")
+    if given.has("save-interval"):
+        if every is None:
+            given.write_it("save-interval", SAVE)
+        elif not given.has("save"):
+            given.no_effect("save-interval", "Megatron-LM saves nothing without --save; the end is saved here")
+        elif isinstance(steps, int) and every > steps:
+            given.no_effect("save-interval", "it is never reached; a checkpoint is always written at the end")
+        else:
+            given.carry("save-interval", SAVE, every)
+    if given.has("save-retain-interval"):
+        kept = given.number("save-retain-interval")
+        if kept is None:
+            given.write_it("save-retain-interval", KEEP)
+        elif isinstance(given.get(SAVE), int):
+            given.carry("save-retain-interval", KEEP, kept)
+        else:
+            given.no_effect("save-retain-interval", "no checkpoints are written at fixed steps")
+    elif isinstance(given.get(SAVE), int):
+        given.default(KEEP, given.get(SAVE), "Megatron-LM keeps every checkpoint")
+
+
+def write_checkpoints(writer: FlagWriter) -> None:
+    checkpoint = writer.job.checkpoint
+    every, kept = checkpoint.save_interval, checkpoint.keep_every
+    reason = "Megatron-LM keeps every checkpoint"
+    if every is not None:
+        folder = f"{writer.job.launch.runs_dir}/{writer.job.name}/megatron-lm"
+        writer.add("CHECKPOINT", "save", folder)
+        writer.add("CHECKPOINT", "load", folder)
+        writer.add("CHECKPOINT", "save-interval", every)
+        if kept is None:
+            writer.say_otherwise(KEEP, reason)
+        elif kept % every == 0 and kept != every:
+            writer.add("CHECKPOINT", "save-retain-interval", kept)
+        elif kept != every:
+            writer.unsaid_value(KEEP, f"--save-retain-interval is a multiple of --save-interval {every}")
+    writer.leave("checkpoint.keep_last", reason if kept is None else "Megatron-LM keeps the newest one")
+    writer.leave("checkpoint.save_seconds", "Megatron-LM saves at fixed steps only")
+
+
+def _has_validation(given: Gathering) -> bool:
+    if given.get(RANDOM) is True or given.get(VALIDATION) is not None or VALIDATION in given.migration.missing:
+        return True
+    split = given.get(SPLIT)
+    is_there = given.get(BLEND) is not None or BLEND in given.migration.missing
+    return is_there and (split == WRITE_IT or float(split.split(",")[1]) > 0)
+
+
+def read_evaluation(given: Gathering) -> None:
+    names = ("eval-iters", "eval-interval")
+    if given.has("eval-iters") and given.number("eval-iters") == 0:
+        given.settle("eval-iters", "default", INTERVAL, None, "nothing is evaluated")
+        given.no_effect("eval-interval", "--eval-iters 0: nothing is evaluated")
+        return
+    if not _has_validation(given):
+        given.no_effect(names, "there is no validation data")
+        return
+    defaults = (_EVAL_ITERS, _EVAL_INTERVAL)
+    for name, path, default in zip(names, (BATCHES, INTERVAL), defaults, strict=True):
+        if not given.has(name):
+            given.default(path, default)
+        elif given.number(name) is None:
+            given.write_it(name, path)
+        else:
+            given.carry(name, path, given.number(name))
+
+
+def write_evaluation(writer: FlagWriter) -> None:
+    evaluation = writer.job.evaluation
+    if evaluation.eval_interval is None:
+        writer.add("EVALUATION", "eval-iters", 0)
+        writer.leave(BATCHES, "nothing is evaluated at fixed steps")
+    else:
+        writer.add("EVALUATION", "eval-interval", evaluation.eval_interval)
+        writer.add("EVALUATION", "eval-iters", evaluation.eval_iters)
+    writer.leave("evaluation.eval_at_start", "Megatron-LM evaluates at fixed steps and at the end")
+    writer.leave("evaluation.eval_at_end", "Megatron-LM evaluates at fixed steps and at the end")
+
+
+def read_names(given: Gathering) -> None:
+    for name, path in (("wandb-project", "tracking.experiment"), ("wandb-exp-name", "name")):
+        if not given.has(name):
+            continue
+        text = given.text(name)
+        value = as_name(text) if text is not None and path == "name" else text
+        if value:
+            given.carry(name, path, value)
+        else:
+            given.no_effect(name, "it is only a name")
+
+
+def write_names(writer: FlagWriter) -> None:
+    for name in ("mlflow", "uri", "experiment", "tags"):
+        writer.leave(f"tracking.{name}", "Megatron-LM knows no MLflow")
+
+
+def read_recomputation(given: Gathering) -> None:
+    if given.get(GRANULARITY) == "full":
+        if not given.has("recompute-method"):
+            given.default(METHOD, "uniform")
+        if not given.has("recompute-num-layers"):
+            given.default(LAYERS, 1)
+    name = "recompute-modules"
+    if given.has(name):
+        if given.words(name) == ["core_attn"] or given.get(GRANULARITY) != "selective":
+            given.no_effect(name, "selective recomputation is that of attention")
+        else:
+            given.not_supported(name, "selective recomputation is that of attention (core_attn)")
+
+
+def write_recomputation(writer: FlagWriter) -> None:
+    """The rows write it."""
+
+
+TRAINING = (
+    Together(
+        {"global-batch-size": 1, "rampup-batch-size": None},
+        read_batch,
+        write_batch,
+        (GLOBAL, RAMPUP, "batch.num_micro_batches"),
+    ),
+    Together({}, read_length, write_length, ("schedule.train_tokens",)),
+    Together(dict.fromkeys(WARMUPS, 1), read_warmup, write_warmup, tuple(WARMUPS.values())),
+    Together(
+        {"accumulate-allreduce-grads-in-fp32": 0, "grad-reduce-in-bf16": 0}, read_reduction, write_reduction, (REDUCE,)
+    ),
+    Together(
+        {"save": 1, "load": 1, "save-interval": 1, "save-retain-interval": 1},
+        read_checkpoints,
+        write_checkpoints,
+        (SAVE, KEEP, "checkpoint.keep_last", "checkpoint.save_seconds"),
+    ),
+    Together(
+        {"eval-interval": 1, "eval-iters": 1},
+        read_evaluation,
+        write_evaluation,
+        (INTERVAL, BATCHES, "evaluation.eval_at_start", "evaluation.eval_at_end"),
+    ),
+    Together(
+        {"wandb-project": 1, "wandb-exp-name": 1},
+        read_names,
+        write_names,
+        ("name", "tracking.mlflow", "tracking.uri", "tracking.experiment", "tracking.tags"),
+    ),
+    Together({"recompute-modules": None}, read_recomputation, write_recomputation, ()),
+)

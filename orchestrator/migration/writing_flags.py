@@ -1,0 +1,55 @@
+"""The flags that are written for a job, and what of the job they do not say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.migration.defaults import default_of
+from orchestrator.spec.job import JobSpec
+
+
+@dataclass(frozen=True)
+class Unsaid:
+    """A field that the flags do not say, or say as another one."""
+
+    path: str
+    value: Any
+    reason: str
+
+
+@dataclass
+class FlagWriter:
+    """Flags of a job by group, in order."""
+
+    job: JobSpec
+    groups: dict[str, list[list[str]]] = field(default_factory=dict)
+    """Name of a group -> flags, each with its words."""
+    unsaid: list[Unsaid] = field(default_factory=list)
+    """What Megatron-LM is not told."""
+    otherwise: list[Unsaid] = field(default_factory=list)
+    """What it is told in other words: read back, it is the other field."""
+
+    def value(self, path: str) -> Any:
+        """The value of a field of the job."""
+        value: Any = self.job
+        for name in path.split("."):
+            value = getattr(value, name)
+        return value
+
+    def add(self, group: str, flag: str, *words: object) -> None:
+        """Write a flag."""
+        self.groups.setdefault(group, []).append([f"--{flag}", *map(str, words)])
+
+    def leave(self, path: str, reason: str) -> None:
+        """Say that a field has no flag, where it has not the value that it has without one."""
+        if self.value(path) != default_of(path):
+            self.unsaid_value(path, reason)
+
+    def unsaid_value(self, path: str, reason: str) -> None:
+        """Say that a field has no flag, or not with this value."""
+        self.unsaid.append(Unsaid(path, self.value(path), reason))
+
+    def say_otherwise(self, path: str, reason: str) -> None:
+        """Say that a field is written as another one."""
+        self.otherwise.append(Unsaid(path, self.value(path), reason))
