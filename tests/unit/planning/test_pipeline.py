@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_every_pass_runs_once_and_after_what_it_needs(
     place = {}
     for stage, spans in enumerate(step.spans):
         assert [span.what for span in spans] == passes_of(stage, stages, chunks, micro_batches)
-        for before, after in zip(spans, spans[1:], strict=False):
+        for before, after in pairwise(spans):
             assert after.start >= before.end
         for span in spans:
             cost = (forward if span.what.forward else backward)[stage][span.what.chunk]

@@ -1,0 +1,133 @@
+"""One page about a layout: its ranks, stages and groups, and the timeline of a step. It needs no other file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from orchestrator.errors import UserError
+from orchestrator.planning.drawing.colours import stage_colour
+from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, ranks_svg, what_is_drawn
+from orchestrator.planning.drawing.svg import STYLE, element
+from orchestrator.planning.drawing.timeline import bubble_share, timeline_svg
+from orchestrator.planning.pipeline import Timeline
+from orchestrator.planning.topology import Topology, crossing
+
+_PAGE_STYLE = """
+:root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--faint:#5b6470;--line:#d5dae0}
+@media (prefers-color-scheme:dark){:root{--paper:#15181c;--ink:#e8eaed;--faint:#a3abb5;--line:#3a4149}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1rem;max-width:76rem;background:var(--paper);color:var(--ink);
+font:15px/1.45 system-ui,sans-serif}
+h1{font-size:1.5rem;margin:.2rem 0 1rem;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:2rem 0 .5rem}
+p{margin:.4rem 0}.note{color:var(--faint)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem .9rem;margin:0}
+dt{color:var(--faint)}dd{margin:0;overflow-wrap:anywhere}
+.nodes{display:flex;flex-wrap:wrap;gap:10px}.nodes svg{max-width:100%;height:auto}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th,td{white-space:nowrap}.Groups td:last-child{white-space:normal;min-width:18rem}th{font-weight:600;color:var(--faint)}
+.chip{display:inline-block;min-width:2.2em;padding:0 .4em;border-radius:3px;text-align:center;font-weight:600}
+"""
+
+
+def page_html(
+    name: str, facts: Iterable[tuple[str, str]], layout: Topology, step: Timeline, *, in_seconds: bool
+) -> str:
+    """The page of a job. `facts` are labels and texts for its head; `in_seconds` is timeline_svg's."""
+    parts = [
+        element("h1", text=f"Plan of {name}"),
+        element("dl", *(element("dt", text=label) + element("dd", text=text) for label, text in facts)),
+        *_ranks(layout),
+        *_stages(layout),
+        *_groups(layout),
+        *_timeline(step, in_seconds),
+    ]
+    head = element(
+        "head",
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">',
+        element("title", text=f"Plan of {name}"),
+        element("style", STYLE + _PAGE_STYLE),
+    )
+    return "<!doctype html>\n" + element("html", head, element("body", element("main", *parts)), lang="en") + "\n"
+
+
+def write_page(
+    path: Path, name: str, facts: Iterable[tuple[str, str]], layout: Topology, step: Timeline, *, in_seconds: bool
+) -> None:
+    """Write the page of a job. Raises UserError where it cannot be written."""
+    _write(path, page_html(name, facts, layout, step, in_seconds=in_seconds))
+
+
+def write_drawings(folder: Path, layout: Topology, step: Timeline, *, in_seconds: bool) -> list[Path]:
+    """Write ranks.svg and timeline.svg into a folder, made where it is missing. Raises UserError where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
+    ranks, timeline = folder / "ranks.svg", folder / "timeline.svg"
+    _write(ranks, ranks_svg(layout))
+    _write(timeline, timeline_svg(step, in_seconds=in_seconds))
+    return [ranks, timeline]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _ranks(layout: Topology) -> list[str]:
+    outlined = "; GPUs of a tensor group share an outline" if layout.tensor_model_parallel_size > 1 else ""
+    text = (
+        f"{what_is_drawn(layout)}. A GPU shows its rank and (tp,cp,dp,pp); the colour is its pipeline stage{outlined}."
+    )
+    nodes = [node_svg(layout, node, styled=False) for node in drawn_nodes(layout)]
+    return [element("h2", text="Ranks"), element("p", text=text, class_="note"), element("div", *nodes, class_="nodes")]
+
+
+def _stages(layout: Topology) -> list[str]:
+    stages = layout.pipeline_model_parallel_size
+    size, per_node = layout.world_size // stages, layout.processes_per_node
+    rows = []
+    for stage, chunks in enumerate(layout.stages):
+        colour = stage_colour(stage, stages)
+        chip = element("span", text=str(stage), class_="chip", style=f"background:{colour.fill};color:{colour.ink}")
+        first, last = stage * size, (stage + 1) * size - 1
+        rows.append([chip, layers_text(chunks), _span(first, last), _span(first // per_node, last // per_node)])
+    return _table("Pipeline stages", ("stage", "layers", "ranks", "nodes"), rows)
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,}\u2013{last:,}"
+
+
+def _groups(layout: Topology) -> list[str]:
+    kinds = layout.groups
+    rows = [[name, f"{each.size:,}", str(each), f"{kinds[name].exchanges}"] for name, each in crossing(layout).items()]
+    if not rows:
+        return []
+    return _table("Groups", ("kind", "ranks in each", "on nodes", "exchange"), rows)
+
+
+def _table(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table under a heading. A cell that begins with < is an element."""
+    head = element("tr", *(element("th", text=column, scope="col") for column in columns))
+    body = [
+        element("tr", *(element("td", cell) if cell.startswith("<") else element("td", text=cell) for cell in row))
+        for row in rows
+    ]
+    table = element("table", element("thead", head), element("tbody", *body), aria_label=name, class_=name)
+    return [element("h2", text=name), element("div", table, class_="wide")]
+
+
+def _timeline(step: Timeline, in_seconds: bool) -> list[str]:
+    units = "" if in_seconds else " Its unit is the forward pass of a whole stage; a backward pass is taken as two."
+    text = (
+        "Each stage's passes over its micro-batches, which are numbered; hatched where it waits. "
+        f"{bubble_share(step):.1%} of the step is bubble.{units}"
+    )
+    drawn = element("div", timeline_svg(step, in_seconds=in_seconds, styled=False), class_="wide", tabindex=0)
+    return [element("h2", text="Timeline of a step"), element("p", text=text, class_="note"), drawn]
