@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from orchestrator.tuning.estimates import Candidate, Planned
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
 from orchestrator.tuning.machine import gpus_here
 from orchestrator.tuning.measuring import Measuring
-from orchestrator.tuning.overlay import MARK, overlay_text
+from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
 from orchestrator.tuning.search import Found, search
 from orchestrator.tuning.space import Space
 from orchestrator.tuning.trial import Trial, Trials
@@ -83,7 +82,6 @@ def command(
       orchestrator tune job.yaml --keep tensor_model_parallel_size
       orchestrator tune job.yaml --measure --best 2
     """
-    started = time.perf_counter()
     path = _overlay_path(jobs, output)
     task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
     if measure:
@@ -105,7 +103,6 @@ def command(
         found=found,
         ranking=tuple(measuring.ranking()),
         trials=measuring.trials,
-        seconds=time.perf_counter() - started,
     )
     if not report.ranking:
         raise JobError(f"none of the layouts that were tried can be run:\n{report.tried()}")
@@ -199,8 +196,10 @@ def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
 
 
 def _run_words(jobs: Sequence[Path], path: Path, overrides: Sequence[str]) -> str:
+    """The command that uses the overlay: what was overridden stays so, but for what the overlay says itself."""
     words = ["orchestrator", "run", *map(str, jobs), str(path)]
-    return shlex.join([*words, *(part for each in overrides for part in ("--set", each))])
+    others = [each for each in overrides if each.partition("=")[0].strip() not in WRITTEN]
+    return shlex.join([*words, *(part for each in others for part in ("--set", each))])
 
 
 def _check_measurable(job: JobSpec) -> None:

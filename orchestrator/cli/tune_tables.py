@@ -14,8 +14,9 @@ from rich.table import Table
 from orchestrator.planning.hardware import DeviceChoice
 from orchestrator.planning.memory import capacity
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.words import shorten
 from orchestrator.tuning.estimates import Candidate, Planned
-from orchestrator.tuning.layout import Layout
+from orchestrator.tuning.layout import Layout, settings_of
 from orchestrator.tuning.measuring import Ranked
 from orchestrator.tuning.search import Found
 from orchestrator.tuning.trial import Trial
@@ -35,8 +36,6 @@ class Report:
     found: Found
     ranking: tuple[Ranked, ...]
     trials: dict[Layout, Trial]
-    seconds: float
-    """The search took, with what was measured."""
 
     @property
     def best(self) -> Ranked:
@@ -73,7 +72,7 @@ class Report:
         if self.found.lost:
             typer.echo("why the rest lost")
             for reason, lost in self.found.lost.items():
-                example = f"  e.g. {layout_words(lost.example)}: {lost.why}" if lost.example else ""
+                example = f"  e.g. {shorten(f'{layout_words(lost.example)}: {lost.why}', 110)}" if lost.example else ""
                 typer.echo(f"  {lost.count:>6,}  {reason:<34}{example}".rstrip())
         tight = capacity(self.best.candidate.memory, self.choice.device) == "tight"
         if tight and not self.best.is_measured:
@@ -99,14 +98,13 @@ class Report:
             "lost": {
                 reason: {
                     "count": lost.count,
-                    "example": lost.example._asdict() if lost.example else None,
+                    "example": settings_of(lost.example) if lost.example else None,
                     "why": lost.why,
                 }
                 for reason, lost in self.found.lost.items()
             },
-            "trials": [{"layout": layout._asdict(), **vars(trial)} for layout, trial in self.trials.items()],
+            "trials": [{"layout": settings_of(layout), **vars(trial)} for layout, trial in self.trials.items()],
             "fitting": len(self.found.fitting),
-            "seconds": round(self.seconds, 3),
         }
 
     def _tables(self, top: int) -> list[tuple[str, list[Ranked]]]:
@@ -124,9 +122,8 @@ class Report:
         table = Table(
             title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
         )
-        measured = any(each.is_measured for each in rows)
-        columns = ["", "TP", "PP", "VP", "CP", "EP", "DP", "micro", "recompute", "also", "s/step"]
-        columns += ["measured"] if measured else []
+        columns = ["", "TP", "PP", "VP", "CP", "EP", "DP", "micro", "recompute", "also"]
+        columns += ["predicted s", "corrected s", "measured s"] if self.trials else ["s/step"]
         columns += ["tokens/s/GPU", "MFU", "GiB", ""]
         unused = {
             name for name in ("vp", "cp", "ep") if all(getattr(each.candidate.layout, name) == 1 for each in rows)
@@ -141,11 +138,11 @@ class Report:
             )
         rank = {id(each): number for number, each in enumerate(self.ranking, 1)}
         for each in rows:
-            cells = self._cells(each, rank[id(each)], measured)
+            cells = self._cells(each, rank[id(each)])
             table.add_row(*(cells[number] for number in places))
         return table
 
-    def _cells(self, each: Ranked, rank: int, measured: bool) -> list[str]:
+    def _cells(self, each: Ranked, rank: int) -> list[str]:
         layout, candidate = each.candidate.layout, each.candidate
         dp = self.job.world_size // layout.model_parallel_size
         speed = candidate.step_seconds / each.step_seconds
@@ -158,13 +155,18 @@ class Report:
             str(layout.micro_batch_size),
             layout.recompute.describe(),
             _also(layout),
-            seconds_words(candidate.step_seconds if each.is_measured else each.step_seconds),
-            *([seconds_words(each.step_seconds) if each.is_measured else "-"] if measured else []),
+            *self._times(each),
             f"{candidate.time.tokens_per_second_per_gpu * speed:,.0f}",
             f"{mfu * speed:.1%}" if mfu is not None else "-",
             f"{each.device_bytes / 2**30:.1f}",
             ", ".join(mark),
         ]
+
+    def _times(self, each: Ranked) -> list[str]:
+        if not self.trials:
+            return [seconds_words(each.step_seconds)]
+        now = seconds_words(each.step_seconds)
+        return [seconds_words(each.candidate.step_seconds), *(["", now] if each.is_measured else [now, ""])]
 
     def _where(self) -> str:
         machines = f" on {self.job.launch.nodes} machines" if self.job.launch.nodes > 1 else ""
@@ -208,7 +210,7 @@ class Report:
     def _candidate_json(self, candidate: Candidate) -> dict[str, Any]:
         step = candidate.time
         return {
-            "layout": candidate.layout._asdict(),
+            "layout": settings_of(candidate.layout),
             "data_parallel_size": self.job.world_size // candidate.layout.model_parallel_size,
             "fit": capacity(candidate.memory, self.choice.device),
             "step_seconds": step.step_seconds,

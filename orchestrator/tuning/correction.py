@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 _PRIOR_DEVIATION = 0.3
 """Of the factor of one part, relative."""
@@ -22,27 +23,33 @@ _LEAST = 0.1
 Parts = Mapping[str, float]
 
 
-def corrected(measured: Sequence[tuple[Parts, float]], parts: Parts) -> float:
-    """Seconds of a step whose estimated parts are `parts`, after (parts, seconds) were measured of others."""
-    scale, factors = factors_of(measured)
-    return scale * sum(factors.get(name, 1.0) * seconds for name, seconds in parts.items())
+@dataclass(frozen=True)
+class Correction:
+    """What the parts of an estimate are to be multiplied by."""
 
+    scale: float
+    """Of all parts."""
+    factors: Mapping[str, float]
+    """Of single parts, on top of that; 1 for what is not named."""
 
-def factors_of(measured: Sequence[tuple[Parts, float]]) -> tuple[float, dict[str, float]]:
-    """(scale of all parts, factor of each part on top of that). Without measurements everything is 1."""
-    if not measured:
-        return 1.0, {}
-    ratios = [math.log(seconds / sum(parts.values())) for parts, seconds in measured]
-    scale = math.exp(sum(ratios) / len(ratios))
-    names = sorted({name for parts, _ in measured for name in parts})
-    factors = [1.0] * len(names)
-    covariance = [
-        [_PRIOR_DEVIATION**2 if row == column else 0.0 for column in range(len(names))] for row in range(len(names))
-    ]
-    for parts, seconds in measured:
-        made_of = [scale * parts.get(name, 0.0) for name in names]
-        _take(factors, covariance, made_of, seconds)
-    return scale, {name: max(_LEAST, factor) for name, factor in zip(names, factors, strict=True)}
+    @classmethod
+    def by(cls, measured: Sequence[tuple[Parts, float]]) -> Correction:
+        """From (estimated parts, measured seconds) of some layouts. Without any, nothing is corrected."""
+        if not measured:
+            return cls(1.0, {})
+        ratios = [math.log(seconds / sum(parts.values())) for parts, seconds in measured]
+        scale = math.exp(sum(ratios) / len(ratios))
+        names = sorted({name for parts, _ in measured for name in parts})
+        size = range(len(names))
+        factors = [1.0] * len(names)
+        covariance = [[_PRIOR_DEVIATION**2 if row == column else 0.0 for column in size] for row in size]
+        for parts, seconds in measured:
+            _take(factors, covariance, [scale * parts.get(name, 0.0) for name in names], seconds)
+        return cls(scale, {name: max(_LEAST, factor) for name, factor in zip(names, factors, strict=True)})
+
+    def seconds(self, parts: Parts) -> float:
+        """Corrected seconds of a step with these estimated parts."""
+        return self.scale * sum(self.factors.get(name, 1.0) * seconds for name, seconds in parts.items())
 
 
 def _take(factors: list[float], covariance: list[list[float]], made_of: Sequence[float], seconds: float) -> None:

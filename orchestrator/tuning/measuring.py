@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.tuning.correction import corrected
+from orchestrator.tuning.correction import Correction
 from orchestrator.tuning.estimates import Candidate
 from orchestrator.tuning.layout import Layout
 from orchestrator.tuning.trial import Trial
@@ -56,8 +56,7 @@ class Measuring:
 
     def ranking(self) -> list[Ranked]:
         """What may still be the best, the fastest first: neither failed, nor larger than what ran out of memory."""
-        measured = self._measured()
-        known = [(each.time.parts, seconds) for each, seconds in measured]
+        correction = Correction.by(self._measured())
         ratio = self._memory_ratio()
         ranked = []
         for each in self.candidates:
@@ -66,17 +65,17 @@ class Measuring:
                 continue
             seconds = trial.step_seconds if trial is not None else None
             if seconds is None:
-                seconds = corrected(known, each.time.parts)
+                seconds = correction.seconds(each.time.parts)
             needed = round(each.device_bytes + (ratio - 1.0) * each.memory.peak_bytes)
             ranked.append(Ranked(each, trial, seconds, needed))
         return sorted(ranked, key=lambda each: (each.step_seconds, each.candidate.order))
 
-    def _measured(self) -> list[tuple[Candidate, float]]:
-        found = []
+    def _measured(self) -> list[tuple[Mapping[str, float], float]]:
+        found: list[tuple[Mapping[str, float], float]] = []
         for each in self.candidates:
             trial = self.trials.get(each.layout)
             if trial is not None and trial.step_seconds is not None:
-                found.append((each, trial.step_seconds))
+                found.append((each.time.parts, trial.step_seconds))
         return found
 
     def _memory_ratio(self) -> float:

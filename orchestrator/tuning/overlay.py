@@ -8,10 +8,19 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import as_yaml
-from orchestrator.tuning.layout import Layout, settings_of
+from orchestrator.tuning.layout import KEYS, Layout, settings_of
 
 MARK = "# Written by `orchestrator tune`"
 """How every overlay begins, so that one is known for one."""
+
+WRITTEN = frozenset(
+    [
+        *KEYS,
+        *("parallelism.data_parallel_size", "batch.global_batch_size", "batch.num_micro_batches"),
+        *("launch.nodes", "launch.gpus_per_node"),
+    ]
+)
+"""The keys that every overlay has."""
 
 
 def overlay_text(layout: Layout, job: JobSpec, told: Sequence[str], gpu: str | None = None) -> str:

@@ -8,7 +8,7 @@ from orchestrator.errors import Problem
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.tuning.estimates import Candidate, Estimates, front
-from orchestrator.tuning.layout import SELECTIVE, Layout, layout_of, with_layout
+from orchestrator.tuning.layout import SELECTIVE, Layout, with_layout
 from orchestrator.tuning.space import Space
 
 _REFINED = 10
@@ -50,11 +50,6 @@ class Found:
     """Where nothing fits, but something is legal."""
 
     @property
-    def best(self) -> Candidate:
-        """The fastest that fits."""
-        return self.fitting[0]
-
-    @property
     def front(self) -> list[Candidate]:
         """What fits and is not beaten in both speed and memory, the fastest first."""
         return front(list(self.fitting))
@@ -79,14 +74,14 @@ def search(space: Space, estimates: Estimates, *, tight: bool = False) -> Found:
         hunt.lose(NOT_LEGAL, layout, problem.message)
     for degrees in inside:
         hunt.look_at(degrees)
-    own, own_problem = hunt.look_at_own()
-    # Links between machines are an order of magnitude slower than those inside, and every layer waits for them twice.
+    # Links between machines are an order of magnitude slower than those inside, and every layer waits for them.
+    inside_is_enough = bool(hunt.found)
     for degrees in across:
-        if hunt.found:
+        if inside_is_enough:
             hunt.lose(ACROSS, degrees, f"TP {degrees.tp} on machines of {space.job.processes_per_node}")
-    if not hunt.found:
-        for degrees in across:
+        else:
             hunt.look_at(degrees)
+    own, own_problem = hunt.look_at_own()
     hunt.refine()
     fitting = sorted(hunt.found.values(), key=lambda candidate: candidate.order)
     on_front = {candidate.layout for candidate in front(fitting)}
@@ -146,16 +141,16 @@ class _Hunt:
         return self.found[layout], None
 
     def refine(self) -> None:
-        """Look around the best: the fastest with switches turned that should only cost, and leaner forms of the front.
-
-        Both are rarely worth anything, so they are asked for where it would matter only.
+        """Look around the best: the fastest without what should only help, where that turns out to be faster still, and
+        leaner forms of the front. Neither changes much, so it is asked for only where it would show.
         """
         fastest = sorted(self.found.values(), key=lambda candidate: candidate.order)[:_REFINED]
-        for layout in [candidate.layout for candidate in fastest]:
-            if layout.sequence_parallel and "sequence_parallel" not in self.space.kept:
-                self._add(layout._replace(sequence_parallel=False))
-            if layout.use_distributed_optimizer and "use_distributed_optimizer" not in self.space.kept:
-                self._add(layout._replace(use_distributed_optimizer=False))
+        for candidate in fastest:
+            layout, kept = candidate.layout, self.space.kept
+            if layout.sequence_parallel and "sequence_parallel" not in kept:
+                self._add(layout._replace(sequence_parallel=False), faster_than=candidate)
+            if layout.use_distributed_optimizer and "use_distributed_optimizer" not in kept:
+                self._add(layout._replace(use_distributed_optimizer=False), faster_than=candidate)
         for layout in [candidate.layout for candidate in front(list(self.found.values()))]:
             recomputes = self.space.recomputes(layout, layout.vp)
             if layout.recompute in recomputes:
@@ -189,7 +184,7 @@ class _Hunt:
             if not self._fits(memory, self.tight):
                 self._does_not_fit(Miss(each, memory))
                 continue
-            self._take(each, memory)
+            self.found[each] = self._estimated(each, memory)
             if self._fits(memory, tight=False):
                 if number > 0:
                     self._add(layout._replace(recompute=SELECTIVE))
@@ -200,20 +195,20 @@ class _Hunt:
                 return True
         return any(layout._replace(recompute=recompute) in self.found for recompute in recomputes)
 
-    def _add(self, layout: Layout) -> None:
-        """Take it if it is new, legal and fits."""
+    def _add(self, layout: Layout, faster_than: Candidate | None = None) -> None:
+        """Take it if it is new, legal, fits, and is faster than another."""
         if layout in self.found or self.space.problem(layout) is not None:
             return
         memory = self._memory(layout)
-        if self._fits(memory, self.tight):
-            self._take(layout, memory)
-
-    def _take(self, layout: Layout, memory: Memory) -> None:
-        self.found[layout] = self._estimated(layout, memory)
+        if not self._fits(memory, self.tight):
+            return
+        candidate = self._estimated(layout, memory)
+        if faster_than is None or candidate.step_seconds < faster_than.step_seconds:
+            self.found[layout] = candidate
 
     def _estimated(self, layout: Layout, memory: Memory) -> Candidate:
         job = with_layout(self.space.job, layout)
-        return Candidate(layout_of(job), job, memory, self.estimates.time(job))
+        return Candidate(layout, job, memory, self.estimates.time(job))
 
     def _memory(self, layout: Layout) -> Memory:
         return self.estimates.memory(with_layout(self.space.job, layout))

@@ -42,8 +42,8 @@ class Space:
         Each is the most permissive layout of its degrees: if that is not legal, none with these degrees is. Across
         machines are those whose tensor-parallel groups span several.
         """
-        values, refused = self._values_of_degrees()
-        inside, across = [], []
+        values, never = self._values_of_degrees()
+        inside, across, refused = [], [], []
         for tp, pp, cp, ep in product(*(values[name] for name in DEGREES)):
             if self.job.world_size % (tp * pp * cp):
                 continue
@@ -54,7 +54,7 @@ class Space:
                 across.append(layout)
             else:
                 inside.append(layout)
-        return inside, across, refused
+        return inside, across, [*refused, *never]
 
     def chunks(self, degrees: Layout) -> list[int]:
         """Model chunks per stage that can be tried."""
@@ -89,7 +89,8 @@ class Space:
         for name in DEGREES:
             values[name] = []
             for value in [alone[name]] if name in self.kept else divisors(self.job.world_size):
-                layout = self._layout(**{**alone, name: value}, sequence_parallel=False)
+                degrees = {**alone, name: value}
+                layout = self._layout(**degrees, sequence_parallel=degrees["tp"] > 1)
                 found = check(with_layout(self.job, layout))
                 problem = next((each for each in found if each.paths[:1] == (_KEY_OF[name],)), None)
                 if problem is None:

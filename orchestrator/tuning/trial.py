@@ -19,7 +19,7 @@ from orchestrator.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
 from orchestrator.tracking.metrics import MetricTail
-from orchestrator.tuning.layout import layout_of
+from orchestrator.tuning.layout import layout_of, settings_of
 from orchestrator.tuning.machine import machine_for, versions
 
 WARM_UP = 3
@@ -115,7 +115,7 @@ class Trials:
             shutil.rmtree(run.path)
             raise KeyboardInterrupt
         trial = _trial(run, watcher, end)
-        record = {"time": time.time(), "key": self._key(short), "layout": layout_of(job)._asdict(), **asdict(trial)}
+        record = {"time": time.time(), "key": self._key(short), "layout": settings_of(layout_of(job)), **asdict(trial)}
         append_line(self.kept_in(job), record)
         if trial.outcome != "failed":
             shutil.rmtree(run.path)

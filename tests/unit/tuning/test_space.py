@@ -1,0 +1,74 @@
+"""What is legal is what the rules of the spec say, no more and no less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.spec import rules
+from orchestrator.spec.rules import topology
+from orchestrator.tuning.layout import NO_RECOMPUTE, with_layout
+from orchestrator.tuning.space import Space, divisors
+
+Spaces = Callable[..., Space]
+
+
+def test_divisors() -> None:
+    for number in range(1, 200):
+        assert divisors(number) == [value for value in range(1, number + 1) if number % value == 0]
+
+
+def test_degrees_are_those_that_divide_the_world_and_the_model(space: Spaces) -> None:
+    inside, across, refused = space(gpus=6, model={"num_layers": 9}, batch={"global_batch_size": 12}).degrees()
+    assert {(each.tp, each.pp) for each in inside} == {(1, 1), (1, 3), (2, 1), (2, 3)}
+    assert not across
+    assert any(layout.tp == 3 and "num_attention_heads" in problem.message for layout, problem in refused)
+
+
+def test_a_batch_that_the_replicas_do_not_share_rules_degrees_out(space: Spaces) -> None:
+    inside, _, refused = space(gpus=4, batch={"global_batch_size": 2}).degrees()
+    assert all(each.tp * each.pp >= 2 for each in inside)
+    assert "global batch" in refused[0][1].message
+
+
+def test_groups_that_span_machines_are_apart(space: Spaces) -> None:
+    inside, across, _ = space(gpus=8, nodes=2).degrees()
+    assert {each.tp for each in inside} == {1, 2, 4}
+    assert {each.tp for each in across} == {8}
+
+
+def test_context_parallelism_is_searched_as_soon_as_the_rules_allow_it(
+    space: Spaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {each.cp for each in space().degrees()[0]} == {1}
+    allowed = tuple(rule for rule in rules.RULES if rule is not topology.not_in_the_runtime)
+    monkeypatch.setattr(rules, "RULES", allowed)
+    assert {each.cp for each in space().degrees()[0]} == {1, 2, 4}
+
+
+def test_sequence_parallelism_is_on_where_the_sequence_divides(space: Spaces) -> None:
+    assert all(each.sequence_parallel == (each.tp > 1) for each in space().degrees()[0])
+    odd = space(model={"seq_length": 1022}).degrees()[0]
+    assert {each.tp: each.sequence_parallel for each in odd if each.pp == 1} == {1: False, 2: True, 4: False}
+
+
+def test_what_is_kept_has_one_value(space: Spaces) -> None:
+    parallelism = {"tensor_model_parallel_size": 2}
+    kept = space(kept=frozenset({"tp", "micro_batch_size", "sequence_parallel", "recompute"}), parallelism=parallelism)
+    inside = kept.degrees()[0]
+    assert {each.tp for each in inside} == {2}
+    assert {each.sequence_parallel for each in inside} == {False}
+    assert kept.micro_batches(inside[0]) == [1]
+    assert kept.recomputes(inside[0], 1) == [NO_RECOMPUTE]
+
+
+def test_recomputation_grows_step_by_step(space: Spaces) -> None:
+    one = space()
+    [degrees] = [each for each in one.degrees()[0] if (each.tp, each.pp) == (1, 1)]
+    told = [each.describe() for each in one.recomputes(degrees, 1)]
+    assert told == ["none", "full, block 2", "full, block 4", "full, block 6", "full, uniform 1", "full, uniform 2"]
+    assert [each.describe() for each in one.recomputes(degrees, 8)] == ["none", "full, uniform 1"]
+    for recompute in one.recomputes(degrees, 1):
+        layout = degrees._replace(recompute=recompute)
+        assert one.problem(layout) is None, with_layout(one.job, layout)
