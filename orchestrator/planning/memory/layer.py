@@ -130,7 +130,7 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
             kept += sizes.query  # saved by the norm, or by the attention itself
         if rotated:
             # Cosines and sines are made anew by every layer, for queries and for keys.
-            kept += 4 * sizes.positions * _rotary_width(job) * sizes.width
+            kept += 4 * sizes.positions * rotary_width(job) * sizes.width
         return kept
     if normed:
         kept += sizes.query + sizes.key  # its norms take evenly laid out copies
@@ -141,7 +141,7 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
     return kept + (projection + sizes.query if copied and selective else projection)
 
 
-def _rotary_width(job: JobSpec) -> int:
+def rotary_width(job: JobSpec) -> int:
     """Rotated elements of a head."""
     width = job.model.head_dim
     return int(width * job.model.rotary_percent) if job.model.rotary_percent < 1 else width

@@ -1,4 +1,4 @@
-"""What a process takes on a GPU beyond what torch has allocated. Estimates, rounded up: no figure of it was measured here.
+"""What a process takes on a GPU beyond what torch has allocated: estimates, rounded up, none of them measured here.
 
 Read it as the reason why a job that needs all of the memory does not run, not as a prediction.
 """
@@ -14,9 +14,9 @@ MIB = 2**20
 _CONTEXT = 640 * MIB
 """CUDA's context and the loaded kernels of torch, cuBLAS and cuDNN: 0.5 to 0.8 GiB on H100-class GPUs."""
 _COMMUNICATOR = 256 * MIB
-"""NCCL's buffers of one communicator: 4 MiB for each of 16 to 32 channels and direction, and those of small messages."""
+"""NCCL's buffers of one communicator: 4 MiB for each of 16 to 32 channels and direction, and smaller ones."""
 _FRAGMENTATION = 0.03
-"""Of what is made and freed in every step: the caching allocator keeps blocks of 2 MiB and more whose parts are free."""
+"""Of what is made and freed in every step: the caching allocator holds on to partly free blocks."""
 
 
 @dataclass(frozen=True)

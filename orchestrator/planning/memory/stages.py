@@ -15,6 +15,7 @@ from orchestrator.planning.memory.layer import (
     backward_of_layer,
     layer_sizes,
     norm_statistics,
+    rotary_width,
     saved_by_layer,
 )
 from orchestrator.planning.memory.outside import outside_the_allocator
@@ -25,8 +26,8 @@ MIB = 2**20
 _CUBLAS_WORKSPACE = 32 * MIB
 """What torch gives each cuBLAS handle on Hopper and later (8 MiB before); the forward and the backward thread have one
 each, and Transformer Engine one of its own."""
-_COUNTERS = 64
-"""Bytes per token of indices, labels, masks and losses of a micro-batch, about: 28 from the loader, the rest made of them."""
+_COUNTERS = 32
+"""Bytes per token of indices, labels, masks and losses of a micro-batch in flight."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     for pp, count in enumerate(counts):
         held = _held(pp, degrees.pipeline_model_parallel_size, degrees.num_model_chunks, job.num_micro_batches)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
-        lasting = _lasting(job, count, sizes, layers, last)
+        lasting = _lasting(job, count, sizes, layers, first, last)
         moment, parts = max(
             _moments(job, padded_vocab, sizes, chunk, held, count, lasting, first, last),
             key=lambda each: sum(each[1].values()),
@@ -96,7 +97,7 @@ def _held(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
     return _most_in_flight(stage, stages, chunks, min(micro_batches, 3 * stages))
 
 
-def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, last: bool) -> dict[str, int]:
+def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, first: bool, last: bool) -> dict[str, int]:
     """What is there at all times, by part."""
     precision = job.precision
     replicas = job.data_parallel_size if job.parallelism.use_distributed_optimizer else 1
@@ -105,8 +106,11 @@ def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, last: 
     buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
     if sizes.sequence_parallel and (layers == "torch" or last):
         buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
+    chunks = job.parallelism.num_model_chunks
     if job.model.position_embedding_type == "rope":
-        buffers += sizes.positions * sizes.head_dim * FP32
+        buffers += chunks * sizes.positions * rotary_width(job) * FP32  # the angles, which each chunk keeps
+    # The schedule keeps the gradient that it sent last; interleaved, it receives ahead both ways.
+    buffers += sizes.stream * ((0 if first else 1) + (2 if chunks > 1 else 0))
     return {
         "weights": count * sizes.width,
         "gradients": count * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
@@ -126,10 +130,9 @@ def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers) -> _Activation
         return _Activations(count * layer, backward)
     group = min(runtime.recompute_num_layers or 1, count)
     if runtime.recompute_method == "block":
-        # The last layers are not recomputed unless all are; either way the first of a backward pass is the fullest.
-        recomputed = group < count
+        # The first layers are recomputed. A backward pass is at its fullest with the last, which is mostly kept.
         saved = group * sizes.stream + (count - group) * layer
-        return _Activations(saved, backward + (0 if recomputed else layer))
+        return _Activations(saved, backward + (layer if group == count else 0))
     groups = -(-count // group)
     return _Activations(groups * sizes.stream, group * layer + backward)
 
@@ -159,10 +162,7 @@ def _moments(
         ("backward", {**lasting, "activations": passes, "temporary": chunk.backward}),
         ("start", _start(job, padded_vocab, count, lasting, first or last)),
     ]
-    if not job.precision.grad_reduce_in_fp32 and job.precision.dtype != "fp32":
-        replicas = job.data_parallel_size if degrees.use_distributed_optimizer else 1
-        copies = -(-count * FP32 // replicas)  # the optimizer's fp32 copies of its gradients
-        moments.append(("optimizer", {**lasting, "activations": 0, "temporary": copies}))
+    moments.append(("optimizer", {**lasting, "temporary": _update(job, count, table if first or last else 0, sizes)}))
     if last:
         norm = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
         # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
@@ -176,6 +176,16 @@ def _moments(
         others = passes - chunk.saved
         moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
     return moments
+
+
+def _update(job: JobSpec, count: int, table: int, sizes: LayerSizes) -> int:
+    """What the optimizer takes: fp32 copies of gradients that are not fp32, and the scaled copy of one of them."""
+    shards = job.data_parallel_size if job.parallelism.use_distributed_optimizer else 1
+    shard = -(-count // shards) * FP32
+    in_fp32 = job.precision.grad_reduce_in_fp32 or job.precision.dtype == "fp32"
+    largest = max(table // sizes.width, sizes.gate * sizes.ffn * sizes.hidden) * FP32
+    clipped = min(largest, shard) if job.optimizer.clip_grad > 0 else 0
+    return (0 if in_fp32 else shard) + clipped
 
 
 def _start(job: JobSpec, padded_vocab: int, count: int, lasting: dict[str, int], has_table: bool) -> dict[str, int]:

@@ -1,0 +1,217 @@
+"""What to change so that a job fits into its GPUs, and what that costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from orchestrator.planning.memory.layer import Layers
+from orchestrator.planning.memory.stages import Memory, estimate_memory
+from orchestrator.planning.vocabulary import padded_vocab_size
+from orchestrator.spec.base import Section
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules import check
+
+Price = Callable[[JobSpec], float]
+"""Seconds of a step of a job."""
+
+_MOST_CHANGES = 3
+_MOST_PRICED = 60
+"""A price takes milliseconds; of the combinations that fit, the smallest come first."""
+_GPUS_OF_A_MACHINE = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to do differently, along one axis."""
+
+    axis: str
+    words: str
+    """For a person: `micro-batch 2 instead of 4`."""
+    fields: Mapping[str, Any]
+    """New values by dotted path."""
+    tensor: int = 1
+    """By how much TP grows."""
+    pipeline: int = 1
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Changes with which a job fits."""
+
+    words: str
+    overrides: tuple[str, ...]
+    """As `--set` takes them."""
+    job: JobSpec
+    memory: Memory
+    gpus: int
+    """GPUs that the changed job takes; more than before where model parallelism needs more of them."""
+    step_seconds: float
+    slower: float
+    """GPU-seconds of a step over those of the job as it is, less 1: 0.1 is 10 % slower per GPU."""
+
+
+def remedies(
+    job: JobSpec, padded_vocab: int, layers: Layers, limit_bytes: int, price: Price, most: int = 6
+) -> list[Remedy]:
+    """The cheapest single changes and small combinations with which every stage takes at most `limit_bytes`.
+
+    The global batch stays as it is. Of those that change the same things, the cheapest is named. Cheapest first, by
+    GPU-seconds per step; none where nothing here helps.
+    """
+    fitting = list(itertools.islice(_fitting(job, padded_vocab, layers, limit_bytes), _MOST_PRICED))
+    if not fitting:
+        return []
+    before = price(job) * job.world_size
+    cheapest: dict[frozenset[str], Remedy] = {}
+    for changes, changed, fields, memory in fitting:
+        seconds = price(changed)
+        remedy = Remedy(
+            words=", ".join(change.words for change in changes),
+            overrides=tuple(f"{path}={_yaml(value)}" for path, value in fields.items()),
+            job=changed,
+            memory=memory,
+            gpus=changed.world_size,
+            step_seconds=seconds,
+            slower=seconds * changed.world_size / before - 1,
+        )
+        axes = frozenset(change.axis for change in changes)
+        if axes not in cheapest or remedy.slower < cheapest[axes].slower:
+            cheapest[axes] = remedy
+    worth = [
+        (axes, remedy)
+        for axes, remedy in cheapest.items()
+        if not any(fewer < axes and other.slower <= remedy.slower for fewer, other in cheapest.items())
+    ]
+    worth.sort(key=lambda each: (each[1].slower, len(each[0])))
+    return [remedy for _, remedy in worth[:most]]
+
+
+def _fitting(
+    job: JobSpec, padded_vocab: int, layers: Layers, limit: int
+) -> Iterator[tuple[tuple[Change, ...], JobSpec, dict[str, Any], Memory]]:
+    """What fits, fewest changes first; nothing that does more than something before it along the same axes."""
+    axes = _axes(job)
+    found: list[frozenset[str]] = []
+    for count in range(1, _MOST_CHANGES + 1):
+        for chosen in itertools.combinations(axes, count):
+            for changes in itertools.product(*(axes[axis] for axis in chosen)):
+                words = frozenset(change.words for change in changes)
+                if any(fewer <= words for fewer in found):
+                    continue
+                applied = _apply(job, changes)
+                if applied is None:
+                    continue
+                changed, fields = applied
+                tp = changed.parallelism.tensor_model_parallel_size
+                padded = padded_vocab_size(padded_vocab, job.model.make_vocab_size_divisible_by, tp)
+                memory = estimate_memory(changed, padded, layers)
+                if memory.device_bytes <= limit and not check(changed):
+                    found.append(words)
+                    yield changes, changed, fields, memory
+
+
+def _axes(job: JobSpec) -> dict[str, list[Change]]:
+    """What can be changed, mildest first along each axis."""
+    degrees, micro = job.parallelism, job.batch.micro_batch_size
+    tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
+    axes: dict[str, list[Change]] = {}
+    if job.data_parallel_size > 1 and not degrees.use_distributed_optimizer:
+        path = "parallelism.use_distributed_optimizer"
+        axes["optimizer"] = [Change("optimizer", "the distributed optimizer", {path: True})]
+    if tp > 1 and not degrees.uses_sequence_parallel:
+        axes["sequence"] = [Change("sequence", "sequence parallelism", {"parallelism.sequence_parallel": True})]
+    if job.precision.grad_reduce_in_fp32 and job.precision.dtype != "fp32":
+        name = job.precision.dtype
+        fields = {"precision.grad_reduce_in_fp32": False}
+        axes["gradients"] = [Change("gradients", f"gradients summed in {name}", fields)]
+    smaller = [size for size in range(micro - 1, 0, -1) if micro % size == 0]
+    if smaller:
+        words = f"instead of {micro}"
+        axes["micro-batch"] = [
+            Change("micro-batch", f"micro-batch {size} {words}", {"batch.micro_batch_size": size}) for size in smaller
+        ]
+    axes["recompute"] = _recomputation(job)
+    axes["tensor"] = [
+        # Sequence parallelism comes with it: without, the ranks of a group hold much the same activations.
+        Change("tensor", f"TP {tp * factor}", {"parallelism.sequence_parallel": True}, tensor=factor)
+        for factor in (2, 4, 8)
+        if tp * factor <= _GPUS_OF_A_MACHINE
+    ]
+    axes["pipeline"] = [Change("pipeline", f"PP {pp * factor}", {}, pipeline=factor) for factor in (2, 4, 8)]
+    return {axis: changes for axis, changes in axes.items() if changes}
+
+
+def _recomputation(job: JobSpec) -> list[Change]:
+    runtime, degrees = job.runtime, job.parallelism
+    if runtime.recompute_granularity == "full" and runtime.recompute_method == "uniform":
+        return []
+    layers = job.model.num_layers // (degrees.pipeline_model_parallel_size * degrees.num_model_chunks)
+    path = "runtime.recompute_"
+    full = {f"{path}granularity": "full", f"{path}num_layers": 1}
+    changes = [
+        Change(
+            "recompute",
+            f"{count} of {layers} layers recomputed",
+            {**full, f"{path}method": "block", f"{path}num_layers": count},
+        )
+        for count in sorted({layers // 4, layers // 2, 3 * layers // 4} - {0})
+        if runtime.recompute_granularity != "full" or count > (runtime.recompute_num_layers or 1)
+    ]
+    return [*changes, Change("recompute", "all layers recomputed", {**full, f"{path}method": "uniform"})]
+
+
+def _apply(job: JobSpec, changes: tuple[Change, ...]) -> tuple[JobSpec, dict[str, Any]] | None:
+    """The changed job, unchecked, and all fields that differ; None where the global batch could not stay."""
+    fields: dict[str, Any] = {}
+    for change in changes:
+        fields.update(change.fields)
+    degrees, launch = job.parallelism, job.launch
+    tensor, pipeline = prod(change.tensor for change in changes), prod(change.pipeline for change in changes)
+    growth, replicas = tensor * pipeline, job.data_parallel_size
+    if growth > 1:
+        if tensor > 1:
+            fields["parallelism.tensor_model_parallel_size"] = degrees.tensor_model_parallel_size * tensor
+        if pipeline > 1:
+            fields["parallelism.pipeline_model_parallel_size"] = degrees.pipeline_model_parallel_size * pipeline
+        # Replicas are given up for it; where they do not divide, more GPUs are taken.
+        shared = gcd(replicas, growth)
+        replicas //= shared
+        if degrees.data_parallel_size is not None:
+            fields["parallelism.data_parallel_size"] = replicas
+        if growth > shared and launch.gpus_per_node is not None:
+            fields.update(_more_gpus(launch.nodes, launch.gpus_per_node, growth // shared))
+        if growth > shared and launch.gpus_per_node is None and job.world_size * growth // shared > _GPUS_OF_A_MACHINE:
+            return None
+    micro = fields.get("batch.micro_batch_size", job.batch.micro_batch_size)
+    one_pass = micro * replicas
+    if job.global_batch_size % one_pass:
+        return None
+    if job.batch.num_micro_batches is not None and job.num_micro_batches != job.global_batch_size // one_pass:
+        fields["batch.num_micro_batches"] = job.global_batch_size // one_pass
+    return _copy(job, fields), fields
+
+
+def _more_gpus(nodes: int, gpus_per_node: int, factor: int) -> dict[str, int]:
+    if gpus_per_node * factor <= _GPUS_OF_A_MACHINE:
+        return {"launch.gpus_per_node": gpus_per_node * factor}
+    return {"launch.nodes": nodes * factor}
+
+
+def _copy(job: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
+    """The job with these fields. They are right one by one; what holds between them is for `check`."""
+    by_section: dict[str, dict[str, Any]] = {}
+    for path, value in fields.items():
+        section, _, name = path.partition(".")
+        by_section.setdefault(section, {})[name] = value
+    sections: dict[str, Section] = {
+        name: getattr(job, name).model_copy(update=values) for name, values in by_section.items()
+    }
+    return job.model_copy(update=sections)
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

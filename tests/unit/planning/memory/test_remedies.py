@@ -1,0 +1,90 @@
+"""Remedies fit, keep the global batch, are legal as `--set` takes them, and are priced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.memory.remedies import Remedy, remedies
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_job
+
+JOBS = Path(__file__).parents[4] / "jobs"
+GIB = 2**30
+
+
+def price(job: JobSpec) -> float:
+    """Seconds that fall with the GPUs and rise with everything that a remedy does."""
+    runtime, degrees = job.runtime, job.parallelism
+    stages = degrees.pipeline_model_parallel_size
+    layers = job.model.num_layers // stages
+    recomputed = {None: 0, "selective": 0, "full": runtime.recompute_num_layers or 0}[runtime.recompute_granularity]
+    if runtime.recompute_method == "uniform":
+        recomputed = layers
+    work = job.global_batch_size * (1 + recomputed / layers / 3) * (1 + 0.1 / job.batch.micro_batch_size)
+    work *= 1 + 0.05 * (degrees.tensor_model_parallel_size - 1)
+    return work * (1 + (stages - 1) / job.num_micro_batches) / job.world_size
+
+
+def shipped(name: str, *overrides: str) -> JobSpec:
+    return load_job([JOBS / f"{name}.yaml"], overrides).job
+
+
+def found(job: JobSpec, limit: float) -> list[Remedy]:
+    return remedies(job, vocabulary(job).padded_size, "torch", int(limit), price)
+
+
+CASES: list[tuple[str, tuple[str, ...], float]] = [
+    ("gpt-1.7b", (), 70 * GIB),
+    ("gpt-1.7b", (), 22 * GIB),
+    ("gpt-7.1b", (), 70 * GIB),
+    ("gpt-7.1b", ("launch.gpus_per_node=8",), 60 * GIB),
+    ("gpt-7.1b", ("parallelism.tensor_model_parallel_size=1", "parallelism.sequence_parallel=false"), 72 * GIB),
+    ("gpt-7.1b", ("launch.nodes=2", "launch.gpus_per_node=8", "parallelism.data_parallel_size=8"), 60 * GIB),
+    ("gpt-7.1b", ("parallelism.use_distributed_optimizer=false", "launch.gpus_per_node=8"), 80 * GIB),
+    ("gpt-7.1b", ("parallelism.sequence_parallel=false",), 90 * GIB),
+]
+
+
+@pytest.mark.parametrize(("name", "overrides", "limit"), CASES)
+def test_remedies_fit_and_are_legal(name: str, overrides: tuple[str, ...], limit: float) -> None:
+    job = shipped(name, *overrides)
+    assert estimate_memory(job, vocabulary(job).padded_size, "torch").device_bytes > limit
+    every = found(job, limit)
+    assert every
+    for remedy in every:
+        changed = shipped(name, *overrides, *remedy.overrides)
+        assert changed == remedy.job
+        assert changed.global_batch_size == job.global_batch_size
+        assert changed.world_size == remedy.gpus
+        memory = estimate_memory(changed, vocabulary(changed).padded_size, "torch")
+        assert memory.device_bytes <= limit
+        assert memory == remedy.memory
+        assert remedy.step_seconds == price(changed)
+        assert remedy.slower == pytest.approx(price(changed) * changed.world_size / price(job) / job.world_size - 1)
+    assert [remedy.slower for remedy in every] == sorted(remedy.slower for remedy in every)
+
+
+def test_nothing_more_than_needed() -> None:
+    """Where the optimizer need only be sharded, that is the first remedy, alone."""
+    job = shipped("gpt-7.1b", "parallelism.use_distributed_optimizer=false", "launch.gpus_per_node=8")
+    first = found(job, 90 * GIB)[0]
+    assert first.overrides == ("parallelism.use_distributed_optimizer=true",)
+    assert first.slower == 0
+    for remedy in found(job, 90 * GIB)[1:]:
+        assert "parallelism.use_distributed_optimizer=true" not in remedy.overrides
+
+
+def test_the_number_of_micro_batches_keeps_the_global_batch() -> None:
+    written: dict[str, Any] = {"batch.global_batch_size": "null", "batch.num_micro_batches": 48}
+    job = shipped("gpt-1.7b", *(f"{path}={value}" for path, value in written.items()))
+    [halved] = [each for each in found(job, 70 * GIB) if "batch.micro_batch_size=2" in each.overrides]
+    assert "batch.num_micro_batches=96" in halved.overrides
+
+
+def test_a_job_that_cannot_fit_has_no_remedy() -> None:
+    assert found(shipped("gpt-7.1b"), 2 * GIB) == []
