@@ -14,7 +14,7 @@ from orchestrator.causes import Exit, cause_of
 from orchestrator.errors import UserError
 from orchestrator.launch.local import Watcher, launch, request_stop
 from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.runs import create_run
+from orchestrator.launch.runs import create_run, remove_new_run
 from orchestrator.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
@@ -110,7 +110,11 @@ class Trials:
         short = trial_job(job, self.vocab_size, self.steps)
         run = create_run(short, dump_resolved(short), self.runs_dir)
         watcher = _Steps(run, self.steps)
-        end = launch(run, short, watcher=watcher, module=self.module)
+        try:
+            end = launch(run, short, watcher=watcher, module=self.module)
+        except UserError:
+            remove_new_run(run)
+            raise
         if watcher.interrupted:
             shutil.rmtree(run.path)
             raise KeyboardInterrupt

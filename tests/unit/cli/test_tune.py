@@ -1,0 +1,224 @@
+"""`orchestrator tune` as a person runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.rundir import read_lines
+from orchestrator.spec.loading import load_job
+
+Orchestrator = Callable[..., Any]
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="training needs torch")
+
+LARGE = """\
+name: large
+model: {preset: gpt-70b}
+parallelism: {tensor_model_parallel_size: 8, pipeline_model_parallel_size: 2, sequence_parallel: true}
+batch: {micro_batch_size: 1, global_batch_size: 1024}
+data: {random_tokens: true}
+optimizer: {lr: 1.0e-4}
+schedule: {train_iters: 100}
+launch: {gpu: H100}
+"""
+
+TINY = """\
+name: tiny
+model: {num_layers: 2, hidden_size: 64, num_attention_heads: 2, seq_length: 64, vocab_size: 300}
+batch: {micro_batch_size: 2, global_batch_size: 4}
+data: {random_tokens: true}
+optimizer: {lr: 1.0e-3}
+schedule: {train_iters: 20}
+precision: {dtype: fp32}
+launch: {gpus_per_node: 2}
+runtime: {device: cpu}
+"""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large.yaml"
+    path.write_text(LARGE)
+    return path
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+def test_the_tables_and_the_overlay(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
+    said = orchestrator("tune", "large.yaml", "--gpus", "64", "--top", "3")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert lines[0].startswith("large on 64 x H100 of 79.")
+    assert "on 8 machines (launch.gpu)" in lines[0]
+    assert "global batch 1024" in lines[0]
+    assert [line.split(".")[0] for line in lines[4:7]] == ["1", "2", "3"]
+    assert "Speed against memory" in said.out
+    assert "this job" in said.out
+    for reason in ("not legal", "does not fit", "recomputes more than it must", "tensor parallelism across machines"):
+        assert reason in said.out
+    assert lines[-1] == "wrote large.tuned.yaml; use it: orchestrator run large.yaml large.tuned.yaml"
+    overlay = (tmp_path / "large.tuned.yaml").read_text()
+    assert overlay.startswith("# Written by `orchestrator tune` ")
+    assert "s per step predicted" in overlay
+    assert "# Use it: orchestrator run large.yaml large.tuned.yaml" in overlay
+
+
+def test_the_overlay_makes_a_job_that_is_right_and_trains_the_same(
+    orchestrator: Orchestrator, large: Path, tmp_path: Path
+) -> None:
+    found = orchestrator("tune", large, "--gpus", "64", "-o", "fast.yaml", "--json").json
+    job = load_job([large, tmp_path / "fast.yaml"]).job
+    before = load_job([large]).job
+    assert (job.world_size, job.launch.nodes, job.global_batch_size) == (64, 8, 1024)
+    assert (job.model, job.data, job.optimizer, job.schedule) == (
+        before.model,
+        before.data,
+        before.optimizer,
+        before.schedule,
+    )
+    best = found["best"]
+    assert job.parallelism.tensor_model_parallel_size == best["layout"]["parallelism"]["tensor_model_parallel_size"]
+    assert job.batch.micro_batch_size == best["layout"]["batch"]["micro_batch_size"]
+    assert best["fit"] == "fits"
+    assert best["step_seconds"] <= found["own"]["step_seconds"]
+    assert found["front"][0]["layout"] == best["layout"]
+    sizes = [each["device_bytes"] for each in found["front"]]
+    assert sizes == sorted(sizes, reverse=True)
+    planned = orchestrator("validate", large, "fast.yaml", "--json")
+    assert planned.json["ok"]
+
+
+def test_the_same_job_gives_the_same_answer(orchestrator: Orchestrator, large: Path) -> None:
+    assert orchestrator("tune", large, "--gpus", "32").out == orchestrator("tune", large, "--gpus", "32").out
+
+
+def test_a_70b_model_on_1024_gpus_is_searched_within_its_bar(orchestrator: Orchestrator, large: Path) -> None:
+    started = time.perf_counter()
+    found = orchestrator("tune", large, "--gpus", "1024", "--json").json
+    assert time.perf_counter() - started < 20
+    assert found["fitting"] > 50
+    assert found["own"]["step_seconds"] > found["best"]["step_seconds"]
+
+
+def test_what_is_kept_or_set_stays(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
+    words = ["--keep", "pipeline_model_parallel_size", "--set", "parallelism.tensor_model_parallel_size=4"]
+    said = orchestrator("tune", large, "--gpus", "64", *words, "--json")
+    for each in said.json["top"]:
+        degrees = each["layout"]["parallelism"]
+        assert (degrees["tensor_model_parallel_size"], degrees["pipeline_model_parallel_size"]) == (4, 2)
+    said = orchestrator("tune", large, "--gpus", "64", *words, "--set", "schedule.train_iters=7")
+    assert said.out.splitlines()[-1].endswith("large.tuned.yaml --set schedule.train_iters=7"), "what the overlay lacks"
+
+
+def test_nothing_fits(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
+    said = orchestrator("tune", large, "--gpus", "8")
+    assert said.code == 2
+    first, second = said.err.splitlines()
+    assert first.startswith(
+        "error: large does not fit 8 H100s in any layout: the leanest, TP 8, PP 1, micro 1, recompute"
+    )
+    assert "GiB on a GPU that has 79." in first
+    count = int(second.split()[0])
+    assert second.split("--gpus ")[1] == str(count)
+    assert not (tmp_path / "large.tuned.yaml").exists()
+    assert "nearly all" not in orchestrator("tune", large, "--gpus", str(count)).out
+    assert "the best needs nearly all of the GPU's memory" in orchestrator("tune", large, "--gpus", str(count - 8)).out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "12"], "machines have 8 GPUs, so it is at most 8, or a multiple of that: 8 or 16"),
+        (["--gpus", "1000"], "1024 / 1000 = 1.024 is not whole"),
+        (["--gpu", "H1000"], "there is no GPU 'H1000'"),
+        (["--keep", "num_layers"], "--keep num_layers: the tuner"),
+        (["--cluster", "nowhere"], "nowhere"),
+        (["-o", "no/such/folder.yaml"], "there is no folder no/such"),
+        (["--measure"], "--measure runs on this machine alone, and the job has 2: add --gpus"),
+    ],
+)
+def test_wrong_words(orchestrator: Orchestrator, large: Path, words: list[str], said: str) -> None:
+    finished = orchestrator("tune", large, "--set", "launch.nodes=2", *words)
+    assert finished.code == 2
+    assert said in finished.err
+
+
+def test_a_file_of_somebody_else_is_left_as_it_is(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "large.tuned.yaml"
+    theirs.write_text("name: mine\n")
+    said = orchestrator("tune", large, "--gpus", "64")
+    assert said.code == 2
+    assert "is left as it is" in said.err
+    assert theirs.read_text() == "name: mine\n"
+    theirs.unlink()
+    assert orchestrator("tune", large, "--gpus", "64").code == 0
+    assert orchestrator("tune", large, "--gpus", "32").code == 0, "its own overlay it writes again"
+
+
+def test_a_cluster_says_what_its_machines_have(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
+    (tmp_path / "clusters").mkdir()
+    profile = "name: alps\ngpu: H200\npartition: gpu\npartitions: {gpu: {nodes: 4, gpus_per_node: 4}}\n"
+    (tmp_path / "clusters" / "alps.yaml").write_text(profile)
+    large.write_text(LARGE.replace("launch: {gpu: H100}\n", ""))
+    found = orchestrator("tune", large, "--gpus", "16", "--cluster", "alps", "--json").json
+    assert (found["gpu"], found["nodes"]) == ("H200", 4)
+    assert {each["layout"]["parallelism"]["tensor_model_parallel_size"] for each in found["top"]} <= {1, 2, 4}
+    said = orchestrator("tune", large, "--gpus", "32", "--cluster", "alps")
+    assert said.code == 2
+    assert "8 nodes are asked for, and partition gpu of alps gives at most 4" in said.err
+
+
+@needs_torch
+@pytest.mark.distributed
+@pytest.mark.slow(reason="trains two layouts with two processes each, to see that what is measured is real")
+def test_the_best_are_measured_here_and_known_afterwards(
+    orchestrator: Orchestrator, tiny: Path, tmp_path: Path
+) -> None:
+    words = ("--keep", "recompute_granularity", "--measure", "--best", "2", "--steps", "3")
+    said = orchestrator("tune", tiny, *words)
+    assert said.code == 0, said.err
+    assert "running: TP 1, PP 1, micro 2, recompute none\n" in said.out
+    for column in ("predicted s", "corrected s", "measured s"):
+        assert column in said.out
+    records = list(read_lines(tmp_path / "runs" / "tiny-tune" / "measured.jsonl"))
+    assert 2 <= len(records) <= 4
+    assert all(record["outcome"] == "measured" and 0 < record["step_seconds"] < 10 for record in records)
+    assert "s per step measured" in (tmp_path / "tiny.tuned.yaml").read_text()
+    assert [path.name for path in (tmp_path / "runs" / "tiny-tune").iterdir()] == ["measured.jsonl"]
+    again = orchestrator("tune", tiny, *words, "--json").json
+    assert len(list(read_lines(tmp_path / "runs" / "tiny-tune" / "measured.jsonl"))) == len(records)
+    assert again["best"]["measured"]
+    assert again["best"]["step_seconds"] == min(record["step_seconds"] for record in records)
+    assert len(again["trials"]) == len(records)
+
+
+@needs_torch
+@pytest.mark.distributed
+def test_an_interrupt_keeps_what_is_known(tiny: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "orchestrator", "tune", "tiny.yaml", "--measure", "--best", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/tiny-tune/*/events.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopped; what was measured is kept" in err
+    assert "Traceback" not in err
+    assert "The fastest of" in out
+    assert not list(tmp_path.glob("runs/tiny-tune/*"))

@@ -1,0 +1,126 @@
+"""Running a layout for some steps: what is counted, what is kept, and what an end of another kind means."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.rundir import read_lines
+from orchestrator.spec.job import JobSpec
+from orchestrator.tuning.layout import layout_of
+from orchestrator.tuning.trial import WARM_UP, Trials, trial_job, tune_name
+
+MakeJob = Callable[..., JobSpec]
+
+
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
+    """Trials of a program that trains nothing and says that each step took FAKE_STEP_SECONDS."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "launch"))
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.02")
+    return Trials(tmp_path / "runs", 300, steps=5, module="fake_runtime")
+
+
+def test_a_trial_trains_the_same_layout_and_nothing_beside_it(make_job: MakeJob) -> None:
+    job = make_job(
+        parallelism={"tensor_model_parallel_size": 2, "sequence_parallel": True},
+        batch={"global_batch_size": 16, "rampup_batch_size": [8, 8, 100]},
+        evaluation={"eval_interval": 5},
+        checkpoint={"save_interval": 5},
+        schedule={"train_iters": None, "train_tokens": 10**9, "lr_warmup_fraction": 0.1},
+        launch={"env": {"A": "b"}},
+    )
+    short = trial_job(job, 300, 10)
+    assert layout_of(short) == layout_of(job)
+    assert (short.global_batch_size, short.world_size) == (job.global_batch_size, job.world_size)
+    assert short.model.vocab_size == 300
+    assert short.launch.env == {"A": "b"}
+    assert short.batch.rampup_batch_size is None
+    assert short.checkpoint.save_interval is None
+    assert short.evaluation.eval_interval is None
+    assert not short.tracking.mlflow
+    assert short.name == tune_name(job) == "job-tune"
+    assert trial_job(make_job(), 300, 10).config_hash != short.config_hash
+
+
+def test_a_measured_trial_is_kept_and_known(trials: Trials, make_job: MakeJob) -> None:
+    job = make_job()
+    assert trials.known(job) is None
+    trial = trials.run(job)
+    assert (trial.outcome, trial.step_seconds, trial.steps) == ("measured", 0.02, 5)
+    assert (trial.fastest, trial.slowest, trial.peak_bytes) == (0.02, 0.02, None)
+    assert trials.known(job) == trial
+    assert trials.known(make_job(batch={"micro_batch_size": 2})) is None, "another layout"
+    assert Trials(trials.runs_dir, 300, steps=6).known(job) is None, "more steps"
+    [record] = read_lines(trials.kept_in(job))
+    assert record["layout"]["parallelism"]["tensor_model_parallel_size"] == 1
+    assert os.listdir(trials.kept_in(job).parent) == ["measured.jsonl"], "nothing else is left, no checkpoint either"
+
+
+def test_what_other_versions_measured_is_not_known(
+    trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials.run(make_job())
+    monkeypatch.setattr("orchestrator.tuning.trial.versions", lambda: {"torch": "0.4"})
+    assert trials.known(make_job()) is None
+
+
+def test_running_out_of_memory_is_a_result(trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_END", "memory@2")
+    trial = trials.run(make_job())
+    assert trial.outcome == "out_of_memory"
+    assert "CUDA out of memory" in trial.message
+    assert trials.known(make_job()) == trial
+
+
+def test_another_failure_leaves_its_logs_and_is_tried_again(
+    trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "nan@2")
+    trial = trials.run(make_job())
+    assert trial.outcome == "failed"
+    [logs] = trials.runs_dir.glob("job-tune/*/logs")
+    assert str(logs) in trial.message
+    assert trials.known(make_job()) is None
+
+
+def test_what_cannot_be_started_here_is_refused(trials: Trials, make_job: MakeJob) -> None:
+    with pytest.raises(UserError, match="no-such-python is not a program"):
+        trials.run(make_job(launch={"python": "no-such-python"}))
+    assert not list(trials.runs_dir.glob("job-tune/*"))
+
+
+def test_an_interrupt_ends_the_trial_without_saving(
+    trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.5")
+    interrupt = threading.Thread(target=_interrupt_when_stepping, args=(trials.runs_dir,))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        trials.run(make_job())
+    interrupt.join()
+    assert trials.known(make_job()) is None
+    assert not list(trials.runs_dir.glob("job-tune/*"))
+
+
+def _interrupt_when_stepping(runs_dir: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not list(runs_dir.glob("job-tune/*/metrics.jsonl")):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_slow_steps_need_not_be_many(trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.tuning.trial._ENOUGH_SECONDS", 0.05)
+    trial = Trials(trials.runs_dir, 300, steps=100, module="fake_runtime").run(make_job())
+    assert trial.outcome == "measured"
+    assert 3 <= trial.steps < 100 - WARM_UP
