@@ -1,0 +1,122 @@
+"""Step times that were measured or published, as jobs: what the model of time is held against.
+
+docs/benchmarks/2026-11-20-time-model.md says where each comes from and what is assumed about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestrator.planning.time.fitting import Observation
+from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE, Kernels, Passes
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_text
+
+PADDED_VOCAB = 131072
+UNFUSED_LOSS = Passes(38, 14)
+"""Bytes per logit of megatron-core's cross entropy without torch.compile: to fp32 6, maximum 4, minus it 8, exponential 8,
+sum 4, divided by it 8; backwards times the gradient 8, to bf16 6."""
+
+PLAIN_TORCH = replace(TORCH, loss=UNFUSED_LOSS)
+PLAIN_TRANSFORMER_ENGINE = replace(TRANSFORMER_ENGINE, rope=TORCH.rope, loss=UNFUSED_LOSS)
+"""Transformer Engine's layers under megatron-core's defaults: RoPE and cross entropy are not fused."""
+PUBLISHED_KERNELS = replace(
+    PLAIN_TRANSFORMER_ENGINE, fused_attention=False, accumulation=12, overlaps_tensor_parallel=True
+)
+"""Megatron-LM in 2024: FlashAttention-2, gradients added up in the matrix product, tensor parallelism overlapped."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured configuration."""
+
+    label: str
+    job: JobSpec
+    kernels: Kernels
+    seconds: float
+
+    @property
+    def observation(self) -> Observation:
+        return Observation(self.job, PADDED_VOCAB, self.kernels, self.seconds)
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One row of Megatron-LM's published table."""
+
+    label: str
+    job: JobSpec
+    tflops_per_gpu: float
+    mfu_percent: int
+
+
+def job_of(
+    preset: str, *, tp: int = 1, pp: int = 1, dp: int = 1, vp: int | None = None, micro: int, batch: int, nodes: int = 1
+) -> JobSpec:
+    """A job of that layout on random tokens."""
+    gpus = tp * pp * dp // nodes
+    return load_text(
+        f"""\
+name: row
+model: {{preset: {preset}}}
+parallelism: {{tensor_model_parallel_size: {tp}, pipeline_model_parallel_size: {pp}, sequence_parallel: {str(tp > 1).lower()},
+  virtual_pipeline_model_parallel_size: {vp or "null"}}}
+batch: {{micro_batch_size: {micro}, global_batch_size: {batch}}}
+data: {{random_tokens: true}}
+optimizer: {{lr: 1e-4}}
+schedule: {{train_iters: 10}}
+launch: {{nodes: {nodes}, gpus_per_node: {gpus}}}
+"""
+    ).job
+
+
+def h200_rows() -> list[Row]:
+    """Measured on one and four H200s: plain megatron-core, and this project's runtime."""
+    small = {(micro, batch): job_of("gpt-1.7b", micro=micro, batch=batch) for micro, batch in
+             ((1, 4), (2, 4), (4, 4), (4, 32), (4, 192))}  # fmt: skip
+    replicas = job_of("gpt-1.7b", dp=4, micro=4, batch=16)
+    wide = job_of("gpt-7.1b", tp=2, dp=2, micro=4, batch=8)
+    deep = job_of("gpt-7.1b", tp=2, pp=2, micro=1, batch=16)
+    large = {micro: job_of("gpt-16b", tp=4, micro=micro, batch=4) for micro in (2, 4)}
+    return [
+        Row("1.7B 1x4 torch", small[1, 4], PLAIN_TORCH, 0.451),
+        Row("1.7B 2x2 torch", small[2, 4], PLAIN_TORCH, 0.423),
+        Row("1.7B 4x1 torch", small[4, 4], PLAIN_TORCH, 0.408),
+        Row("1.7B 4x8 torch", small[4, 32], PLAIN_TORCH, 2.964),
+        Row("7.1B TP2 DP2 4x1 torch", wide, PLAIN_TORCH, 0.809),
+        Row("7.1B TP2 PP2 1x16 torch", deep, PLAIN_TORCH, 1.896),
+        Row("16B TP4 2x2 torch", large[2], PLAIN_TORCH, 0.940),
+        Row("1.7B 4x1 TE", small[4, 4], PLAIN_TRANSFORMER_ENGINE, 0.382),
+        Row("1.7B 4x8 TE", small[4, 32], PLAIN_TRANSFORMER_ENGINE, 2.919),
+        Row("1.7B DP4 4x1 TE", replicas, PLAIN_TRANSFORMER_ENGINE, 0.394),
+        Row("7.1B TP2 DP2 4x1 TE", wide, PLAIN_TRANSFORMER_ENGINE, 0.779),
+        Row("7.1B TP2 PP2 1x16 TE", deep, PLAIN_TRANSFORMER_ENGINE, 1.906),
+        Row("16B TP4 4x1 TE", large[4], PLAIN_TRANSFORMER_ENGINE, 0.871),
+        Row("1.7B 4x48 torch, ours", small[4, 192], TORCH, 17.10),
+        Row("1.7B 4x8 torch, ours", small[4, 32], TORCH, 2.90),
+        Row("1.7B 4x8 TE, ours", small[4, 32], TRANSFORMER_ENGINE, 2.57),
+    ]
+
+
+def published_rows() -> list[PublishedRow]:
+    """Megatron-LM's table on H100s. It does not say micro-batches and virtual stages: assumed are four sequences at once
+    without pipeline stages, else one, and one layer per virtual stage.
+    """
+    table = (
+        ("1.7b", 24, 1, 1, 192, 408.8, 41),
+        ("7.1b", 30, 2, 1, 192, 465.9, 47),
+        ("16b", 32, 4, 1, 192, 489.1, 49),
+        ("32b", 48, 8, 1, 192, 459.6, 46),
+        ("70b", 84, 8, 2, 384, 419.7, 42),
+        ("119b", 92, 8, 4, 768, 420.5, 43),
+        ("177b", 96, 8, 6, 1152, 432.8, 44),
+        ("314b", 96, 8, 8, 1536, 474.4, 48),
+        ("462b", 112, 8, 16, 3072, 459.9, 47),
+    )
+    rows = []
+    for model, layers, tp, pp, batch, tflops, mfu in table:
+        vp = None if pp == 1 else layers // pp
+        micro = 4 if pp == 1 else 1
+        job = job_of(f"gpt-{model}", tp=tp, pp=pp, dp=48, vp=vp, micro=micro, batch=batch, nodes=tp * pp * 6)
+        rows.append(PublishedRow(model.upper(), job, tflops, mfu))
+    return rows

@@ -1,0 +1,121 @@
+"""Matrix products, attention, groups of ranks and the pipeline, each by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.planning.hardware import Device, shipped
+from orchestrator.planning.pipeline import timeline
+from orchestrator.planning.time.attention import attention_seconds
+from orchestrator.planning.time.communication import group_of
+from orchestrator.planning.time.gemm import gemm_seconds
+from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE
+from orchestrator.planning.time.schedule import closed_form, pipeline_seconds
+
+SIDES = st.integers(1, 20_000)
+
+
+def device(name: str = "H200") -> Device:
+    found = shipped(name)
+    assert found is not None
+    return found
+
+
+@given(m=SIDES, n=SIDES, k=SIDES)
+def test_a_product_is_never_faster_than_arithmetic_or_memory_allow(m: int, n: int, k: int) -> None:
+    taken = gemm_seconds(m, n, k, device(), "bf16")
+    assert taken >= 2 * m * n * k / 989e12
+    assert taken >= 2 * (m * k + k * n + m * n) / 4.8e12
+
+
+def test_a_large_product_runs_at_its_efficiency_and_a_thin_one_does_not() -> None:
+    def reached(m: int, n: int, k: int) -> float:
+        return 2 * m * n * k / gemm_seconds(m, n, k, device(), "bf16") / 989e12
+
+    assert device().efficiency.gemm * 0.93 < reached(8192, 8192, 8192) < device().efficiency.gemm
+    assert reached(8192, 8192, 128) < 0.5 * reached(8192, 8192, 8192)
+    assert reached(32, 8192, 8192) < 0.2 * reached(8192, 8192, 8192)
+    # 132 processors: 11 x 12 tiles of 128 x 256 fill them once, one column of tiles more takes a second wave.
+    assert reached(11 * 128, 13 * 256, 4096) < 0.7 * reached(11 * 128, 12 * 256, 4096)
+
+
+def test_a_dtype_without_a_datasheet_figure_runs_as_fp32() -> None:
+    shape = (4096, 4096, 4096)
+    assert gemm_seconds(*shape, device("V100"), "bf16") == pytest.approx(
+        gemm_seconds(*shape, device("V100"), "fp32"), rel=0.01
+    )
+
+
+def test_attention_grows_with_the_square_of_the_length() -> None:
+    def taken(length: int, kernels: Any = TORCH, head: int = 128) -> Any:
+        return attention_seconds(1, length, 2048 / head, head, device(), "bf16", kernels)
+
+    assert taken(16384).forward / taken(4096).forward == pytest.approx(16, rel=0.03)
+    assert taken(4096).backward > 2 * taken(4096).forward
+    assert taken(4096, TRANSFORMER_ENGINE).backward < taken(4096).backward
+    assert taken(4096, TORCH, 64).forward > 1.1 * taken(4096).forward  # twice the exponentials for the same FLOPs
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "stride", "gigabytes"),
+    [
+        (1, 4, 1, 450 * 0.8),  # inside a machine
+        (2, 16, 1, 8 * 50 * 0.9),  # eight ranks of it share eight ports
+        (2, 2, 8, 50 * 0.9),  # one rank in each machine
+        (2, 4, 4, 2 * 50 * 0.9),
+    ],
+)
+def test_where_a_group_lies_decides_its_bandwidth(
+    make_job: Any, nodes: int, size: int, stride: int, gigabytes: float
+) -> None:
+    job = make_job(launch={"nodes": nodes, "gpus_per_node": 16 // nodes if nodes > 1 else 8})
+    group = group_of(job, device(), size, stride)
+    assert group.bandwidth == pytest.approx(gigabytes * 1e9)
+    assert group.gather_seconds(1e9) == pytest.approx(1e9 * (size - 1) / size / group.bandwidth + group.latency)
+    assert group_of(job, device(), 1, stride).gather_seconds(1e9) == 0.0
+
+
+@given(seconds=st.floats(0, 10), window=st.floats(0, 10))
+def test_hiding_never_costs_more_than_waiting(make_job: Any, seconds: float, window: float) -> None:
+    group = group_of(make_job(launch={"gpus_per_node": 8}), device(), 8, 1)
+    assert max(0.0, seconds - window) <= group.hidden(seconds, window) <= seconds
+    assert group.pipelined(seconds, window) <= seconds
+
+
+@given(
+    stages=st.integers(2, 8),
+    chunks=st.sampled_from([1, 2, 4]),
+    rounds=st.integers(1, 6),
+    first=st.floats(0.0, 0.3),
+    last=st.floats(0.0, 0.5),
+    transfer=st.floats(0.0, 0.02),
+)
+def test_the_closed_form_is_the_schedule_played_through(
+    stages: int, chunks: int, rounds: int, first: float, last: float, transfer: float
+) -> None:
+    """With an embedding on the first stage and an output layer on the last."""
+    forward = [[1.0 / chunks] * chunks for _ in range(stages)]
+    backward = [[2.0 / chunks] * chunks for _ in range(stages)]
+    forward[0][0] += first
+    backward[0][0] += first
+    forward[-1][-1] += last
+    backward[-1][-1] += 2 * last
+    if chunks == 1:
+        transfer = 0.0  # 1F1B waits for its sends: they are part of its passes
+    micro_batches = stages * rounds
+    played = timeline(forward, backward, micro_batches, transfer).seconds
+    assert closed_form(forward, backward, micro_batches, transfer) == pytest.approx(played, rel=0.12)
+
+
+def test_equal_stages_have_the_bubble_of_the_paper() -> None:
+    """(p - 1) / m of the passes' time, over v with v virtual stages."""
+    for chunks in (1, 2):
+        forward, backward = [[1.0 / chunks] * chunks] * 4, [[2.0 / chunks] * chunks] * 4
+        for micro_batches in (8, 64):
+            expected = 3.0 * (micro_batches + 3 / chunks)
+            assert pipeline_seconds(forward, backward, micro_batches, 0.0) == pytest.approx(expected)
+            assert closed_form(forward, backward, micro_batches, 0.0) == pytest.approx(expected)

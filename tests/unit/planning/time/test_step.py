@@ -1,0 +1,195 @@
+"""What holds for the time of every job, whatever its layout."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.reference_times import PADDED_VOCAB, job_of, published_rows
+
+from orchestrator.planning.flops import model_flops
+from orchestrator.planning.hardware import Device, shipped, shipped_names
+from orchestrator.planning.time import PARTS, StepTime, estimate_time
+from orchestrator.planning.time.kernels import TORCH
+from orchestrator.planning.time.step import estimate_with
+
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 4, 8]),
+        "pp": st.sampled_from([1, 2, 4]),
+        "dp": st.sampled_from([1, 2, 16]),
+        "vp": st.sampled_from([None, 2]),
+        "micro": st.sampled_from([1, 3]),
+        "micro_batches": st.sampled_from([1, 4, 16]),
+        "sp": st.booleans(),
+        "sharded": st.booleans(),
+        "dtype": st.sampled_from(["bf16", "fp16", "fp32"]),
+        "recompute": st.sampled_from([None, "selective", "full"]),
+        "activation": st.sampled_from(["gelu", "swiglu"]),
+        "bias": st.booleans(),
+        "dropout": st.sampled_from([0.0, 0.1]),
+        "tied": st.booleans(),
+    }
+)
+
+
+def device(name: str = "H100") -> Device:
+    found = shipped(name)
+    assert found is not None
+    return found
+
+
+def job(make_job: Any, **a: Any) -> Any:
+    a = {"tp": 1, "pp": 1, "dp": 1, "vp": None, "micro": 1, "micro_batches": 4, "sp": False, "sharded": True,
+         "dtype": "bf16", "recompute": None, "activation": "gelu", "bias": True, "dropout": 0.0, "tied": True,
+         "layers": 16, "hidden": 2048, "seq": 2048, "nodes": 1, "launch": {}, "runtime": {}, **a}  # fmt: skip
+    recompute = {"recompute_granularity": a["recompute"]}
+    if a["recompute"] == "full":
+        recompute |= {"recompute_method": "uniform", "recompute_num_layers": 1}
+    return make_job(
+        model={
+            "num_layers": a["layers"],
+            "hidden_size": a["hidden"],
+            "num_attention_heads": 16,
+            "seq_length": a["seq"],
+            "activation": a["activation"],
+            "add_bias_linear": a["bias"],
+            "hidden_dropout": a["dropout"],
+            "untie_embeddings_and_output_weights": not a["tied"],
+        },
+        parallelism={
+            "tensor_model_parallel_size": a["tp"],
+            "pipeline_model_parallel_size": a["pp"],
+            "virtual_pipeline_model_parallel_size": a["vp"] if a["pp"] > 1 else None,
+            "sequence_parallel": a["sp"] and a["tp"] > 1,
+            "use_distributed_optimizer": a["sharded"],
+        },
+        batch={"micro_batch_size": a["micro"], "global_batch_size": a["micro"] * a["micro_batches"] * a["dp"]},
+        precision={"dtype": a["dtype"]},
+        launch={"nodes": a["nodes"], "gpus_per_node": a["tp"] * a["pp"] * a["dp"] // a["nodes"], **a["launch"]},
+        runtime={**recompute, **a["runtime"]},
+    )
+
+
+def seconds(found: Any, on: Device | None = None) -> float:
+    return estimate_time(found, 51200, "transformer_engine", on or device()).step_seconds
+
+
+@given(
+    layout=LAYOUTS, layers=st.sampled_from(["torch", "transformer_engine"]), name=st.sampled_from(shipped_names())
+)
+def test_parts_are_never_negative_and_add_up(make_job: Any, layout: dict[str, Any], layers: Any, name: str) -> None:
+    made = job(make_job, **layout)
+    found = estimate_time(made, 51200, layers, device(name))
+    assert set(found.parts) == set(PARTS)
+    assert all(part >= 0.0 and math.isfinite(part) for part in found.parts.values()), found.parts
+    assert sum(found.parts.values()) == pytest.approx(found.step_seconds)
+    tokens = made.global_batch_size * 2048
+    assert found.model_flops == model_flops(made, tokens, 51200)
+    assert found.tokens_per_second_per_gpu == pytest.approx(tokens / found.step_seconds / made.world_size)
+    _check_mfu(found, made, device(name))
+
+
+def _check_mfu(found: StepTime, made: Any, on: Device) -> None:
+    peak = None if on.is_cpu else on.peak_flops.get(made.precision.dtype)
+    if peak is None:
+        assert found.mfu is None
+    else:
+        assert found.mfu == pytest.approx(found.tflops_per_gpu * 1e12 / peak)
+        assert 0.0 < found.mfu < 0.8  # causal attention does half of what is counted, and no more than that is won
+
+
+@given(layout=LAYOUTS)
+def test_more_work_takes_longer(make_job: Any, layout: dict[str, Any]) -> None:
+    base = seconds(job(make_job, **layout))
+    more = {"micro_batches": layout["micro_batches"] + 4, "layers": 32, "seq": 4096, "hidden": 4096}
+    for key, value in more.items():
+        assert seconds(job(make_job, **{**layout, key: value})) > base, key
+
+
+@given(layout=LAYOUTS)
+def test_full_recomputation_costs_about_a_third_of_the_passes(make_job: Any, layout: dict[str, Any]) -> None:
+    plain, selective, full = (
+        seconds(job(make_job, **{**layout, "recompute": kind})) for kind in (None, "selective", "full")
+    )
+    assert plain < selective < full < 1.45 * plain
+
+
+@given(layout=LAYOUTS, better=st.sampled_from(["memory_bandwidth", "link_bandwidth", "network_bandwidth"]))
+def test_a_better_machine_is_never_slower(make_job: Any, layout: dict[str, Any], better: str) -> None:
+    made = job(make_job, **layout)
+    improved = replace(device(), **{better: 1.3 * getattr(device(), better)})
+    assert seconds(made, improved) <= seconds(made) * (1 + 1e-9)
+
+
+def test_tensor_parallelism_over_the_network_is_far_slower(make_job: Any) -> None:
+    inside = job(make_job, tp=8, sp=True, hidden=8192)
+    across = job(make_job, tp=8, sp=True, hidden=8192, nodes=4)
+    assert seconds(across) > 1.5 * seconds(inside)
+
+
+def test_machines_of_unusual_size_are_taken_as_the_job_says(make_job: Any) -> None:
+    """Sixteen GPUs that no `launch.nodes` spreads are two machines of eight: no machine has more."""
+    unsaid, said = job(make_job, tp=8, dp=2), job(make_job, tp=8, dp=2, nodes=2)
+    assert seconds(unsaid) == seconds(said)
+
+
+def test_sequence_parallelism_saves_what_lies_between(make_job: Any) -> None:
+    without, with_it = (
+        estimate_time(job(make_job, tp=8, sp=sp), 51200, "torch", device()).parts["memory_bound"] for sp in (False, True)
+    )
+    assert with_it < 0.7 * without
+
+
+def test_virtual_stages_cut_the_bubble(make_job: Any) -> None:
+    one, several = (
+        estimate_time(job(make_job, pp=4, vp=vp, micro_batches=8, tied=False), 51200, "torch", device()).parts["bubble"]
+        for vp in (None, 4)
+    )
+    assert several < 0.5 * one
+
+
+def test_the_distributed_optimizer_shares_its_work(make_job: Any) -> None:
+    alone, shared = (
+        estimate_time(job(make_job, dp=16, sharded=sharded), 51200, "torch", device()).parts["optimizer"]
+        for sharded in (False, True)
+    )
+    assert shared < 0.5 * alone
+
+
+def test_gradients_that_are_not_overlapped_are_waited_for() -> None:
+    overlapped = job_of("gpt-7.1b", tp=2, dp=8, micro=4, batch=32, nodes=2)
+    waiting = overlapped.model_copy(
+        update={
+            "parallelism": overlapped.parallelism.model_copy(
+                update={"overlap_grad_reduce": False, "overlap_param_gather": False}
+            )
+        }
+    )
+    hidden, waited = (
+        estimate_time(each, PADDED_VOCAB, "transformer_engine", device()).parts["data_parallel"]
+        for each in (overlapped, waiting)
+    )
+    assert waited > 2 * hidden
+
+
+def test_a_small_model_is_bound_by_the_host(make_job: Any) -> None:
+    tiny = job(make_job, hidden=256, seq=64, layers=8)
+    found = estimate_with(tiny, 51200, TORCH, device())
+    assert found.parts["overhead"] > 0.5 * found.step_seconds
+
+
+def test_the_largest_published_row_is_planned_in_milliseconds() -> None:
+    """CPU time, which other processes do not add to."""
+    largest = published_rows()[-1].job
+    spent = []
+    for _ in range(5):
+        started = time.process_time()
+        estimate_time(largest, PADDED_VOCAB, "transformer_engine", device())
+        spent.append(time.process_time() - started)
+    assert min(spent) < 0.02
