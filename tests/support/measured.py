@@ -1,11 +1,14 @@
 """Measure real steps of a job: seconds, and the memory that each pipeline stage needed at most.
 
-`measure` is for tests. As a program this module is one rank of what it measures: the training program without saving,
-evaluation and tracking, whose every rank writes down its steps.
+`measure` is for tests, and CONFIGURATIONS are what predictions are held against: `measure_configuration` runs each
+once per process, however many tests ask. As a program this module is one rank of what it measures: the training
+program without saving, evaluation and tracking, whose every rank writes down its steps.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 import os
 import statistics
@@ -25,8 +28,8 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job, load_text
 
-_WARM_UP = 2
-"""Steps that are not counted: the first compiles, the second makes the last buffers."""
+_WARM_UP = 3
+"""Steps whose time is not counted: the first compiles, and clocks settle."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,79 @@ def measure(
     )
 
 
+@dataclass(frozen=True)
+class Configuration:
+    """A job of the published table's models, small enough in steps to be measured in seconds."""
+
+    preset: str
+    gpus: int
+    micro_batch: int
+    micro_batches: int
+    layers: str = "torch"
+    tp: int = 1
+    pp: int = 1
+    more: tuple[str, ...] = ()
+    """Further overrides; the first tells it apart."""
+
+    @property
+    def name(self) -> str:
+        """For a test's id and a table's row."""
+        dp = self.gpus // (self.tp * self.pp)
+        layout = f"TP{self.tp}-PP{self.pp}-DP{dp}-{self.micro_batch}x{self.micro_batches}"
+        return "-".join([self.preset, layout, self.layers, *(word.rpartition(".")[2] for word in self.more[:1])])
+
+    @property
+    def job(self) -> str:
+        """The job as YAML."""
+        return f"""
+name: measured
+model: {{preset: {self.preset}}}
+parallelism:
+  tensor_model_parallel_size: {self.tp}
+  pipeline_model_parallel_size: {self.pp}
+  sequence_parallel: {str(self.tp > 1).lower()}
+batch: {{micro_batch_size: {self.micro_batch}, num_micro_batches: {self.micro_batches}}}
+data: {{random_tokens: true}}
+optimizer: {{lr: 1.0e-4}}
+schedule: {{train_iters: 8}}
+runtime: {{layers: {self.layers}}}
+launch: {{gpus_per_node: {self.gpus}}}
+"""
+
+
+_TE = "transformer_engine"
+_FULL = ("runtime.recompute_method=uniform", "runtime.recompute_num_layers=1", "runtime.recompute_granularity=full")
+_HALF = ("runtime.recompute_method=block", "runtime.recompute_num_layers=12", "runtime.recompute_granularity=full")
+_SELECTIVE = ("runtime.recompute_granularity=selective",)
+CONFIGURATIONS = (
+    Configuration("gpt-1.7b", 1, 1, 4),
+    Configuration("gpt-1.7b", 1, 4, 4),
+    Configuration("gpt-1.7b", 1, 4, 4, _TE),
+    Configuration("gpt-1.7b", 1, 4, 2, _TE, more=_SELECTIVE),
+    Configuration("gpt-1.7b", 1, 4, 2, more=_FULL),
+    Configuration("gpt-1.7b", 1, 8, 1, more=_HALF),
+    Configuration("gpt-1.7b", 2, 4, 2),
+    Configuration("gpt-1.7b", 2, 4, 2, tp=2, more=("parallelism.sequence_parallel=false",)),
+    Configuration("gpt-7.1b", 2, 2, 2, tp=2),
+    Configuration("gpt-7.1b", 2, 1, 8, _TE, pp=2),
+    Configuration("gpt-7.1b", 4, 4, 1, tp=2),
+    Configuration("gpt-7.1b", 4, 4, 1, _TE, tp=2),
+    Configuration("gpt-7.1b", 4, 1, 16, tp=2, pp=2),
+    Configuration("gpt-7.1b", 4, 1, 8, pp=2, more=("parallelism.virtual_pipeline_model_parallel_size=3",)),
+    Configuration("gpt-7.1b", 4, 4, 2, _TE, tp=4),
+    Configuration("gpt-7.1b", 4, 2, 2, more=_FULL),
+)
+
+
+@functools.cache
+def measure_configuration(configuration: Configuration) -> Measured:
+    """Measure one of the configurations; skips the test where this machine cannot run it."""
+    needs_gpus(configuration.gpus, configuration.layers)
+    return measure(configuration.job, configuration.more, configuration.gpus)
+
+
 def needs_gpus(count: int, layers: str) -> None:
     """Skip the test where it cannot run."""
-    import importlib.util
-
     import torch
 
     if torch.cuda.device_count() < count:
