@@ -14,8 +14,8 @@ from orchestrator.spec.loading import load_text
 
 PADDED_VOCAB = 131072
 UNFUSED_LOSS = Passes(38, 14)
-"""Bytes per logit of megatron-core's cross entropy without torch.compile: to fp32 6, maximum 4, minus it 8, exponential 8,
-sum 4, divided by it 8; backwards times the gradient 8, to bf16 6."""
+"""Bytes per logit of megatron-core's cross entropy without torch.compile: to fp32 6, maximum 4, minus it 8, exponential
+8, sum 4, divided by it 8; backwards times the gradient 8, to bf16 6."""
 
 PLAIN_TORCH = replace(TORCH, loss=UNFUSED_LOSS)
 PLAIN_TRANSFORMER_ENGINE = replace(TRANSFORMER_ENGINE, rope=TORCH.rope, loss=UNFUSED_LOSS)
@@ -59,8 +59,11 @@ def job_of(
         f"""\
 name: row
 model: {{preset: {preset}}}
-parallelism: {{tensor_model_parallel_size: {tp}, pipeline_model_parallel_size: {pp}, sequence_parallel: {str(tp > 1).lower()},
-  virtual_pipeline_model_parallel_size: {vp or "null"}}}
+parallelism:
+  tensor_model_parallel_size: {tp}
+  sequence_parallel: {str(tp > 1).lower()}
+  pipeline_model_parallel_size: {pp}
+  virtual_pipeline_model_parallel_size: {vp or "null"}
 batch: {{micro_batch_size: {micro}, global_batch_size: {batch}}}
 data: {{random_tokens: true}}
 optimizer: {{lr: 1e-4}}
@@ -99,8 +102,8 @@ def h200_rows() -> list[Row]:
 
 
 def published_rows() -> list[PublishedRow]:
-    """Megatron-LM's table on H100s. It does not say micro-batches and virtual stages: assumed are four sequences at once
-    without pipeline stages, else one, and one layer per virtual stage.
+    """Megatron-LM's table on H100s. It does not say micro-batches and virtual stages: assumed are four sequences at
+    once without pipeline stages, else one, and one layer per virtual stage.
     """
     table = (
         ("1.7b", 24, 1, 1, 192, 408.8, 41),

@@ -80,9 +80,7 @@ def seconds(found: Any, on: Device | None = None) -> float:
     return estimate_time(found, 51200, "transformer_engine", on or device()).step_seconds
 
 
-@given(
-    layout=LAYOUTS, layers=st.sampled_from(["torch", "transformer_engine"]), name=st.sampled_from(shipped_names())
-)
+@given(layout=LAYOUTS, layers=st.sampled_from(["torch", "transformer_engine"]), name=st.sampled_from(shipped_names()))
 def test_parts_are_never_negative_and_add_up(make_job: Any, layout: dict[str, Any], layers: Any, name: str) -> None:
     made = job(make_job, **layout)
     found = estimate_time(made, 51200, layers, device(name))
@@ -141,7 +139,8 @@ def test_machines_of_unusual_size_are_taken_as_the_job_says(make_job: Any) -> No
 
 def test_sequence_parallelism_saves_what_lies_between(make_job: Any) -> None:
     without, with_it = (
-        estimate_time(job(make_job, tp=8, sp=sp), 51200, "torch", device()).parts["memory_bound"] for sp in (False, True)
+        estimate_time(job(make_job, tp=8, sp=sp), 51200, "torch", device()).parts["memory_bound"]
+        for sp in (False, True)
     )
     assert with_it < 0.7 * without
 
