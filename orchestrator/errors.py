@@ -97,6 +97,20 @@ class Problem:
     hint: str | None = None
     location: Location | None = None
 
+    def to_dict(self) -> dict[str, object]:
+        """Plain data, for programs."""
+        location = self.location
+        return {
+            "message": self.message,
+            "path": self.paths[0] if self.paths else None,
+            "paths": list(self.paths),
+            "hint": self.hint,
+            "source": location.source if location else None,
+            "line": location.line if location else None,
+            "column": location.column if location else None,
+            "excerpt": location.excerpt if location else None,
+        }
+
 
 _SHOWN_PROBLEMS = 100
 

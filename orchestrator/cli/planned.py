@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,12 @@ from orchestrator.cli.common import short_count
 from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
 from orchestrator.data.preparation import data_problems, survey
 from orchestrator.errors import Problem, SpecError
+from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
+from orchestrator.planning.forecast import Forecast, forecast
+from orchestrator.planning.hardware.devices import device_named
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
@@ -23,18 +28,52 @@ ClusterName = Annotated[
     str | None,
     typer.Option("--cluster", metavar="NAME", help="Check it against this cluster profile, instead of launch.cluster."),
 ]
+GpuName = Annotated[
+    str | None, typer.Option("--gpu", metavar="NAME", help="Plan for this GPU, instead of launch.gpu: H100, H200, …")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse what is doubtful too.")]
 
 
-def plan_for(
-    files: Sequence[Path], overrides: Sequence[str] | None, cluster: str | None
-) -> tuple[Plan, ClusterSpec | None]:
-    """Load a job and plan it for its cluster, if there is one. Raises SpecError with the place of every problem."""
-    words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster is not None else [])]
+@dataclass(frozen=True)
+class Judged:
+    """A job, what it will do and take, and the verdict, whose problems have their places."""
+
+    plan: Plan
+    forecast: Forecast
+    verdict: Verdict
+    cluster: ClusterSpec | None
+
+    def require(self, *, strict: bool) -> None:
+        """Raises SpecError with everything that stops the job, and where it is strict with what is doubtful."""
+        problems = [*self.verdict.stops, *(self.verdict.doubts if strict else ())]
+        if problems:
+            raise SpecError(problems=problems)
+
+
+def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster: str | None, gpu: str | None) -> Judged:
+    """Load a job and judge it for its cluster, if there is one. Raises SpecError when it cannot be planned at all."""
+    options = {"launch.cluster": cluster, "launch.gpu": gpu}
+    words = [*(overrides or []), *(f"{key}={value}" for key, value in options.items() if value is not None)]
     if cluster is not None:
         load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
+    if gpu is not None:
+        device_named(gpu)
     loaded = load_job(files, words)
-    profile = named_profile(loaded)
-    return plan_loaded(loaded, profile, starting=False), profile
+    return judge_loaded(loaded, named_profile(loaded), starting=False)
+
+
+def judge_loaded(loaded: LoadedJob, cluster: ClusterSpec | None, *, starting: bool = True) -> Judged:
+    """Judge a job that is loaded. Raises SpecError when it cannot be planned at all.
+
+    Where the job is `starting`, data and a tokenizer that are not here stop it.
+    """
+    plan, problems = _planned(loaded, cluster, starting)
+    if plan is None:
+        raise _placed(loaded, problems)
+    taken = forecast(plan, cluster)
+    verdict = judge(plan, taken, cluster, problems)
+    placed = replace(verdict, stops=_in_order(loaded, verdict.stops), doubts=_in_order(loaded, verdict.doubts))
+    return Judged(plan, taken, placed, cluster)
 
 
 def named_profile(loaded: LoadedJob) -> ClusterSpec | None:
@@ -48,10 +87,16 @@ def named_profile(loaded: LoadedJob) -> ClusterSpec | None:
     return load_profile(name)
 
 
-def plan_loaded(loaded: LoadedJob, cluster: ClusterSpec | None = None, *, starting: bool = True) -> Plan:
-    """Plan a job that is loaded. Raises SpecError with the place of each problem: what `cluster` cannot give, data that
-    does not fit the job, and where the job is `starting`, data and a tokenizer that are not here.
-    """
+def plan_loaded(loaded: LoadedJob) -> Plan:
+    """Plan a job that is about to start here. Raises SpecError with the place of each problem."""
+    plan, problems = _planned(loaded, None, starting=True)
+    if plan is None or problems:
+        raise _placed(loaded, problems)
+    return plan
+
+
+def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> tuple[Plan | None, list[Problem]]:
+    """The plan, if there can be one, and what is wrong: what `cluster` cannot give, data that does not fit the job."""
     problems = [] if cluster is None else what_is_refused(loaded.job, cluster)
     plan = None
     try:
@@ -62,9 +107,15 @@ def plan_loaded(loaded: LoadedJob, cluster: ClusterSpec | None = None, *, starti
     data_sets = list(plan.data_sets) if plan is not None else survey(data)
     said = {problem.message for problem in problems}
     problems += [found for found in data_problems(data, data_sets, needed=starting) if found.message not in said]
-    if plan is None or problems:
-        raise SpecError(problems=loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
-    return plan
+    return plan, problems
+
+
+def _placed(loaded: LoadedJob, problems: Iterable[Problem]) -> SpecError:
+    return SpecError(problems=list(_in_order(loaded, problems)))
+
+
+def _in_order(loaded: LoadedJob, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
 
 
 def describe(plan: Plan) -> list[tuple[str, str]]:
@@ -86,6 +137,33 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("length", f"{batch.train_iters:,} steps, {short_count(batch.train_tokens)} tokens"),
         ("data", data_line(plan)),
     ]
+
+
+def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """What the job would take, a line for each aspect."""
+    device, time = forecast.device, forecast.time
+    mfu = f", {time.mfu:.1%} MFU" if time.mfu is not None else ""
+    processor = "process" if device.is_cpu else "GPU"
+    energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
+    return [
+        ("planned for", f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"),
+        ("memory", _memory_row(forecast)),
+        (
+            "speed",
+            f"{time_span(time.step_seconds)} per step, {amount(time.tokens_per_second_per_gpu)} tokens/s and "
+            f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
+        ),
+        ("takes", f"{time_span(forecast.training_seconds)}, {amount(forecast.gpu_hours)} {processor} hours{energy}"),
+        ("checkpoint", f"{disk_size(forecast.checkpoint_bytes)} each"),
+    ]
+
+
+def _memory_row(forecast: Forecast) -> str:
+    memory, there = forecast.memory, forecast.device.memory_bytes
+    peak = f"{memory_size(memory.peak_bytes)} at most on a rank"
+    if there is None:
+        return peak
+    return f"{peak}; {memory_size(memory.device_bytes)} of {memory_size(there)} with CUDA and NCCL: {forecast.fit}"
 
 
 def layout_line(plan: Plan) -> str:
@@ -141,7 +219,8 @@ def data_line(plan: Plan) -> str:
         return "; ".join(parts)
     held = sum(source.tokens_held or 0 for source in plan.sources)
     epochs = max((source.epochs or 0.0 for source in plan.sources), default=0.0)
-    return f"{len(plan.sources)} sources, {short_count(held)} training tokens, at most {epochs:.2f} epochs of one"
+    sources = f"{len(plan.sources)} source{'s' if len(plan.sources) > 1 else ''}"
+    return f"{sources}, {short_count(held)} training tokens, at most {epochs:.2f} epochs of one"
 
 
 def making_line(count: int) -> str:

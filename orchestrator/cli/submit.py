@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
-from orchestrator.cli.planned import layout_line, named_profile, plan_loaded
+from orchestrator.cli.planned import Strict, judge_loaded, layout_line, named_profile
 from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_original
 from orchestrator.cli.submitting import (
@@ -59,6 +59,7 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the batch script; create and submit nothing.")
     ] = False,
+    strict: Strict = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -81,7 +82,9 @@ def command(
     loaded = load_job(jobs, words)
     job = loaded.job
     profile = named_profile(loaded) or cluster_of(job)
-    plan = plan_loaded(loaded, profile)
+    judged = judge_loaded(loaded, profile)
+    judged.require(strict=strict)
+    plan = judged.plan
     missing = check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
     before = jobs_before(after or [], folder)

@@ -116,7 +116,7 @@ def start_sweep(
 ) -> None:
     """Start what there is to start of a sweep. `arrays`: values of fields from the command line."""
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_sweep(files, words, (lambda job: ()) if local else refusals(dry_run=dry_run), arrays)
+    loaded = load_sweep(files, words, (lambda plan: ()) if local else refusals(dry_run=dry_run), arrays)
     cells = loaded.cells.cells
     if not cells:
         raise UserError(f"no cell of this sweep can run:\n{describe_pruned(loaded.cells.pruned)}")

@@ -15,8 +15,10 @@ from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, UserError
 from orchestrator.launch.local import request_stop
+from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
-from orchestrator.planning.plan import make_plan
+from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.verdict import too_large
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.cells import Check
@@ -42,15 +44,17 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
 
 
 def refusals(*, dry_run: bool) -> Check:
-    """Says why a job's cluster would not take it. A dry run needs no cluster."""
+    """Says why a job's cluster would not take it, or that it does not fit its GPUs. A dry run needs no cluster."""
     profiles: dict[str | None, ClusterSpec | None] = {}
 
-    def check(job: JobSpec) -> Sequence[Problem]:
+    def check(plan: Plan) -> Sequence[Problem]:
+        job = plan.job
         name = job.launch.cluster
         if name not in profiles:
             profiles[name] = profile_if_any(job) if dry_run else profile_of(job)
         profile = profiles[name]
-        return what_is_refused(job, profile) if profile is not None else ()
+        refused = what_is_refused(job, profile) if profile is not None else []
+        return [*refused, *too_large(forecast(plan, profile))]
 
     return check
 

@@ -7,35 +7,60 @@ from typing import Any
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.planned import ClusterName, cluster_line, describe, plan_for
-from orchestrator.planning.plan import Plan
+from orchestrator.cli.planned import (
+    ClusterName,
+    GpuName,
+    Judged,
+    Strict,
+    cluster_line,
+    describe,
+    forecast_rows,
+    judge_files,
+)
+from orchestrator.cli.verdict_lines import problem_lines
 
 
-def command(jobs: JobFiles, overrides: Overrides = None, cluster: ClusterName = None, as_json: AsJson = False) -> None:
-    """Check a job spec: every error at once with its place, or "ok" and what the job would do.
+def command(
+    jobs: JobFiles,
+    overrides: Overrides = None,
+    cluster: ClusterName = None,
+    gpu: GpuName = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a job spec: everything that stops it at once, each with its place, or "ok" and what the job would do.
 
-    What its cluster cannot give is an error too: launch.cluster or --cluster names the profile.
+    What its cluster cannot give is an error too (launch.cluster or --cluster names the profile), and so is a job that
+    does not fit into the memory of its GPUs (launch.gpu, --gpu or the profile names them).
 
     \b
     Example:
       orchestrator validate job.yaml
       orchestrator validate base.yaml longer.yaml --set schedule.train_iters=10
-      orchestrator validate job.yaml --cluster alps
+      orchestrator validate job.yaml --cluster alps --strict
     """
-    plan, profile = plan_for(jobs, overrides, cluster)
+    judged = judge_files(jobs, overrides, cluster, gpu)
+    judged.require(strict=strict)
+    plan, profile = judged.plan, judged.cluster
     if as_json:
-        print_json({"ok": True, "cluster": profile.name if profile else None, **_summary(plan)})
+        print_json({"ok": True, "cluster": profile.name if profile else None, **_summary(judged)})
         return
     typer.echo(f"ok: {plan.job.name}")
-    for label, text in describe(plan):
-        typer.echo(f"  {label:<9}{text}")
-    if profile is not None:
-        typer.echo(f"  {'cluster':<9}{cluster_line(plan.job, profile)}")
+    rows = [
+        *describe(plan),
+        *([("cluster", cluster_line(plan.job, profile))] if profile is not None else []),
+        *forecast_rows(judged.forecast),
+    ]
+    for label, text in rows:
+        typer.echo(f"  {label:<13}{text}")
     for note in plan.notes:
         typer.echo(f"  note: {note}")
+    for doubt in judged.verdict.doubts:
+        typer.echo("\n".join(problem_lines("doubt", doubt)))
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
+def _summary(judged: Judged) -> dict[str, Any]:
+    plan = judged.plan
     document = plan.to_dict()
     layout = {key: value for key, value in document["topology"].items() if key not in ("ranks", "stages")}
     kept = ("name", "config_hash", "batch", "steps", "samples", "tokens", "blend", "notes")
@@ -44,4 +69,5 @@ def _summary(plan: Plan) -> dict[str, Any]:
         "parameters": {"total": plan.parameters.total, "largest_rank": plan.parameters.largest_rank},
         "topology": layout,
         "data_present": plan.data_present,
+        "verdict": judged.verdict.to_dict(),
     }

@@ -34,8 +34,10 @@ class Plan:
     data_sets: tuple[Source, ...]
     """Every data set of the job, those for validation and test too: there, made first, or missing."""
     blend: BlendReport
+    doubts: tuple[str, ...]
+    """What is hardly meant so, or could not be looked at: missing data or tokenizer, sources that give nothing."""
     notes: tuple[str, ...]
-    """What a person should know before starting: missing data, many epochs, an empty split, slow layouts."""
+    """What is worth knowing and may well be meant so: many epochs, test data that is not evaluated."""
 
     @property
     def sources(self) -> tuple[SourcePlan, ...]:
@@ -96,27 +98,20 @@ def make_plan(job: JobSpec) -> Plan:
         total_flops=model_flops(job, batch.train_tokens, words.padded_size),
         data_sets=tuple(data_sets),
         blend=blend,
-        notes=(*_layout_notes(layout), *_data_notes(job, words, data_sets, blend)),
+        doubts=tuple(_data_doubts(job, words, data_sets, blend)),
+        notes=tuple(_data_notes(job, blend)),
     )
 
 
-def _layout_notes(layout: Topology) -> list[str]:
-    if not layout.tensor_parallel_crosses_nodes:
-        return []
-    return [
-        f"tensor-parallel groups of {layout.tensor_model_parallel_size} span machines of "
-        f"{layout.world_size // layout.nodes} GPUs, which is slow"
-    ]
-
-
-def _data_notes(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[str]:
-    notes = []
+def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[str]:
+    doubts = []
     if words.tokenizer_size is None and not job.data.random_tokens:
-        notes.append(f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed")
-    planned = {source.path for source in blend.train.sources}
-    notes += [source.note for source in blend.train.sources if source.note is not None]
-    notes += [*blend.stops, *blend.doubts, *blend.notes]
-    notes += [each.note for each in data_sets if each.note is not None and each.entry.path not in planned]
+        doubts.append(f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed")
+    return [*doubts, *(each.note for each in data_sets if each.note is not None), *blend.doubts]
+
+
+def _data_notes(job: JobSpec, blend: BlendReport) -> list[str]:
+    notes = list(blend.notes)
     if job.data.test is not None:
         notes.append("test data (data.test) is not evaluated during training")
     elif job.data.blend is not None and (held_back := split_shares(job.data)[2]) > 0:

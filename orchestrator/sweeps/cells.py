@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.errors import Location, Problem, SpecError
-from orchestrator.planning.plan import make_plan
+from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.spec.base import Section
 from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import Composition, apply_preset, merge
@@ -34,7 +34,7 @@ DERIVED = {
 }
 """What follows from other fields where it is not written: path → the job's property."""
 
-Check = Callable[[JobSpec], Sequence[Problem]]
+Check = Callable[[Plan], Sequence[Problem]]
 """Says why a job cannot run; nothing for one that can."""
 
 
@@ -160,12 +160,12 @@ class _Expansion:
             loaded = self._load(point, name, values)
             if not all(condition.holds(name, partial(_value_of_job, loaded.job)) for condition in late):
                 return None
-            make_plan(loaded.job)
+            plan = make_plan(loaded.job)
         except SpecError as error:
             if any(problem.paths[:1] == ("sweep.when",) for problem in error.problems):
                 raise
             return Pruned(name, values, error.problems)
-        problems = self._check(loaded.job)
+        problems = self._check(plan)
         return Pruned(name, values, list(problems)) if problems else Cell(loaded.job.config_hash, name, values, loaded)
 
     def _load(self, point: Point, name: str, values: dict[str, str]) -> LoadedJob:

@@ -35,7 +35,7 @@ class LoadedSweep:
 def load_sweep(
     paths: Sequence[Path],
     overrides: Sequence[str] = (),
-    check: Check = lambda job: (),
+    check: Check = lambda plan: (),
     arrays: Sequence[str] = (),
 ) -> LoadedSweep:
     """The sweep that is written in a file: a job with a `sweep:` section, or a sweep over a `base`; or a job without

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.parameters import parameters
+from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
 from orchestrator.planning.time.kernels import Kernels, Layers, kernels_of
@@ -71,6 +72,14 @@ def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Devic
     return estimate_with(job, padded_vocab, kernels_of(layers), device)
 
 
+def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Timeline:
+    """When each stage of a job does which pass of a step, in seconds."""
+    setting = setting_of(job, padded_vocab, kernels_of(layers), device)
+    stages = _stages(setting, _parameters_of_stages(job, padded_vocab))
+    forward, backward, _, transfer = _pass_seconds(setting, stages)
+    return timeline(forward, backward, job.num_micro_batches, transfer)
+
+
 def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device) -> StepTime:
     """The same for a layer backend that is described by its kernels."""
     setting = setting_of(job, padded_vocab, kernels, device)
@@ -101,20 +110,30 @@ def _parameters_of_stages(job: JobSpec, padded_vocab: int) -> list[int]:
 
 def _passes(setting: Setting, stages: list[list[Pass]]) -> Parts:
     """All forward and backward passes of a step, on the slowest stage, and what it waits for the others."""
-    job = setting.job
-    count, micro_batches = len(stages[0]), job.num_micro_batches
+    micro_batches = setting.job.num_micro_batches
+    forward, backward, blocking, transfer = _pass_seconds(setting, stages)
+    whole = pipeline_seconds(forward, backward, micro_batches, transfer)
+    busy = [sum(ahead) + sum(back) for ahead, back in zip(forward, backward, strict=True)]
+    slowest = busy.index(max(busy))
+    parts = add(*(half for each in stages[slowest] for half in each))
+    transfers = {"pipeline_transfer": 2 * len(stages[0]) * blocking}
+    return add(scale(add(parts, transfers), micro_batches), {"bubble": max(whole - micro_batches * busy[slowest], 0.0)})
+
+
+def _pass_seconds(
+    setting: Setting, stages: list[list[Pass]]
+) -> tuple[list[list[float]], list[list[float]], float, float]:
+    """Seconds of a forward and of a backward pass of each chunk of each stage; of these the ones in which a pass waits
+    for its send; and seconds from a pass to the next stage's.
+    """
+    count = len(stages[0])
     neighbours = pipeline_group(setting)
     sent = neighbours.send_seconds(setting.own_tokens * setting.model.hidden_size * setting.size)
     # 1F1B waits for each send and the receive that goes with it; the interleaved schedule computes meanwhile.
     blocking = sent if count == 1 else neighbours.hidden(sent, sent)
     forward = [[sum(each.forward.values()) + blocking for each in stage] for stage in stages]
     backward = [[sum(each.backward.values()) + blocking for each in stage] for stage in stages]
-    whole = pipeline_seconds(forward, backward, micro_batches, 0.0 if count == 1 else sent)
-    busy = [sum(ahead) + sum(back) for ahead, back in zip(forward, backward, strict=True)]
-    slowest = busy.index(max(busy))
-    parts = add(*(half for each in stages[slowest] for half in each))
-    transfers = {"pipeline_transfer": 2 * count * blocking}
-    return add(scale(add(parts, transfers), micro_batches), {"bubble": max(whole - micro_batches * busy[slowest], 0.0)})
+    return forward, backward, blocking, 0.0 if count == 1 else sent
 
 
 def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:

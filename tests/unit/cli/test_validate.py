@@ -94,10 +94,14 @@ def test_data_of_another_tokenizer_is_refused_with_its_place(orchestrator: Any, 
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     data = "  blend:\n    - path: data/a\n  tokenizer: {type: wordpiece, path: vocab.txt}"
     job_file.write_text(job_file.read_text().replace("  random_tokens: true", data))
-    for command in ("validate", "plan", "run"):
+    said = "job.yaml:10:7: data.blend[0]: data/a was made with another tokenizer (byte_level"
+    for command in ("validate", "run"):
         finished = orchestrator(command, job_file)
         assert (finished.code, finished.out) == (2, "")
-        assert "job.yaml:10:7: data.blend[0]: data/a was made with another tokenizer (byte_level" in finished.err
+        assert said in finished.err
+    planned = orchestrator("plan", job_file)
+    assert (planned.code, planned.err) == (2, "")
+    assert said in planned.out
     [problem] = orchestrator("validate", job_file, "--json").json["problems"]
     assert (problem["path"], problem["line"]) == ("data.blend[0]", 10)
     (tmp_path / "data" / "a.idx").write_bytes(b"MMIDIDX\x00\x00")
@@ -189,7 +193,7 @@ def test_what_a_cluster_cannot_give_has_a_place(orchestrator: Any, job_file: Pat
     assert "   16 |   nodes: 5\n" in finished.err
     assert "job.yaml:17:3: launch.gpus_per_node: 9 GPUs on each node are asked for" in finished.err
     said = orchestrator("plan", job_file, "--json")
-    assert (said.code, [problem["line"] for problem in said.json["problems"]]) == (2, [16, 17])
+    assert (said.code, [problem["line"] for problem in said.json["verdict"]["stops"]]) == (2, [16, 17])
 
 
 @pytest.mark.usefixtures("alps")
@@ -197,7 +201,7 @@ def test_cluster_of_the_command_line(orchestrator: Any, job_file: Path) -> None:
     job_file.write_text(job_file.read_text() + "launch: {nodes: 4, gpus_per_node: 8, cluster: elsewhere, time: 4h}\n")
     finished = orchestrator("validate", job_file, "--cluster", "alps")
     assert (finished.code, finished.err) == (0, "")
-    assert "cluster  alps, partition gpu: 4 of 4 nodes, 8 of 8 GPUs on each, 4h of 1d" in finished.out
+    assert "cluster      alps, partition gpu: 4 of 4 nodes, 8 of 8 GPUs on each, 4h of 1d" in finished.out
     assert orchestrator("plan", job_file, "--cluster", "alps", "--json").json["cluster"] == "alps"
     assert "alps, partition gpu: 4 of 4 nodes" in orchestrator("plan", job_file, "--cluster", "alps").out
 

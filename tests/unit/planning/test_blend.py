@@ -12,7 +12,9 @@ from support.indexed_files import write_indexed
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, evaluations, samples_needed
 from orchestrator.planning.blend_report import BlendReport
+from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
+from orchestrator.planning.verdict import judge
 from orchestrator.spec.job import JobSpec
 
 
@@ -121,7 +123,7 @@ def test_parts_that_cannot_be_built_stop_the_job(report: Any, make_job: Any, tmp
     [stop] = report(blend=[short], split="1,0,0").stops
     assert "has 20 tokens in 2 documents, fewer than one sequence of 32 + 1" in stop
     plan = make_plan(job(make_job, 10, evaluated, blend=[single], split="8,2,0"))
-    assert plan.blend.stops[0] in plan.notes
+    assert plan.blend.stops[0] in [stop.message for stop in judge(plan, forecast(plan), None).stops]
 
 
 def test_too_many_epochs(report: Any, books: str, web: str) -> None:

@@ -32,15 +32,14 @@ def test_the_plan_is_json(make_job: Any) -> None:
     assert plan["flops"]["total"] == model_flops(job, plan["tokens"], 512)
 
 
-def test_notes(make_job: Any) -> None:
-    assert make_plan(make_job()).notes == ()
-    crossing = make_plan(make_job(parallelism=PARALLELISM, launch={"nodes": 8}))
-    assert any("span machines of 1 GPUs" in note for note in crossing.notes)
+def test_doubts_and_notes(make_job: Any) -> None:
+    plain = make_plan(make_job())
+    assert (plain.doubts, plain.notes) == ((), ())
     away = {"random_tokens": False, "blend": ["away"], "tokenizer": {"type": "huggingface", "path": "no/such"}}
-    notes = make_plan(make_job(data=away)).notes
-    assert any("tokenizer no/such is not on this machine" in note for note in notes)
-    assert any("no indexed data set at away" in note for note in notes)
-    assert "test data (0.10% of each source, by data.split) is not evaluated during training" in notes
+    plan = make_plan(make_job(data=away))
+    assert any("tokenizer no/such is not on this machine" in doubt for doubt in plan.doubts)
+    assert any("no indexed data set at away" in doubt for doubt in plan.doubts)
+    assert "test data (0.10% of each source, by data.split) is not evaluated during training" in plan.notes
     assert not any("test data" in note for note in make_plan(make_job(data={**away, "split": "9,1,0"})).notes)
     tested = make_plan(make_job(data={**away, "test": ["held/back"]})).notes
     assert "test data (data.test) is not evaluated during training" in tested

@@ -1,0 +1,166 @@
+"""The tables of `orchestrator plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from orchestrator.cli.common import short_count
+from orchestrator.cli.planned import Judged, cluster_line, describe, forecast_rows
+from orchestrator.planning.figures import memory_size
+from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.topology import LayerRange, Rank
+
+MANY_RANKS = 16
+"""With more ranks than this, the rank table shows the first replica, and no more than this of it."""
+
+
+def tables(judged: Judged) -> Iterator[Table]:
+    """Every table that has rows, in order."""
+    plan, forecast = judged.plan, judged.forecast
+    for table in (
+        _summary(judged),
+        _stages(plan, forecast),
+        _memory(forecast),
+        _time(forecast),
+        _ranks(plan),
+        _groups(plan),
+        _rampup(plan),
+        _blend(plan),
+    ):
+        if table.row_count:
+            yield table
+
+
+def _table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left")
+    return table
+
+
+def _summary(judged: Judged) -> Table:
+    plan = judged.plan
+    table = _table(f"Plan of {plan.job.name}", "", "")
+    words = plan.vocabulary
+    rows = [
+        *describe(plan),
+        *([("cluster", cluster_line(plan.job, judged.cluster))] if judged.cluster is not None else []),
+        *forecast_rows(judged.forecast),
+        ("vocabulary", f"{words.size:,} tokens, padded to {words.padded_size:,}"),
+        ("parameters", f"{plan.parameters.total:,}, at most {plan.parameters.largest_rank:,} on one rank"),
+        ("samples", f"{plan.batch.train_samples:,} sequences of {plan.job.model.seq_length:,} tokens"),
+        ("lr", _learning_rate(plan)),
+        ("FLOPs", f"{plan.step_flops:.4g} per step, {plan.total_flops:.4g} in all (attention full, no recomputation)"),
+        *(("note", note) for note in plan.notes),
+    ]
+    for label, text in rows:
+        table.add_row(label, text)
+    table.show_header = False
+    return table
+
+
+def _learning_rate(plan: Plan) -> str:
+    rate = plan.learning_rate
+    warmup = f"{rate.warmup_init:g} to {rate.lr:g} over {short_count(rate.warmup_samples)} samples, then "
+    decay = f"{rate.style} to {rate.min_lr:g} at {short_count(rate.decay_samples)} samples"
+    return (warmup if rate.warmup_samples else "") + (f"constant {rate.lr:g}" if rate.style == "constant" else decay)
+
+
+def _stages(plan: Plan, forecast: Forecast) -> Table:
+    """Layers, parameters and memory of each stage; its tensor ranks hold the same."""
+    columns = ("stage", "layers", "tensor ranks", "parameters per rank", "memory per rank")
+    table = _table("Pipeline stages", *columns, numbers=("stage", *columns[3:]))
+    held = {rank.pp: rank.parameters for rank in plan.parameters.per_rank}
+    for stage, chunks in enumerate(plan.topology.stages):
+        tensor_ranks = " ".join(f"({tp},{stage})" for tp in range(plan.topology.tensor_model_parallel_size))
+        layers = " | ".join(_layers(chunk) for chunk in chunks)
+        taken = memory_size(forecast.memory.stages[stage].peak_bytes)
+        table.add_row(str(stage), layers, tensor_ranks, str(held[stage]), taken)
+    return table
+
+
+def _layers(layers: LayerRange) -> str:
+    return f"{layers.first}" if layers.first == layers.last else f"{layers.first}-{layers.last}"
+
+
+def _memory(forecast: Forecast) -> Table:
+    """What the fullest stage's memory is made of."""
+    fullest = max(forecast.memory.stages, key=lambda stage: stage.peak_bytes)
+    where = f" of a rank of stage {fullest.pp}, the fullest" if len(forecast.memory.stages) > 1 else " of a rank"
+    table = _table(f"Memory{where}", "part", "memory", numbers=("memory",))
+    for part, count in fullest.parts.items():
+        if count:
+            table.add_row(part.replace("_", " "), memory_size(count))
+    table.add_row("peak of the training program", memory_size(fullest.peak_bytes))
+    table.add_row("with CUDA, NCCL and the allocator", memory_size(fullest.device_bytes))
+    return table
+
+
+def _time(forecast: Forecast) -> Table:
+    """What a step's time is made of."""
+    time = forecast.time
+    table = _table("Time of a step", "part", "seconds", "share", numbers=("seconds", "share"))
+    for part, seconds in time.parts.items():
+        if seconds / time.step_seconds >= 0.0005:
+            table.add_row(part.replace("_", " "), f"{seconds:.4g}", f"{seconds / time.step_seconds:.1%}")
+    table.add_row("step", f"{time.step_seconds:.4g}", "")
+    return table
+
+
+def _ranks(plan: Plan) -> Table:
+    ranks = plan.topology.ranks
+    title = "Ranks"
+    if len(ranks) > MANY_RANKS:
+        ranks = tuple(rank for rank in ranks if rank.dp == 0)[:MANY_RANKS]
+        title = f"Ranks: {len(ranks)} of {plan.topology.world_size}, of the first replica (--json and --html have all)"
+    degrees = plan.job.parallelism
+    unused = {
+        "cp": degrees.context_parallel_size == 1,
+        "ep": degrees.expert_model_parallel_size == 1,
+    }
+    columns = tuple(column for column in Rank._fields if not unused.get(column))
+    table = _table(title, *(column.replace("_", " ") for column in columns))
+    for column in table.columns:
+        column.justify = "right"
+    for rank in ranks:
+        table.add_row(*(str(getattr(rank, column)) for column in columns))
+    return table
+
+
+def _groups(plan: Plan) -> Table:
+    """The groups that exchange data, and how many of them do so between nodes."""
+    table = _table("Groups", "kind", "ranks", "exchange", "on nodes", numbers=("ranks",))
+    for kind in plan.topology.groups.values():
+        crossing = kind.crossing()
+        if crossing.size > 1:
+            table.add_row(kind.name.replace("_", " "), str(crossing.size), kind.exchanges, str(crossing))
+    return table
+
+
+def _rampup(plan: Plan) -> Table:
+    columns = ("from step", "from sample", "global batch", "micro-batches")
+    table = _table("Batch size ramp-up", *columns, numbers=columns)
+    if len(plan.batch.stages) > 1:
+        for stage in plan.batch.stages:
+            if stage.first_iteration < plan.batch.train_iters:
+                table.add_row(
+                    f"{stage.first_iteration:,}",
+                    f"{stage.first_sample:,}",
+                    str(stage.global_batch_size),
+                    str(stage.num_micro_batches),
+                )
+    return table
+
+
+def _blend(plan: Plan) -> Table:
+    columns = ("source", "share", "tokens used", "tokens held", "epochs")
+    table = _table("Data blend (training)", *columns, numbers=columns[1:])
+    for source in plan.sources:
+        absent = "to be made" if source.made_first else "not here"
+        held = absent if source.tokens_held is None else f"{source.tokens_held:,}"
+        epochs = "" if source.epochs is None else f"{source.epochs:.2f}"
+        table.add_row(source.path, f"{source.share:.1%}", f"{source.tokens_used:,}", held, epochs)
+    return table

@@ -1,0 +1,34 @@
+"""A verdict in lines of text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.planning.verdict import Verdict
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[str]:
+    """What stops it, what is doubtful, what is fine."""
+    count = len(verdict.stops)
+    if count:
+        yield f"Verdict: {count} thing{'s' if count > 1 else ''} stop{'' if count > 1 else 's'} this job"
+    elif verdict.doubts:
+        yield f"Verdict: nothing stops this job; {len(verdict.doubts)} to look at"
+    else:
+        yield "Verdict: nothing stops this job"
+    for word, problems in (("stop", verdict.stops), ("doubt", verdict.doubts)):
+        for problem in problems:
+            yield from problem_lines(word, problem)
+    for text in verdict.fine:
+        yield f"  fine   {text}"
+
+
+def problem_lines(word: str, problem: Problem) -> Iterator[str]:
+    """A stop or a doubt with its place and the way out."""
+    place = f"{problem.location}: " if problem.location else ""
+    field = f"{problem.paths[0]}: " if problem.paths else ""
+    yield f"  {word:<6} {place}{field}{problem.message}"
+    if problem.hint:
+        yield textwrap.indent(problem.hint, " " * 11)

@@ -1,0 +1,136 @@
+"""What a job will take on its GPUs: memory of each rank, time of a step, and so the days, GPU-hours and energy."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import evaluations
+from orchestrator.planning.hardware.choice import device_of
+from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.time import StepTime, estimate_time
+from orchestrator.planning.time.kernels import Layers
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+
+FORWARD_SHARE = 1 / 3
+"""Of a step's time: the forward pass alone, which is what an evaluation does."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a job takes. Bytes and seconds are of one rank, GPU-hours and energy of all."""
+
+    device: Device
+    device_from: str
+    """Who said which GPU it is: `launch.gpu`, the cluster's profile, this machine, or nobody (assumed)."""
+    device_is_assumed: bool
+    layers: Layers
+    layers_from: str
+    """Why these layers are planned for."""
+    memory: Memory
+    fit: Fit
+    time: StepTime
+    training_seconds: float
+    """From the first step to the last, evaluations included, queues and restarts not."""
+    gpu_hours: float
+    energy_kwh: float
+    """At the GPUs' full power, without the rest of the machine."""
+    checkpoint_bytes: int
+    """One checkpoint on disk."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for `plan --json`: the keys `gpu`, `memory` and `time`."""
+        memory, time, device = self.memory, self.time, self.device
+        return {
+            "gpu": {
+                "name": device.name,
+                "from": self.device_from,
+                "assumed": self.device_is_assumed,
+                "memory_bytes": device.memory_bytes,
+                "peak_flops": dict(device.peak_flops),
+                "source": device.source,
+            },
+            "layers": {"name": self.layers, "from": self.layers_from},
+            "memory": {
+                "peak_bytes": memory.peak_bytes,
+                "device_bytes": memory.device_bytes,
+                "gpu_bytes": device.memory_bytes,
+                "fit": self.fit,
+                "per_rank": [{**asdict(stage), "parts": dict(stage.parts)} for stage in memory.stages],
+                "checkpoint_bytes": self.checkpoint_bytes,
+            },
+            "time": {
+                "step_seconds": time.step_seconds,
+                "parts": dict(time.parts),
+                "tokens_per_second_per_gpu": time.tokens_per_second_per_gpu,
+                "tflops_per_gpu": time.tflops_per_gpu,
+                "mfu": time.mfu,
+                "training_seconds": self.training_seconds,
+                "gpu_hours": self.gpu_hours,
+                "energy_kwh": self.energy_kwh,
+            },
+        }
+
+
+def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
+    """Forecast a planned job on the GPUs that it names, or else its cluster's, this machine's, or assumed ones."""
+    job, words = plan.job, plan.vocabulary.padded_size
+    choice = device_of(job, cluster)
+    layers, why = layers_of(job, choice.device)
+    memory = estimate_memory(job, words, layers)
+    time = estimate_time(job, words, layers, choice.device)
+    seconds = training_seconds(job, plan.batch, time.step_seconds)
+    hours = seconds / 3600 * job.world_size
+    return Forecast(
+        device=choice.device,
+        device_from=choice.how,
+        device_is_assumed=choice.is_assumed,
+        layers=layers,
+        layers_from=why,
+        memory=memory,
+        fit=capacity(memory, choice.device),
+        time=time,
+        training_seconds=seconds,
+        gpu_hours=hours,
+        energy_kwh=hours * choice.device.power_watts / 1000,
+        checkpoint_bytes=checkpoint_bytes(job, plan.parameters.total),
+    )
+
+
+def layers_of(job: JobSpec, device: Device) -> tuple[Layers, str]:
+    """The layer implementation to plan for, and why: what the runtime takes, as far as this machine can tell."""
+    written = job.runtime.layers
+    if written != "auto":
+        return written, "runtime.layers"
+    if device.is_cpu:
+        return "torch", "on the CPU"
+    if importlib.util.find_spec("transformer_engine") is not None:
+        return "transformer_engine", "auto: Transformer Engine is installed here"
+    return "torch", "auto: Transformer Engine is not installed here"
+
+
+def training_seconds(job: JobSpec, batch: BatchSchedule, step_seconds: float) -> float:
+    """Seconds of all steps and evaluations. A smaller batch of the ramp-up takes less, in passes of the pipeline."""
+    filling = job.parallelism.pipeline_model_parallel_size - 1
+    full = batch.stages[-1].num_micro_batches + filling
+    seconds = 0.0
+    ends = [*(stage.first_iteration for stage in batch.stages[1:]), batch.train_iters]
+    for stage, end in zip(batch.stages, ends, strict=True):
+        steps = max(0, min(end, batch.train_iters) - stage.first_iteration)
+        seconds += steps * step_seconds * (stage.num_micro_batches + filling) / full
+    return seconds + evaluations(job, batch) * job.evaluation.eval_iters * step_seconds * FORWARD_SHARE
+
+
+_CHECKPOINT_BYTES: Mapping[str, int] = {"bf16": 14, "fp16": 14, "fp32": 12}
+"""Per parameter: the weights as they are, and in fp32 the weights (once) and the two moments of Adam."""
+
+
+def checkpoint_bytes(job: JobSpec, parameters: int) -> int:
+    """Size of one checkpoint on disk."""
+    return _CHECKPOINT_BYTES[job.precision.dtype] * parameters

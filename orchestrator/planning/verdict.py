@@ -1,0 +1,246 @@
+"""What stops a job, what is doubtful about it, and what is fine: one page before a GPU is held."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import Problem
+from orchestrator.planning.figures import disk_size, memory_size, time_span
+from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.memory.fit import TIGHT
+from orchestrator.planning.memory.remedies import Remedy, remedies
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.time import estimate_time
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.words import duration
+
+LARGE_BUBBLE = 0.15
+"""Share of a step that a pipeline may idle before it is worth a word."""
+LARGE_COMMUNICATION = 0.25
+"""Share of a step that may go to communication that nothing hides."""
+MANY_EPOCHS = 4
+"""Repeated data is nearly as good as new up to about four epochs (Muennighoff et al. 2023)."""
+LONG_LOSS = 4 * 3600
+"""Seconds of work that a crash may cost before it is worth a word."""
+
+SHOWN_WAYS = 4
+"""Changes that are offered to a job that does not fit."""
+
+_LAYOUT = ("parallelism.tensor_model_parallel_size", "launch.gpus_per_node", "launch.nodes")
+_MEMORY = ("batch.micro_batch_size", "runtime.recompute_granularity", *_LAYOUT)
+_BUBBLE = ("parallelism.pipeline_model_parallel_size", "batch.global_batch_size", "batch.num_micro_batches")
+_SAVING = ("checkpoint.save_interval", "checkpoint.save_seconds")
+_DATA = ("data.blend",)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that can be told in advance. A stop is what cannot work, a doubt what a person should look at."""
+
+    stops: tuple[Problem, ...]
+    doubts: tuple[Problem, ...]
+    fine: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for `plan --json`."""
+        return {
+            "stops": [each.to_dict() for each in self.stops],
+            "doubts": [each.to_dict() for each in self.doubts],
+            "fine": list(self.fine),
+        }
+
+
+def judge(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None, stops: Iterable[Problem] = ()) -> Verdict:
+    """The verdict on a job. `stops`: what was found against it elsewhere, in its cluster's limits and its data."""
+    found = list(stops)
+    said = {each.message for each in found}
+    doubts = [doubt for check in DOUBTS for doubt in check(plan, forecast, cluster)]
+    return Verdict(
+        stops=(*found, *_data_stops(plan, said), *_does_not_fit(plan, forecast)),
+        doubts=tuple(each for each in doubts if each.message not in said),
+        fine=tuple(_fine(plan, forecast, cluster)),
+    )
+
+
+def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
+    for text in plan.blend.stops:
+        if text not in said:
+            yield Problem(text, _DATA)
+
+
+def too_large(forecast: Forecast) -> list[Problem]:
+    """That a job does not fit into the memory of its GPUs, where it is known which they are."""
+    if forecast.fit != "does not fit" or forecast.device_is_assumed:
+        return []
+    return [Problem(_memory_line(forecast), _MEMORY)]
+
+
+def _does_not_fit(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
+    for problem in too_large(forecast):
+        yield replace(problem, hint=_ways(plan, forecast))
+
+
+def _memory_line(forecast: Forecast) -> str:
+    memory, device = forecast.memory, forecast.device
+    fullest = max(memory.stages, key=lambda stage: stage.device_bytes)
+    where = f"a rank of stage {fullest.pp}" if len(memory.stages) > 1 else "a rank"
+    words = {"does not fit": "does not fit", "tight": "is tight"}.get(forecast.fit, "fits")
+    return (
+        f"memory {words}: {where} takes {memory_size(fullest.device_bytes)} of the "
+        f"{memory_size(device.memory_bytes or 0)} of one {device.name}"
+    )
+
+
+def _ways(plan: Plan, forecast: Forecast) -> str:
+    """The cheapest changes after which the job fits with room to spare, each with its price."""
+    device, words = forecast.device, plan.vocabulary.padded_size
+
+    def price(job: JobSpec) -> float:
+        return estimate_time(job, words, forecast.layers, device).step_seconds
+
+    limit = int(TIGHT * (device.memory_bytes or 0))
+    ways = remedies(plan.job, words, forecast.layers, limit, price, most=SHOWN_WAYS)
+    if not ways:
+        return "no small change makes it fit; `orchestrator tune` searches all layouts"
+    lines = [
+        f"  {way.words}{_on(way, plan)}: {memory_size(way.memory.device_bytes)}, {_price(way)}\n"
+        f"    {' '.join(f'--set {override}' for override in way.overrides)}"
+        for way in ways
+    ]
+    return "\n".join(["what makes it fit, the cheapest first:", *lines])
+
+
+def _on(way: Remedy, plan: Plan) -> str:
+    return f" on {way.gpus} GPUs" if way.gpus != plan.job.world_size else ""
+
+
+def _price(way: Remedy) -> str:
+    change = way.slower
+    if abs(change) < 0.005:
+        return "as fast per GPU"
+    return f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} per GPU"
+
+
+def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    if forecast.device_is_assumed:
+        if forecast.fit in ("tight", "does not fit"):
+            yield Problem(f"{_memory_line(forecast)}, which is assumed", _MEMORY, _ways(plan, forecast))
+        yield Problem(
+            f"nothing says which GPUs this will run on: {forecast.device.name} is assumed",
+            ("launch.gpu",),
+            "write launch.gpu, or gpu in the cluster's profile",
+        )
+    elif forecast.fit == "tight":
+        yield Problem(_memory_line(forecast), _MEMORY, _ways(plan, forecast))
+
+
+def _tensor_groups_cross_nodes(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    layout = plan.topology
+    if layout.tensor_parallel_crosses_nodes:
+        size = layout.world_size // layout.nodes
+        message = f"tensor-parallel groups of {layout.tensor_model_parallel_size} span machines of {size} GPUs: slow"
+        yield Problem(message, _LAYOUT, f"a tensor-parallel size that divides {size} keeps them on one machine")
+
+
+def _bubble(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    share = forecast.time.parts.get("bubble", 0.0) / forecast.time.step_seconds
+    if share > LARGE_BUBBLE:
+        job = plan.job
+        message = (
+            f"the pipeline idles {share:.0%} of the step: {job.num_micro_batches} micro-batches through "
+            f"{job.parallelism.pipeline_model_parallel_size} stages"
+        )
+        hint = "more micro-batches (a larger global batch, a smaller micro-batch), virtual stages, or fewer stages"
+        yield Problem(message, _BUBBLE, hint)
+
+
+def _communication(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    kinds = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "data_parallel")
+    parts = {kind: forecast.time.parts.get(kind, 0.0) for kind in kinds}
+    share = sum(parts.values()) / forecast.time.step_seconds
+    if share > LARGE_COMMUNICATION and not forecast.device.is_cpu:
+        worst = max(parts, key=lambda kind: parts[kind])
+        message = f"{share:.0%} of the step goes to communication that nothing hides, most of it {worst}"
+        yield Problem(message, _LAYOUT, "orchestrator tune searches for a layout with less")
+
+
+def _work_at_risk(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """A clean stop saves first; a crash loses what came after the last checkpoint."""
+    saving = plan.job.checkpoint
+    intervals = [forecast.training_seconds]
+    if saving.save_interval is not None:
+        intervals.append(saving.save_interval * forecast.time.step_seconds)
+    if saving.save_seconds is not None:
+        intervals.append(float(saving.save_seconds))
+    if (lost := min(intervals)) > LONG_LOSS:
+        steps = max(1, int(LONG_LOSS / 4 / forecast.time.step_seconds))
+        message = f"a crash loses up to {time_span(lost)} of work: that long from one checkpoint to the next"
+        yield Problem(message, _SAVING, f"checkpoint.save_seconds: 1h, or save_interval: {steps}")
+
+
+def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    launch = plan.job.launch
+    limit = launch.time or (cluster.time if cluster else None)
+    if limit is None or cluster is None:
+        return
+    starts = forecast.training_seconds / max(1, limit - launch.stop_margin)
+    if starts > launch.max_requeues + 1:
+        all_starts = f"{launch.max_requeues + 1} starts of {duration(limit)}"
+        message = f"it takes {time_span(forecast.training_seconds)}, and {all_starts} end before"
+        yield Problem(message, ("launch.time", "launch.max_requeues"), "raise launch.time or launch.max_requeues")
+
+
+def _room_for_checkpoints(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """The newest ones, one being written, and those that are kept for good."""
+    saving, steps = plan.job.checkpoint, plan.batch.train_iters
+    saves = steps // saving.save_interval + 1 if saving.save_interval else saving.keep_last + 1
+    kept = min(saves, saving.keep_last + 1) + (steps // saving.keep_every if saving.keep_every else 0)
+    needed = kept * forecast.checkpoint_bytes
+    folder = Path(plan.job.launch.runs_dir).absolute()
+    there = next((parent for parent in (folder, *folder.parents) if parent.exists()), None)
+    if there is None:
+        return
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        message = (
+            f"{kept} checkpoints of {disk_size(forecast.checkpoint_bytes)} are kept at once, and {there} has "
+            f"{disk_size(free)} free"
+        )
+        yield Problem(message, ("checkpoint.keep_last", "checkpoint.keep_every", "launch.runs_dir"))
+
+
+def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    for text in plan.doubts:
+        yield Problem(text, _DATA)
+
+
+DOUBTS = (
+    _tight_or_unsure,
+    _tensor_groups_cross_nodes,
+    _bubble,
+    _communication,
+    _work_at_risk,
+    _end_in_time,
+    _room_for_checkpoints,
+    _data,
+)
+
+
+def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[str]:
+    job, layout = plan.job, plan.topology
+    yield "every rule of the spec is kept"
+    if cluster is not None:
+        yield f"{cluster.name} can give {layout.nodes} nodes and {job.processes_per_node} GPUs on each"
+    if forecast.fit == "fits" and not forecast.device_is_assumed:
+        yield _memory_line(forecast)
+    if job.data.random_tokens:
+        yield "random tokens need no data"
+    elif plan.data_present:
+        yield f"the data is here: {len(plan.sources)} source{'s' if len(plan.sources) > 1 else ''}"
+    if plan.vocabulary.tokenizer_size is not None:
+        yield f"the tokenizer is here: {plan.vocabulary.tokenizer_size:,} tokens"

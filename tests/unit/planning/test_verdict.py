@@ -1,0 +1,164 @@
+"""What a job takes, and what is said about it before it starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.planning.forecast import Forecast, forecast
+from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.verdict import Verdict, judge, too_large
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_text
+
+LARGE = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "seq_length": 4096,
+    "vocab_size": 128_000,
+}
+H100 = {"gpu": "H100"}
+
+Judge = Callable[..., Verdict]
+
+
+@pytest.fixture
+def verdict(make_job: Any) -> Judge:
+    def of(cluster: ClusterSpec | None = None, **sections: Any) -> Verdict:
+        plan = make_plan(make_job(**sections))
+        return judge(plan, forecast(plan, cluster), cluster)
+
+    return of
+
+
+def messages(verdict: Verdict) -> str:
+    return "\n".join(each.message for each in (*verdict.stops, *verdict.doubts))
+
+
+def test_a_job_that_is_fine(verdict: Judge) -> None:
+    said = verdict(launch=H100)
+    assert (said.stops, said.doubts) == ((), ())
+    assert any(text.startswith("memory fits: a rank takes") for text in said.fine)
+
+
+def test_what_does_not_fit_stops_the_job_and_the_ways_out_fit(verdict: Judge, make_job: Any) -> None:
+    sections: dict[str, Any] = {"model": LARGE, "launch": H100}
+    [stop] = verdict(**sections).stops
+    assert "memory does not fit: a rank takes" in stop.message
+    assert "GiB of the 79.2 GiB of one H100" in stop.message
+    assert stop.hint is not None
+    first, *ways = stop.hint.splitlines()
+    assert first == "what makes it fit, the cheapest first:"
+    overrides = [line.split("--set ")[1:] for line in ways if "--set" in line]
+    assert overrides
+    for words in overrides:
+        job = make_job(**sections)
+        changed = load_text(
+            json.dumps(job.model_dump(mode="json", exclude_unset=True)), "job", [word.strip() for word in words]
+        ).job
+        plan = make_plan(changed)
+        assert forecast(plan).fit == "fits"
+        assert changed.global_batch_size == job.global_batch_size
+
+
+def test_a_gpu_that_is_only_assumed_stops_nothing(verdict: Judge, make_job: Any) -> None:
+    said = verdict(model=LARGE)
+    assert said.stops == ()
+    assert "memory does not fit" in messages(said)
+    assert "nothing says which GPUs this will run on: H100 is assumed" in messages(said)
+    assert too_large(forecast(make_plan(make_job(model=LARGE)))) == []
+    assert too_large(forecast(make_plan(make_job(model=LARGE, launch=H100)))) != []
+
+
+def test_the_profile_says_which_gpu(verdict: Judge) -> None:
+    said = verdict(ClusterSpec(name="alps", gpu="A100-40GB"), model=LARGE)
+    assert "of one A100-40GB" in messages(said)
+
+
+def test_between_fitting_and_not(make_job: Any, verdict: Judge) -> None:
+    """A job whose memory is within the error of the estimate is doubtful, not refused."""
+    planned = (
+        taken_by(make_job(model={**LARGE, "num_layers": layers}, launch=H100, batch={"micro_batch_size": 1}))
+        for layers in range(1, 33)
+    )
+    plan, taken = next(each for each in planned if each[1].fit == "tight")
+    said = judge(plan, taken, None)
+    assert said.stops == ()
+    assert "memory is tight" in messages(said)
+
+
+@pytest.mark.parametrize(
+    ("expected", "sections"),
+    [
+        ("span machines of 2 GPUs", {"parallelism": {"tensor_model_parallel_size": 4}, "launch": {"nodes": 2}}),
+        (
+            "4 micro-batches through 4 stages",
+            {"parallelism": {"pipeline_model_parallel_size": 4}, "model": LARGE, "batch": {"micro_batch_size": 2}},
+        ),
+        (
+            "a crash loses up to",
+            {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 100_000}},
+        ),
+        ("checkpoints of", {"model": {**LARGE, "num_layers": 2000, "hidden_size": 16384}}),
+        (
+            "goes to communication that nothing hides",
+            {
+                "parallelism": {"tensor_model_parallel_size": 8},
+                "model": {**LARGE, "hidden_size": 512, "vocab_size": 300},
+            },
+        ),
+    ],
+)
+def test_what_is_doubtful(verdict: Judge, expected: str, sections: dict[str, Any]) -> None:
+    sections = {**sections, "launch": {**H100, **sections.get("launch", {})}}
+    assert expected in messages(verdict(**sections))
+
+
+def test_a_crash_loses_less_with_checkpoints(verdict: Judge) -> None:
+    sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 100_000}}
+    for saving in ({"save_interval": 500}, {"save_seconds": 3600}):
+        assert "a crash loses" not in messages(verdict(**sections, checkpoint=saving, launch=H100))
+
+
+def test_too_few_starts(verdict: Judge) -> None:
+    sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 1_000_000}}
+    launch = {"time": 3600, "max_requeues": 3, "cluster": "alps", **H100}
+    said = messages(verdict(ClusterSpec(name="alps"), **sections, launch=launch))
+    assert "and 4 starts of 1h end before" in said
+
+
+def taken_by(job: JobSpec) -> tuple[Plan, Forecast]:
+    plan = make_plan(job)
+    return plan, forecast(plan)
+
+
+def test_the_time_of_a_training(make_job: Any) -> None:
+    base: dict[str, Any] = {"model": LARGE, "launch": H100}
+    plan, taken = taken_by(make_job(**base))
+    assert taken.training_seconds == pytest.approx(100 * taken.time.step_seconds)
+    assert taken.gpu_hours == pytest.approx(taken.training_seconds / 3600)
+    assert taken.energy_kwh == pytest.approx(taken.gpu_hours * 0.7)
+    assert taken.memory == estimate_memory(plan.job, plan.vocabulary.padded_size, taken.layers)
+
+    _, evaluated = taken_by(make_job(**base, evaluation={"eval_interval": 10, "eval_iters": 3}))
+    assert evaluated.training_seconds == pytest.approx((100 + 10 * 3 / 3) * taken.time.step_seconds)
+
+    ramp = {"start_global_batch_size": 4, "increment": 4, "samples": 400}
+    plan, ramped = taken_by(make_job(**base, batch={"rampup_batch_size": ramp}))
+    half, whole = plan.batch.stages
+    assert (half.num_micro_batches, whole.num_micro_batches, whole.first_iteration) == (2, 4, 100)
+    assert ramped.training_seconds == pytest.approx(50 * taken.time.step_seconds)
+
+
+def test_the_size_of_a_checkpoint(make_job: Any) -> None:
+    """24.4 GB for the 1.7B row, as measured on a GPU (docs/benchmarks)."""
+    shape = {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 4096}
+    model = {**shape, "vocab_size": 131_072, "untie_embeddings_and_output_weights": True, "add_bias_linear": False}
+    _, taken = taken_by(make_job(model=model, launch=H100))
+    assert taken.checkpoint_bytes == pytest.approx(24.4e9, rel=0.01)
