@@ -15,7 +15,7 @@ import typer
 
 from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
-from orchestrator.errors import OrchestratorError, Problem, SpecError
+from orchestrator.errors import OrchestratorError, SpecError
 
 
 class Entry(NamedTuple):
@@ -147,20 +147,6 @@ def _report(error: OrchestratorError, as_json: bool) -> None:
         return
     record = {"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
     if isinstance(error, SpecError):
-        print_json({**record, "problems": [_problem(problem) for problem in error.problems]})
+        print_json({**record, "problems": [problem.to_dict() for problem in error.problems]})
     else:
         print_json(record)
-
-
-def _problem(problem: Problem) -> dict[str, object]:
-    location = problem.location
-    return {
-        "message": problem.message,
-        "path": problem.paths[0] if problem.paths else None,
-        "paths": list(problem.paths),
-        "hint": problem.hint,
-        "source": location.source if location else None,
-        "line": location.line if location else None,
-        "column": location.column if location else None,
-        "excerpt": location.excerpt if location else None,
-    }
