@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,12 @@ from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.loading import load_text
 
 GIB = 2**30
+PAGE = Path(__file__).parents[4] / "docs" / "benchmarks" / "2026-11-20-memory-model.md"
 
 # Measured on H200s with megatron-core 0.16.1: preset, GPUs, TP, PP, micro-batch, micro-batches, layers, GiB.
-# The two rows with two stages are from one rank that is not named; see docs/benchmarks/2026-11-20-memory-model.md.
-MEASURED: list[tuple[str, int, int, int, int, int, Layers, float]] = [
+# The figures of the rows with two stages are of a rank that is not named; the page says why it is the last stage's.
+Row = tuple[str, int, int, int, int, int, Layers, float]
+MEASURED: list[Row] = [
     ("gpt-1.7b", 1, 1, 1, 1, 4, "torch", 41.2),
     ("gpt-1.7b", 1, 1, 1, 2, 2, "torch", 53.0),
     ("gpt-1.7b", 1, 1, 1, 4, 1, "torch", 76.6),
@@ -61,12 +64,31 @@ def estimate(job: JobSpec, layers: Layers) -> Memory:
     return estimate_memory(job, vocabulary(job).padded_size, layers)
 
 
-@pytest.mark.parametrize("row", MEASURED, ids=lambda row: "-".join(map(str, row[:-1])))
-def test_measured_rows_are_met(row: tuple[str, int, int, int, int, int, Layers, float]) -> None:
+def predicted(row: Row) -> list[float]:
+    """GiB of each stage."""
+    preset, gpus, tp, pp, micro, count, layers, _ = row
+    memory = estimate(benchmark_job(preset, gpus, tp, pp, micro, count), layers)
+    return [stage.peak_bytes / GIB for stage in memory.stages]
+
+
+def line_of(row: Row) -> str:
+    """The row in the page's table."""
     preset, gpus, tp, pp, micro, count, layers, measured = row
-    stages = estimate(benchmark_job(preset, gpus, tp, pp, micro, count), layers).stages
-    errors = [stage.peak_bytes / GIB / measured - 1 for stage in stages]
-    assert abs(errors[-1]) < 0.01, errors
+    stages = predicted(row)
+    shown = " and ".join(f"{stage:.2f}" for stage in stages)
+    errors = " and ".join(f"{stage / measured - 1:+.1%}" for stage in stages)
+    layout = f"TP{tp} PP{pp} DP{gpus // tp // pp} | {micro}x{count} | {layers}"
+    return f"| {preset} | {layout} | {measured} | {shown} | {errors} |"
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=lambda row: "-".join(map(str, row[:-1])))
+def test_measured_rows_are_met(row: Row) -> None:
+    assert abs(predicted(row)[-1] / row[-1] - 1) < 0.01, predicted(row)
+
+
+def test_the_page_shows_what_is_predicted() -> None:
+    page = PAGE.read_text()
+    assert [line for line in map(line_of, MEASURED) if line not in page] == []
 
 
 def test_the_row_that_did_not_fit() -> None:
