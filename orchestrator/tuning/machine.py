@@ -24,9 +24,9 @@ def gpus_here() -> list[str]:
 
 
 def machine_for(job: JobSpec) -> str:
-    """Machines with the same GPUs are as fast as each other; one that computes on the CPU is like no other."""
+    """What a job is measured on. Machines with the same GPUs are as fast as each other; others are like no other."""
     models = [] if job.runtime.device == "cpu" else gpus_here()
-    return models[0] if models else f"CPU of {platform.node()}"
+    return models[0] if models else platform.node()
 
 
 def versions() -> dict[str, str]:
