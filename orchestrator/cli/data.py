@@ -1,10 +1,14 @@
-"""`orchestrator data`: its commands start the program `python -m orchestrator.data`, which has the same ones."""
+"""`orchestrator data`: its commands start the program `python -m orchestrator.data`, which has the same ones.
+
+Only `index` is not one of them: how many samples there are is the plan's to say, which `data/` knows nothing of.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+from orchestrator.cli import indexing
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments
 
@@ -22,3 +26,4 @@ def run(command: str, request: Request, as_json: bool) -> int:
 
 
 app = build_app(run)
+app.command("index")(indexing.command)

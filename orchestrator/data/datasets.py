@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from orchestrator.data.blending import surplus
 from orchestrator.data.checks import PARTS, check_data, source_names, split_fractions, split_weights
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
+from orchestrator.data.sample_index import IndexFiles
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
@@ -39,6 +41,8 @@ class Datasets:
     train: Samples | None = None
     validation: dict[str, Samples] = field(default_factory=dict)
     test: Samples | None = None
+    index: IndexFiles | None = None
+    """What rank 0 found and built; None on the others."""
 
 
 def build_datasets(
@@ -71,7 +75,8 @@ def build_datasets(
     )
     cache = _cache_folder(cache_dir, data)
     build = _Builder(data, sequence_length, tokenizer, cache)
-    with _alone(cache):
+    started = time.monotonic()
+    with _alone(cache) as before:
         validation: dict[str, Samples] = {}
         if validation_samples and data.validation:
             validation[BLEND] = build(data.validation, 1, validation_samples, whole=True)
@@ -84,7 +89,10 @@ def build_datasets(
         test = None
         if test_samples:
             test = build(data.test or data.blend, 2, test_samples, whole=data.test is not None)
-    return Datasets(train, validation, test)
+        files = None
+        if before is not None:
+            files = IndexFiles(cache, len(_index_files(cache) - before), round(time.monotonic() - started, 3))
+    return Datasets(train, validation, test, files)
 
 
 @dataclass(frozen=True)
@@ -135,16 +143,23 @@ def _cache_folder(cache_dir: Path, data: DataSpec) -> Path:
 
 
 @contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """On rank 0: hold the cache folder against other jobs, and first remove what a killed one left torn."""
+def _alone(cache: Path) -> Iterator[set[Path] | None]:
+    """On rank 0: hold the cache folder against other jobs, and first remove what a killed one left torn.
+
+    Gives the files that are there; None on the other ranks.
+    """
     if torch.distributed.get_rank() != 0:
-        yield
+        yield None
         return
     with locked(cache, wait=True):
-        for path in cache.glob("*.npy"):
+        for path in _index_files(cache):
             if _is_torn(path):
                 path.unlink()
-        yield
+        yield _index_files(cache)
+
+
+def _index_files(cache: Path) -> set[Path]:
+    return set(cache.glob("*.npy"))
 
 
 def _is_torn(path: Path) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import megatron.core
 import torch
 
 from orchestrator.data.datasets import Datasets, build_datasets
+from orchestrator.data.sample_index import sample_index_dir
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import CheckpointError, RunIsHeld, UserError
 from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import FORMULA, model_flops, peak_flops
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
@@ -141,23 +142,23 @@ def _start_watchdog(
 
 
 def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSchedule) -> Datasets:
-    evaluation = job.evaluation
-    evaluates = evaluation.eval_interval is not None or evaluation.eval_at_start
-    validation_samples = evaluation.eval_iters * job.global_batch_size if evaluates else 0
+    needed = samples_needed(job, schedule)
     if job.data.random_tokens:
-        random = RandomTokens(words.size, job.model.seq_length, job.data.seed, schedule.train_samples)
-        held_out = RandomTokens(words.size, job.model.seq_length, job.data.seed + 1, max(validation_samples, 1))
-        return Datasets(train=random, validation={"validation": held_out} if validation_samples else {}, test=None)
-    cache = Path(job.data.cache_dir) if job.data.cache_dir else run.path.parent.parent / ".cache" / "index"
-    return build_datasets(
+        random = RandomTokens(words.size, job.model.seq_length, job.data.seed, needed.train)
+        held_out = RandomTokens(words.size, job.model.seq_length, job.data.seed + 1, max(needed.validation, 1))
+        return Datasets(train=random, validation={"validation": held_out} if needed.validation else {}, test=None)
+    datasets = build_datasets(
         job.data,
         sequence_length=job.model.seq_length,
         tokenizer=load_tokenizer(job.data.tokenizer),
-        train_samples=schedule.train_samples,
-        validation_samples=validation_samples,
-        test_samples=0,
-        cache_dir=cache,
+        train_samples=needed.train,
+        validation_samples=needed.validation,
+        test_samples=needed.test,
+        cache_dir=sample_index_dir(job.data, run.path.parent.parent),
     )
+    if datasets.index is not None:
+        print(datasets.index, flush=True)
+    return datasets
 
 
 def _basis_of_mfu(session: Session) -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""`orchestrator data index`: the sample indices of a job, built before it starts, beside what was planned."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.running import RunsDir
+from orchestrator.data.preparation import data_problems, survey
+from orchestrator.data.sample_index import IndexAnswer, IndexedSet, IndexedSource, IndexRequest, sample_index_dir
+from orchestrator.errors import JobError, SpecError, UserError
+from orchestrator.launch.runs import runs_dir_of
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import blend_report, samples_needed
+from orchestrator.planning.blend_report import PartPlan, SourcePlan
+from orchestrator.spec.loading import LoadedJob, load_job
+
+PROGRAM = "orchestrator.data.indexing"
+
+
+def command(jobs: JobFiles, overrides: Overrides = None, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+    """Build the sample indices that the training would build when it starts, and show what they hold.
+
+    The training finds them there; no GPU waits for them.
+
+    \b
+    Example:
+      orchestrator data index job.yaml
+    """
+    loaded = load_job(jobs, overrides or [])
+    job = loaded.job
+    _check_data(loaded)
+    batch = BatchSchedule.of(job)
+    report = blend_report(job, batch)
+    if report.stops:
+        raise UserError("\n       ".join(report.stops))
+    needed = samples_needed(job, batch)
+    request = IndexRequest(
+        data=job.data,
+        sequence_length=job.model.seq_length,
+        train_samples=needed.train,
+        validation_samples=needed.validation,
+        cache_dir=sample_index_dir(job.data, runs_dir_of(job, runs_dir)),
+    )
+    answer = _build(request)
+    planned = {"train": report.train, "validation": report.validation}
+    if as_json:
+        print_json({**answer.to_dict(), "planned": {name: part.to_dict() for name, part in planned.items()}})
+        return
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+    for each in answer.sets:
+        console.print(_table(each, planned[each.part], batch, job.model.seq_length))
+        console.print()
+    built = f"{answer.built} files built in {answer.seconds:.1f} s" if answer.built else "nothing to build: found"
+    console.print(f"{built} in {answer.folder}", soft_wrap=True)
+
+
+def _check_data(loaded: LoadedJob) -> None:
+    """Raises UserError or SpecError when the data of a job cannot be indexed now."""
+    data = loaded.job.data
+    if data.random_tokens:
+        raise UserError("data.random_tokens: random tokens have no index")
+    found = survey(data)
+    if problems := data_problems(data, found, needed=True):
+        raise SpecError(problems=loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
+    if absent := [source.entry.path for source in found if source.is_to_be_made]:
+        raise UserError(f"not there yet: {', '.join(absent)}; `orchestrator data prepare` makes what a job lacks")
+
+
+def _build(request: IndexRequest) -> IndexAnswer:
+    """Start the program that builds. Raises UserError or JobError with what it says when it fails."""
+    samples = request.train_samples + request.validation_samples
+    print(f"indexing {samples:,} samples in {request.cache_dir}", file=sys.stderr, flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", PROGRAM],
+        input=json.dumps(request.to_dict()),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode == 0:
+        return IndexAnswer.from_dict(json.loads(done.stdout.splitlines()[-1]))
+    _, found, said = done.stderr.rpartition("error: ")
+    if found and done.returncode == UserError.exit_code:
+        raise UserError(said.strip())
+    lines = done.stderr.strip().splitlines()
+    raise JobError(f"the index was not built: {said.strip() if found else lines[-1] if lines else 'killed'}")
+
+
+def _table(made: IndexedSet, planned: PartPlan, batch: BatchSchedule, seq_length: int) -> Table:
+    """One data set: what its index holds beside what was planned."""
+    times = f", {planned.evaluations} times" if made.part == "validation" else ""
+    name = made.name if made.part == made.name else f"{made.part} ({made.name})"
+    columns = ("source", "samples", "planned", "tokens", "tokens held", "epochs", "planned", "again from step")
+    table = Table(
+        title=f"Index for {name}: {made.samples:,} samples of {seq_length:,} tokens{times}",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if column == "source" else "right")
+    rows = planned.sources
+    if len(made.sources) < len(rows):  # a source of a validation blend, evaluated by itself
+        rows = tuple(row for row in rows if row.path == made.sources[0].path)[:1]
+    for source, row in zip(made.sources, rows, strict=True):
+        table.add_row(*_row(source, row, made, batch, seq_length))
+    return table
+
+
+def _row(
+    source: IndexedSource, planned: SourcePlan, made: IndexedSet, batch: BatchSchedule, seq_length: int
+) -> tuple[str, ...]:
+    alone = planned.samples_alone if len(made.sources) == 1 else None
+    samples = planned.samples if alone is None else alone
+    tokens, held = source.samples * seq_length, planned.tokens_held or 0
+    again = ""
+    if made.part == "train" and source.second_epoch_at is not None:
+        again = f"{batch.iteration_of(source.second_epoch_at) + 1:,}"
+    return (
+        source.path,
+        f"{source.samples:,}",
+        f"{samples:,}",
+        f"{tokens:,}",
+        f"{source.tokens_held:,}",
+        f"{tokens / source.tokens_held:.2f}",
+        f"{samples * seq_length / held:.2f}" if held else "",
+        again,
+    )

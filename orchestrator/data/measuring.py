@@ -1,0 +1,62 @@
+"""What the built index of a data set holds, read from the index itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from orchestrator.data.blending import samples_of
+from orchestrator.data.sample_index import IndexedSource
+
+_CHUNK = 1 << 22
+"""Entries of an index that are read at once: it may be larger than the memory."""
+
+
+def measured(dataset: Any, samples: int, sequence_length: int) -> tuple[IndexedSource, ...]:
+    """The sources of a data set that `build_datasets` made, of which a job draws the first `samples` samples."""
+    order = getattr(dataset, "dataset_index", None)
+    if order is None:  # a single source: the set is its own index
+        return (_source(dataset, samples, sequence_length, lambda number: number),)
+    order = order[:samples]
+    counts = _counts(order, len(dataset.datasets))
+    return tuple(
+        _source(index, counts[source], sequence_length, partial(_place, order, source))
+        for source, index in enumerate(dataset.datasets)
+    )
+
+
+def _source(index: Any, samples: int, sequence_length: int, place: Callable[[int], int]) -> IndexedSource:
+    """`place` tells where in the whole set a sample of this source is."""
+    tokens = int(np.sum(index.dataset.sequence_lengths[index.indices], dtype=np.int64))
+    one_epoch = samples_of(tokens, sequence_length)
+    return IndexedSource(
+        path=index.dataset_path,
+        samples=samples,
+        tokens_held=tokens,
+        documents=len(index.indices),
+        epochs_built=len(index.document_index) // len(index.indices),
+        samples_built=len(index),
+        second_epoch_at=place(one_epoch) if samples > one_epoch else None,
+    )
+
+
+def _counts(order: Any, sources: int) -> list[int]:
+    """How many entries name each source."""
+    counts = np.zeros(sources, dtype=np.int64)
+    for first in range(0, len(order), _CHUNK):
+        counts += np.bincount(order[first : first + _CHUNK], minlength=sources)
+    return [int(count) for count in counts]
+
+
+def _place(order: Any, source: int, number: int) -> int:
+    """Where the entry `number` of a source is, counted from 0."""
+    before = 0
+    for first in range(0, len(order), _CHUNK):
+        places = np.flatnonzero(order[first : first + _CHUNK] == source)
+        if before + len(places) > number:
+            return int(first + places[number - before])
+        before += len(places)
+    raise ValueError(f"source {source} has only {before} entries")
