@@ -182,6 +182,7 @@ def behave_like_cuda() -> None:
 def groups(job: Any, rank: int) -> Iterator[Any]:
     """The job's process groups, with nobody else in them. Yields this process's Ranks."""
     from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 
     from orchestrator.planning.topology import rank_of
     from orchestrator.runtime.process_groups import Ranks
@@ -195,6 +196,7 @@ def groups(job: Any, rank: int) -> Iterator[Any]:
     tensor_parallel.model_parallel_cuda_manual_seed(1)
     at, dp = rank_of(job, rank), job.data_parallel_size
     yield Ranks(rank, job.world_size, at.tp, tp, at.pp, pp, at.dp, dp, degrees.num_model_chunks)
+    RotaryEmbedding.forward.cache_clear()  # it would keep angles of this network, and drop them during a later case
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
 

@@ -89,12 +89,14 @@ MakeJob = Callable[..., JobSpec]
 
 
 def job_of(make_job: MakeJob, sections: dict[str, Any]) -> JobSpec:
+    # The stand-ins' gradients are 0, which this clips; between stages, where anything arrives, nothing may be clipped.
+    clip = 0.0 if "pipeline_model_parallel_size" in sections.get("parallelism", {}) else 1e-12
     return make_job(
         **{
             **sections,
             "model": {**MODEL, **sections.get("model", {})},
             "batch": {"micro_batch_size": 2, "num_micro_batches": 4, "global_batch_size": None},
-            "optimizer": {"clip_grad": 1e-12},  # always clipped: the stand-ins' gradients are 0
+            "optimizer": {"clip_grad": clip},
         }
     )
 
@@ -146,16 +148,13 @@ def test_a_layer_keeps_exactly_what_is_counted(name: str, make_job: MakeJob, cou
 
 @pytest.mark.parametrize("name", STEPS)
 def test_the_peak_of_a_step(name: str, make_job: MakeJob, counted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within 2 % of what moves, that is of everything but weights, gradients and the optimizer's state."""
+    """Within 0.2 % of what moves (all but weights, gradients and optimizer state); 1 % where stages send."""
     monkeypatch.setattr(stages, "_CUBLAS_WORKSPACE", 0)
     job = job_of(make_job, STEPS[name])
     assert job.model.vocab_size is not None
     memory = stages.estimate_memory(job, job.model.vocab_size, "torch")
+    allowed = 0.002 if len(memory.stages) == 1 else 0.01
     for stage, found in zip(memory.stages, counted["step", name], strict=True):
-        # Ranks beside this one send anything, so between stages an update may or may not be made.
-        alone = job.parallelism.pipeline_model_parallel_size == 1
-        peak = max(found["start"], found["passes"], found["update"] if alone else 0)
+        peak = max(found.values())
         lasting = sum(stage.parts.get(part, 0) for part in ("weights", "gradients", "optimizer"))
-        if stage.moment == "optimizer" and not alone:
-            continue
-        assert abs(stage.peak_bytes - peak) <= 0.02 * max(peak - lasting, 0) + 0.001 * peak, (stage, found)
+        assert abs(stage.peak_bytes - peak) <= allowed * (peak - lasting) + 1024, (stage, found)
