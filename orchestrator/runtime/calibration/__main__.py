@@ -24,12 +24,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and write; returns the exit code."""
     options = _parser().parse_args(arguments)
     on_gpus = torch.cuda.is_available() and not options.cpu
-    print("measuring one device", file=sys.stderr, flush=True)
-    found = _measure_gpu(options.seconds) if on_gpus else _measure_cpu(options.seconds)
     count = min(torch.cuda.device_count(), _MOST_GPUS) if on_gpus else 2
-    if count > 1:
-        print(f"measuring the links between {count} processes", file=sys.stderr, flush=True)
-        found["links"] = measure_links(count, _GPU_GATHER_BYTES if on_gpus else _CPU_GATHER_BYTES, on_gpus=on_gpus)
+    links = None
+    if count > 1:  # first, while nothing has been computed that a fork would inherit
+        links = measure_links(count, _GPU_GATHER_BYTES if on_gpus else _CPU_GATHER_BYTES, on_gpus=on_gpus)
+    found = {**(_measure_gpu if on_gpus else _measure_cpu)(options.seconds), "links": links}
     write_atomically(options.output, json.dumps(found, indent=1) + "\n")
     return 0
 
@@ -44,7 +43,6 @@ def _measure_gpu(seconds: float) -> dict[str, Any]:
         "memory_bytes": torch.cuda.get_device_properties(device).total_memory,
         "dtype": name,
         "torch": torch.__version__,
-        "links": None,
         **measure_kernels(device, dtype, GPU, seconds),
     }
 
@@ -56,7 +54,6 @@ def _measure_cpu(seconds: float) -> dict[str, Any]:
         "memory_bytes": None,
         "dtype": "fp32",
         "torch": torch.__version__,
-        "links": None,
         **measure_kernels(torch.device("cpu"), torch.float32, SMALL, seconds),
     }
 

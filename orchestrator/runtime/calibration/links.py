@@ -23,9 +23,11 @@ def measure_links(count: int, gather_bytes: int, *, on_gpus: bool) -> dict[str, 
     """Seconds in which `count` processes all-gather `gather_bytes` bytes and reduce-scatter them, and of the shortest
     all-reduce. Raises RuntimeError when they cannot talk.
     """
+    # CUDA does not survive a fork; without it one saves each process the import of torch.
+    method = "spawn" if on_gpus else "fork"
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
         torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call,attr-defined]
-            _rank, args=(count, gather_bytes, folder, on_gpus), nprocs=count, start_method="spawn"
+            _rank, args=(count, gather_bytes, folder, on_gpus), nprocs=count, start_method=method
         )
         found: dict[str, Any] = json.loads((Path(folder) / "result.json").read_text())
     return found

@@ -1,0 +1,126 @@
+"""`orchestrator calibrate`: measured on this machine's CPU for real, and corrected by what runs say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import make_run, tiny_job
+
+from orchestrator.cli.main import main
+from orchestrator.planning.hardware import device_named, shipped
+from orchestrator.planning.time import estimate_time
+from orchestrator.rundir import RunDir, append_line
+
+H200 = "NVIDIA H200"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "config" / "orchestrator" / "gpus"
+
+
+def test_the_cpu_is_measured_and_planned_with(orchestrator: Any, home: Path) -> None:
+    finished = orchestrator("calibrate", "--cpu", "--seconds", "0.01")
+    assert (finished.code, finished.err) == (0, "")
+    assert "matrix product 512 x 512 x 512, fp32" in finished.out
+    assert "all-gather over 2 processes" in finished.out
+    assert f"wrote {home / 'cpu.yaml'}: jobs planned for cpu use it from now on." in finished.out
+    text = (home / "cpu.yaml").read_text()
+    assert 'measured_on: "' in text
+    device, sheet = device_named("cpu"), shipped("cpu")
+    assert sheet is not None
+    changed = {name for name, share in vars(device.efficiency).items() if share != getattr(sheet.efficiency, name)}
+    assert {"gemm", "attention_forward", "attention_backward", "memory", "launch", "link", "link_latency"} <= changed
+    # Any core of the last fifteen years, under any load, does more than 0.1 and less than 1,000 GFLOP/s.
+    assert 1e8 < device.peak_flops["fp32"] * device.efficiency.gemm < 1e12
+
+
+def run_on(tmp_path: Path, name: str, *, factor: float, device: str = H200, **sections: Any) -> RunDir:
+    """A run whose every step takes `factor` times what the shipped device should take, but the first two."""
+    job = tiny_job(
+        name,
+        **{
+            "model": {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 4096},
+            "precision": {"dtype": "bf16"},
+            **sections,
+        },
+    )
+    run = make_run(tmp_path / "runs", job)
+    run.append_event("created")
+    run.append_event("started", iteration=0, device=device, layers="torch")
+    base = shipped("H200")
+    assert base is not None
+    seconds = factor * estimate_time(job, 256, "torch", base).step_seconds
+    for iteration in range(1, 9):
+        taken = 100.0 if iteration <= 2 else seconds * (1.01 if iteration % 2 else 0.99)
+        values = {"throughput/step_seconds": taken} if iteration != 5 else {"train/loss": 1.0}
+        append_line(run.metrics_file, {"time": 0.0, "iteration": iteration, "samples": 8 * iteration, "values": values})
+    return run
+
+
+def test_runs_correct_a_gpu_that_is_not_here(orchestrator: Any, home: Path, tmp_path: Path) -> None:
+    run_on(tmp_path, "one", factor=1.2)
+    run_on(tmp_path, "two", factor=1.2, batch={"micro_batch_size": 4})
+    document = orchestrator("calibrate", "--from", "runs/one/run", "--from", "runs/two/run", "--json").json
+    assert (document["name"], document["path"]) == ("H200", str(home / "H200.yaml"))
+    for record in document["runs"]:
+        assert record["before"] == pytest.approx(record["measured_seconds"] / 1.2, rel=0.02)
+        assert record["after"] == pytest.approx(record["measured_seconds"], rel=0.02)
+    mended, sheet = device_named(H200), shipped("H200")
+    assert sheet is not None
+    assert mended.efficiency.gemm < sheet.efficiency.gemm
+    assert mended.efficiency.network == sheet.efficiency.network, "nothing was said of it"
+    again = orchestrator("calibrate", "--from", "runs/one/run")
+    assert "one/run" in again.out
+    assert "PREDICTED BEFORE" in again.out
+    assert (home / "H200.yaml").read_text().count("steps of run one/run") == 1
+
+
+def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "mine.yaml").write_text("base: H200\nnetwork_bandwidth: 2.5e10\nefficiency: {network: 0.7}\n")
+    run_on(tmp_path, "one", factor=0.9)
+    assert orchestrator("calibrate", "--from", "runs/one/run", "--gpu-name", "mine").code == 0
+    device = device_named("mine")
+    assert (device.network_bandwidth, device.efficiency.network) == (2.5e10, 0.7)
+    assert orchestrator("calibrate", "--from", "runs/one/run", "-o", "gpus/mine.yaml").code == 0
+    assert device_named("mine").network_bandwidth == 5e10, "the project's goes before one's own"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--from", "nothing"), "there is no run nothing"),
+        (
+            ("--from", "runs/one/run", "--from", "runs/other/run"),
+            "the runs are of different GPUs, NVIDIA A100-SXM4-80GB and NVIDIA H200",
+        ),
+        (("--from", "runs/fresh/run"), "was never started"),
+        (("--from", "runs/short/run"), "has no step time at its full batch size after its first 2 steps"),
+        (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known here: name the nearest with --base"),
+        (("--base", "H1O0"), "no datasheet of H1O0 is known here"),
+        (("--from", "runs/one/run", "--gpu-name", "taken"), "is the profile of another GPU, A100"),
+        (("--gpu-name", "a/b"), "'a/b' is no name for a profile"),
+        (("-o", "h200.json"), "a profile is a file that ends in .yaml"),
+        (("-o", "gpus/a.yaml", "--gpu-name", "b"), "a profile is found by its file: b would have to be gpus/b.yaml"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    home.mkdir(parents=True)
+    (home / "taken.yaml").write_text("base: A100\n")
+    if "--from" in arguments:
+        run_on(tmp_path, "one", factor=1.0)
+        run_on(tmp_path, "other", factor=1.0, device="NVIDIA A100-SXM4-80GB")
+        run_on(tmp_path, "strange", factor=1.0, device="NVIDIA Z1")
+        make_run(tmp_path / "runs", tiny_job("fresh")).append_event("created")
+        short = make_run(tmp_path / "runs", tiny_job("short"))
+        short.append_event("started", iteration=0, device=H200, layers="torch")
+    assert main(["calibrate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (home / "H200.yaml").exists()
