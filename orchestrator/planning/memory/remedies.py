@@ -103,13 +103,13 @@ def _fitting(
                 if any(fewer <= words for fewer in found):
                     continue
                 applied = _apply(job, changes)
-                if applied is None:
+                if applied is None or check(applied[0]):
                     continue
                 changed, fields = applied
                 tp = changed.parallelism.tensor_model_parallel_size
                 padded = padded_vocab_size(padded_vocab, job.model.make_vocab_size_divisible_by, tp)
                 memory = estimate_memory(changed, padded, layers)
-                if memory.device_bytes <= limit and not check(changed):
+                if memory.device_bytes <= limit:
                     found.append(words)
                     yield changes, changed, fields, memory
 

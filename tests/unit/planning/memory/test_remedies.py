@@ -38,6 +38,13 @@ def found(job: JobSpec, limit: float) -> list[Remedy]:
     return remedies(job, vocabulary(job).padded_size, "torch", int(limit), price)
 
 
+EVERY_LAYER_A_CHUNK = (
+    *("parallelism.pipeline_model_parallel_size=2", "parallelism.virtual_pipeline_model_parallel_size=15"),
+    *("runtime.recompute_granularity=full", "runtime.recompute_method=uniform", "runtime.recompute_num_layers=1"),
+    *("launch.gpus_per_node=4", "batch.micro_batch_size=2"),
+)
+"""More stages are no way out here: there would be chunks without layers."""
+
 CASES: list[tuple[str, tuple[str, ...], float]] = [
     ("gpt-1.7b", (), 70 * GIB),
     ("gpt-1.7b", (), 22 * GIB),
@@ -47,6 +54,7 @@ CASES: list[tuple[str, tuple[str, ...], float]] = [
     ("gpt-7.1b", ("launch.nodes=2", "launch.gpus_per_node=8", "parallelism.data_parallel_size=8"), 60 * GIB),
     ("gpt-7.1b", ("parallelism.use_distributed_optimizer=false", "launch.gpus_per_node=8"), 80 * GIB),
     ("gpt-7.1b", ("parallelism.sequence_parallel=false",), 90 * GIB),
+    ("gpt-7.1b", EVERY_LAYER_A_CHUNK, 30 * GIB),
 ]
 
 
