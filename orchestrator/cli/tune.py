@@ -6,17 +6,18 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.planned import ClusterName, named_profile
+from orchestrator.cli.planned import ClusterName, GpuName, named_profile
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.cli.tune_tables import Report, layout_words, trial_line
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of
+from orchestrator.planning.forecast import layers_of
 from orchestrator.planning.hardware import DeviceChoice, device_named, device_of
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.vocabulary import vocabulary
@@ -35,9 +36,6 @@ from orchestrator.tuning.trial import Trial, Trials
 from orchestrator.tuning.worlds import enough, spread
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="Tune for that many GPUs.")]
-Gpu = Annotated[
-    str | None, typer.Option("--gpu", metavar="NAME", help="Tune for this GPU, instead of launch.gpu: H100, H200, …")
-]
 Keep = Annotated[
     list[str] | None,
     typer.Option(
@@ -58,7 +56,7 @@ Output = Annotated[
 def command(
     jobs: JobFiles,
     gpus: Gpus = None,
-    gpu: Gpu = None,
+    gpu: GpuName = None,
     cluster: ClusterName = None,
     overrides: Overrides = None,
     keep: Keep = None,
@@ -99,6 +97,7 @@ def command(
     report = Report(
         job=task.space.job,
         choice=task.choice,
+        layers_from=task.layers_from,
         estimates=task.estimates,
         found=found,
         ranking=tuple(measuring.ranking()),
@@ -125,6 +124,8 @@ class _Task:
     space: Space
     estimates: Planned
     choice: DeviceChoice
+    layers_from: str
+    """Why these layers are planned for."""
     per_node: int
     """GPUs of a whole machine."""
 
@@ -149,12 +150,13 @@ def _task(
     job = _on_gpus(loaded, gpus, per_node, profile)
     typed = {word.partition("=")[0].strip() for word in overrides}
     kept = fields_kept(keep) | {KEYS[key] for key in typed & KEYS.keys()}
+    layers, why = layers_of(job, choice.device)
     estimates = Planned(
         device=choice.device,
-        layers=_layers(job, choice),
+        layers=layers,
         vocab_size=_vocabulary(loaded),
     )
-    return _Task(Space(job, frozenset(kept)), estimates, choice, per_node)
+    return _Task(Space(job, frozenset(kept)), estimates, choice, why, per_node)
 
 
 def _on_gpus(loaded: LoadedJob, gpus: int | None, per_node: int, profile: ClusterSpec | None) -> JobSpec:
@@ -249,10 +251,3 @@ def _nothing_fits(task: _Task, found: Found) -> str:
     count = enough(task.space, task.estimates, task.per_node)
     way = f"{count} GPUs would do: --gpus {count}" if count else "no number of GPUs was found that would do"
     return f"{job.name} does not fit {where} in any layout: {nearest}\n      {way}"
-
-
-def _layers(job: JobSpec, choice: DeviceChoice) -> Literal["torch", "transformer_engine"]:
-    """What `runtime.layers` comes to; where that depends on a machine that is not this one, Transformer Engine."""
-    if job.runtime.layers != "auto":
-        return job.runtime.layers
-    return "torch" if choice.device.is_cpu else "transformer_engine"

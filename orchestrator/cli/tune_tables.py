@@ -32,6 +32,8 @@ class Report:
     job: JobSpec
     """On its machines, with the layout that it has."""
     choice: DeviceChoice
+    layers_from: str
+    """Why these layers are planned for."""
     estimates: Planned
     found: Found
     ranking: tuple[Ranked, ...]
@@ -87,7 +89,7 @@ class Report:
             "nodes": self.job.launch.nodes,
             "gpu": self.choice.device.name,
             "gpu_chosen_by": self.choice.how,
-            "layers": self.estimates.layers,
+            "layers": {"name": self.estimates.layers, "from": self.layers_from},
             "memory_bytes": self.estimates.memory_bytes,
             "global_batch_size": self.job.global_batch_size,
             "best": self._ranked_json(self.best),
@@ -174,8 +176,8 @@ class Report:
         memory = f" of {total / 2**30:.1f} GiB" if total else ""
         return (
             f"{self.job.name} on {self.job.world_size} x {self.choice.device.name}{memory}{machines} "
-            f"({self.choice.how}), {self.estimates.layers} layers, global batch {self.job.global_batch_size}, "
-            f"sequence {self.job.model.seq_length}"
+            f"({self.choice.how}), layers {self.estimates.layers} ({self.layers_from}), "
+            f"global batch {self.job.global_batch_size}, sequence {self.job.model.seq_length}"
         )
 
     def _numbers(self, each: Ranked) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from orchestrator.planning.hardware import Device
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.time import StepTime, estimate_time
+from orchestrator.planning.time.kernels import Layers
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import Layout
@@ -32,7 +33,7 @@ class Planned:
     """The estimates of planning, for one device."""
 
     device: Device
-    layers: Literal["torch", "transformer_engine"]
+    layers: Layers
     vocab_size: int
     """Tokens before padding, which depends on the layout."""
 
