@@ -115,7 +115,7 @@ def _ranks(plan: Plan) -> Table:
     title = "Ranks"
     if len(ranks) > MANY_RANKS:
         ranks = tuple(rank for rank in ranks if rank.dp == 0)[:MANY_RANKS]
-        title = f"Ranks: {len(ranks)} of {plan.topology.world_size}, of the first replica (--json and --html have all)"
+        title = f"Ranks: {len(ranks)} of {plan.topology.world_size}, of the first replica (--json has all)"
     degrees = plan.job.parallelism
     unused = {
         "cp": degrees.context_parallel_size == 1,
@@ -156,11 +156,25 @@ def _rampup(plan: Plan) -> Table:
 
 
 def _blend(plan: Plan) -> Table:
-    columns = ("source", "share", "tokens used", "tokens held", "epochs")
-    table = _table("Data blend (training)", *columns, numbers=columns[1:])
-    for source in plan.sources:
-        absent = "to be made" if source.made_first else "not here"
-        held = absent if source.tokens_held is None else f"{source.tokens_held:,}"
-        epochs = "" if source.epochs is None else f"{source.epochs:.2f}"
-        table.add_row(source.path, f"{source.share:.1%}", f"{source.tokens_used:,}", held, epochs)
+    """What is drawn from each source: over the whole training, by one evaluation, and what is held back for a test."""
+    columns = ("for", "source", "share", "samples", "tokens", "tokens held", "documents", "epochs", "again from step")
+    table = _table("Data blend", *columns, numbers=columns[2:])
+    for part in (plan.blend.train, plan.blend.validation, plan.blend.test):
+        times = f", {part.evaluations:,} times" if part.part == "validation" else ""
+        for source in part.sources:
+            if not part.samples and not source.documents:
+                continue  # neither read nor held back
+            label = f"{part.part}{times}" if part.samples else f"{part.part} (not read)"
+            absent = "to be made" if source.made_first else "not here"
+            table.add_row(
+                label,
+                source.path,
+                f"{source.share:.1%}",
+                f"{source.samples_alone or source.samples:,}",
+                f"{source.tokens_used:,}",
+                absent if source.tokens_held is None else f"{source.tokens_held:,}",
+                "" if source.documents is None else f"{source.documents:,}",
+                "" if source.epochs is None else f"{source.epochs:.2f}",
+                "" if source.second_epoch_step is None else f"{source.second_epoch_step:,}",
+            )
     return table

@@ -124,10 +124,11 @@ def _table(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def _timeline(step: Timeline, in_seconds: bool) -> list[str]:
+    least = min(step.idle(stage) for stage in range(len(step.spans))) / step.seconds
     units = "" if in_seconds else " Its unit is the forward pass of a whole stage; a backward pass is taken as two."
     text = (
         "Each stage's passes over its micro-batches, which are numbered; hatched where it waits. "
-        f"{bubble_share(step):.1%} of the step is bubble.{units}"
+        f"A stage waits {bubble_share(step):.1%} of the step on average, the busiest one {least:.1%}.{units}"
     )
     drawn = element("div", timeline_svg(step, in_seconds=in_seconds, styled=False), class_="wide", tabindex=0)
     return [element("h2", text="Timeline of a step"), element("p", text=text, class_="note"), drawn]

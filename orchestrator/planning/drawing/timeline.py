@@ -105,7 +105,7 @@ def _name(step: Timeline, view: _View) -> str:
     schedule = f"interleaved 1F1B, {chunks} chunks per stage" if chunks > 1 else "1F1B"
     return (
         f"{schedule}: {micro_batches} micro-batches through {stages} stage{'s' if stages > 1 else ''} in "
-        f"{view.text(step.seconds)}, {bubble_share(step):.1%} of it bubble"
+        f"{view.text(step.seconds)}, {bubble_share(step):.1%} of it bubble on average"
     )
 
 
@@ -122,7 +122,12 @@ def _legend(step: Timeline) -> Iterator[str]:
         x += 7 * len(text) + 18
     yield element("rect", x=x, y=10, width=14, height=14, fill="url(#hatch)", class_="axis", stroke_width=0.5)
     yield element(
-        "text", text=f"bubble, {bubble_share(step):.1%} of the step", x=x + 19, y=21, font_size=12, class_="ink"
+        "text",
+        text=f"bubble, {bubble_share(step):.1%} of the step on average",
+        x=x + 19,
+        y=21,
+        font_size=12,
+        class_="ink",
     )
 
 

@@ -99,14 +99,14 @@ def test_every_pass_is_drawn_where_it_runs(make_job: Any, stages: int, chunks: i
         assert float(box.attrib["width"]) == pytest.approx((span.end - span.start) * scale - 1, abs=0.05)
     expected = (stages - 1) / (chunks * micro_batches + stages - 1)
     assert bubble_share(step) == pytest.approx(expected)
-    assert f"bubble, {expected:.1%} of the step" in svg
+    assert f"bubble, {expected:.1%} of the step on average" in svg
 
 
 def test_times_that_are_known_have_a_unit(make_job: Any) -> None:
     step = timeline([[0.010], [0.010]], [[0.020], [0.020]], 4)
     svg = timeline_svg(step, in_seconds=True)
     assert "forward of micro-batch 1: 10 ms to 20 ms" in svg
-    assert "1F1B: 4 micro-batches through 2 stages in 150 ms, 20.0% of it bubble" in svg
+    assert "1F1B: 4 micro-batches through 2 stages in 150 ms, 20.0% of it bubble on average" in svg
     assert "stage 1 waits 30 ms, 20.0% of the step" in svg
     assert "4 micro-batches through 1 stage in 12 s" in timeline_svg(timeline([[1.0]], [[2.0]], 4), in_seconds=True)
 
