@@ -17,6 +17,7 @@ import typer.main
 from pydantic import BaseModel
 
 from orchestrator.cli.main import COMMANDS, build_app
+from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sweep import SweepSpec
@@ -31,6 +32,7 @@ def pages() -> dict[str, str]:
         "job-spec.md": spec_page(),
         "sweep.md": sweep_page(),
         "cluster-profile.md": profile_page(),
+        "gpu-profile.md": gpu_page(),
         "commands.md": commands_page(),
     }
 
@@ -62,6 +64,16 @@ def profile_page() -> str:
         "[how to use it](../how-to/clusters.md). Unknown keys are refused."
     )
     return _document_page("The cluster profile", intro, ClusterSpec)
+
+
+def gpu_page() -> str:
+    """Every key of a GPU profile."""
+    intro = (
+        "One YAML file describes one calibrated GPU: `gpus/NAME.yaml` in a project, or\n"
+        "`~/.config/orchestrator/gpus/NAME.yaml`. `orchestrator calibrate` writes one;\n"
+        "[how to use it](../how-to/calibrate.md). Unknown keys are refused."
+    )
+    return _document_page("The GPU profile", intro, GpuProfile)
 
 
 def _document_page(title: str, intro: str, model: type[BaseModel]) -> str:
