@@ -18,13 +18,13 @@ class Flag:
     name: str
     """Without dashes, with `-` between its words."""
     words: tuple[Value, ...]
-    spelling: str | None = None
-    """The name that was written, where it is another one."""
+    written: str | None = None
+    """As it is written, where that is not its name and words: an older flag."""
 
     @property
     def shown(self) -> str:
         """As it is written."""
-        return " ".join([f"--{self.spelling or self.name}", *(shown(word) for word in self.words)])
+        return self.written or " ".join([f"--{self.name}", *(shown(word) for word in self.words)])
 
     @property
     def unknown(self) -> Unknown | None:
@@ -42,8 +42,11 @@ class CommandLine:
     strays: tuple[Value, ...]
 
 
-def parse(words: Sequence[Value], takes: Callable[[str], int | None]) -> CommandLine:
-    """Read flags. `takes(name)` is how many values a flag has; None where it has any number."""
+def parse(words: Sequence[Value], takes: Callable[[str], int | None], *, up_to_a_stray: bool = False) -> CommandLine:
+    """Read flags. `takes(name)` is how many values a flag has; None where it has any number.
+
+    With `up_to_a_stray` the first word that belongs to no flag ends them: it is a program of its own.
+    """
     flags: dict[str, Flag] = {}
     repeated: list[Flag] = []
     strays: list[Value] = []
@@ -54,6 +57,8 @@ def parse(words: Sequence[Value], takes: Callable[[str], int | None]) -> Command
         name, value = _name(word)
         if name is None:
             strays.append(word)
+            if up_to_a_stray:
+                break
             continue
         values = [] if value is None else [value]
         most = takes(name)

@@ -22,10 +22,11 @@ from orchestrator.migration.launchers import (
 )
 from orchestrator.migration.programs import GPT, TrainingCommand, training_command
 from orchestrator.migration.report import Account, Migration
-from orchestrator.migration.shell.expanding import Variables
-from orchestrator.migration.shell.following import Script, Started, follow
+from orchestrator.migration.shell.following import follow
+from orchestrator.migration.shell.started import Script, Started
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, shown, split, unknowns
+from orchestrator.migration.shell.variables import Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.together.training import as_name
@@ -108,9 +109,10 @@ def _variables(arguments: Sequence[str], given: dict[str, str], slurm: dict[str,
 
 
 def _chosen(script: Script, source: str, which: int | None) -> Started:
-    found = script.commands
-    if not found:
-        found = _flags_in_variables(script)
+    found = script.commands or _flags_in_variables(script)
+    if found and all(shown(command.words[0]).startswith("--") for command in found):
+        words = tuple(word for command in found for word in command.words)
+        found = [replace(found[0], words=words)]  # lines of flags without a command are one
     if not found:
         raise UserError(
             f"{source} starts no training that can be seen: no command with a program such as pretrain_gpt.py and its "
@@ -203,11 +205,11 @@ def _renamed(line: CommandLine) -> CommandLine:
             implied, word = IMPLIED[name]
             words = ((word,),) if word is not None else ()
             if implied not in line.flags:
-                flags[implied] = Flag(implied, words, name)
+                flags[implied] = Flag(implied, words, flag.shown)
             if new == name:
                 continue
         if new == name or new not in line.flags:
-            flags[new] = replace(flag, name=new, spelling=name if new != name else None)
+            flags[new] = replace(flag, name=new, written=flag.shown if new != name else None)
     dropped = [
         flag for name, flag in line.flags.items() if OLD_NAMES.get(name, name) != name and OLD_NAMES[name] in line.flags
     ]

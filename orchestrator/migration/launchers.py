@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.report import WRITE_IT, Account, Migration, Source
+from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Unknown, Value, known, shown
 from orchestrator.migration.together.training import as_name
 
@@ -106,7 +107,7 @@ def _slurm_flags(words: Sequence[Value]) -> dict[str, Flag]:
         long.append((f"--{_SLURM_SHORT.get(text[1], text[1])}",))
         if text[2:]:
             long.append((text[2:].removeprefix("="),))
-    return parse_flags(long, lambda name: 0 if name in _SLURM_WITHOUT else 1).flags
+    return parse_flags(long, lambda name: 0 if name in _SLURM_WITHOUT else 1, up_to_a_stray=True).flags
 
 
 def launcher_options(words: Sequence[Value]) -> list[Options]:
@@ -176,9 +177,15 @@ def read_launch(migration: Migration, started_by: Sequence[Options]) -> None:
 
 
 def _account(
-    migration: Migration, options: Options, flag: Flag, outcome: Any, path: str | None, reason: str | None
+    migration: Migration,
+    options: Options,
+    flag: Flag,
+    outcome: Outcome,
+    path: str | None = None,
+    reason: str | None = None,
+    value: Any = None,
 ) -> None:
-    migration.accounts.append(Account(outcome, f"{options.program} {flag.shown}", path, None, reason))
+    migration.accounts.append(Account(outcome, f"{options.program} {flag.shown}", path, value, reason))
 
 
 def _size(
@@ -197,7 +204,7 @@ def _size(
         migration.values[path] = WRITE_IT
         migration.sources[path] = Source(f"write it: {migration.missing[path]}")
         return
-    _account(migration, options, flag, "carried", path, None)
+    _account(migration, options, flag, "default" if size == default_of(path) else "carried", path, value=size)
     sizes[path] = size
     migration.missing.pop(path, None)
     migration.sources[path] = Source(f"{options.program} {flag.shown}")
@@ -239,7 +246,9 @@ def _read_slurm(migration: Migration, options: Options, sizes: dict[str, int]) -
             _put(migration, options, flag, _SLURM_TEXTS[name], text)
         elif name == "job-name":
             value = as_name(text) if text is not None else ""
-            if value:
+            if "name" in migration.values:
+                _account(migration, options, flag, "no_effect", "name", "the flags name the job")
+            elif value:
                 _put(migration, options, flag, "name", value)
             else:
                 _account(migration, options, flag, "no_effect", "name", "it is only a name")
@@ -250,7 +259,7 @@ def _read_slurm(migration: Migration, options: Options, sizes: dict[str, int]) -
 
 
 def _put(migration: Migration, options: Options, flag: Flag, path: str, value: Any) -> None:
-    _account(migration, options, flag, "carried", path, None)
+    _account(migration, options, flag, "carried", path, value=value)
     migration.values[path] = value
     migration.sources[path] = Source(f"{options.program} {flag.shown}")
 
@@ -277,7 +286,7 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
     """
     kept: dict[str, str] = {}
     for name, value in environment:
-        if _OWNED.fullmatch(name) or _DEFAULT_ENVIRONMENT.get(name) == known(value):
+        if _OWNED.fullmatch(name) or (name in _DEFAULT_ENVIRONMENT and _DEFAULT_ENVIRONMENT[name] == known(value)):
             continue
         if name in read and not _FOR_PROGRAMS.fullmatch(name):
             continue

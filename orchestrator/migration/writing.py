@@ -9,9 +9,10 @@ from orchestrator.migration.report import HEADINGS, LOUD, Migration
 from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import fields_of
-from orchestrator.spec.words import as_yaml, shorten
+from orchestrator.spec.words import as_yaml, duration, shorten
 
 _LONGEST_COMMENT = 100
+_DURATIONS = ("launch.time", "runtime.hang_timeout")
 
 
 def job_text(migration: Migration) -> str:
@@ -46,7 +47,10 @@ def _section(migration: Migration, section: type[Section], prefix: str, depth: i
                 yield f"{indent}{name}:"
                 yield from lines
         elif path in migration.values:
-            yield from _entry(name, migration.values[path], _comment(migration, path), indent)
+            value = migration.values[path]
+            if path in _DURATIONS and isinstance(value, int):
+                value = duration(value)
+            yield from _entry(name, value, _comment(migration, path), indent)
         elif path in migration.missing:
             yield f"{indent}# {name}: write it: {_line(migration.missing[path])}"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from orchestrator.migration.shell.expanding import Variables, fields, text
-from orchestrator.migration.shell.syntax import Test
+from orchestrator.migration.shell.expanding import fields, text
+from orchestrator.migration.shell.syntax import Test, Word
 from orchestrator.migration.shell.values import Value, known
+from orchestrator.migration.shell.variables import Variables
 from orchestrator.migration.shell.words import plain
 
 Answer = bool | None
@@ -55,10 +56,10 @@ def bracket(words: list[Value]) -> Answer:
     return _Condition([known(word) for word in words], words, patterns=False).answer()
 
 
-def bracket_words(word_list: list[tuple[object, ...]], variables: Variables) -> list[Value]:
+def bracket_words(word_list: Sequence[Word], variables: Variables) -> list[Value]:
     """The words of `[ … ]`, in which variables that nothing sets are empty."""
     variables.in_condition = True
-    words = [field for word in word_list for field in fields(word, variables)]  # type: ignore[arg-type]
+    words = [field for word in word_list for field in fields(word, variables)]
     variables.in_condition = False
     return words
 

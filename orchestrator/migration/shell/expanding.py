@@ -4,118 +4,71 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from fnmatch import translate
-from typing import TypeAlias
 
 from orchestrator.migration.shell.arithmetic import evaluate
 from orchestrator.migration.shell.syntax import Arithmetic, Literal, Opaque, Parameter, Part, Word
-from orchestrator.migration.shell.values import Unknown, Value, joined, known, split
+from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, split
+from orchestrator.migration.shell.variables import Array, Variables
 
-Array: TypeAlias = tuple[Value, ...]
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 _MAX_DEPTH = 20
 
 
-@dataclass
-class Variables:
-    """Variables at a point of a script. Those of `given` keep their values whatever the script says."""
-
-    given: dict[str, Value] = field(default_factory=dict)
-    values: dict[str, Value | Array] = field(default_factory=dict)
-    arrays: set[str] = field(default_factory=set)
-    arguments: list[Value] = field(default_factory=list)
-    """`$1`, `$2`, …: those that are known."""
-    shifted: int = 0
-    """Arguments that the script has passed over."""
-    exported: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    """Variables that the script itself has read."""
-    defaults: dict[str, str] = field(default_factory=dict)
-    """Defaults in the script (`${NAME:-VALUE}`) that were taken, by name."""
-    empty: set[str] = field(default_factory=set)
-    """Variables that were taken as empty in a condition because nothing sets them."""
-    in_condition: bool = False
-
-    def copy(self) -> Variables:
-        """The same values, to be changed apart; what was read and taken is kept in common."""
-        return Variables(
-            self.given,
-            dict(self.values),
-            set(self.arrays),
-            list(self.arguments),
-            self.shifted,
-            set(self.exported),
-            self.read,
-            self.defaults,
-            self.empty,
-            self.in_condition,
-        )
-
-    def set(self, name: str, value: Value) -> None:
-        """Give a plain variable its value."""
-        if name not in self.given:
-            self.values[name] = value
-            self.arrays.discard(name)
-
-    def set_array(self, name: str, words: Array) -> None:
-        """Give an array its words."""
-        if name not in self.given:
-            self.values[name] = words
-            self.arrays.add(name)
-
-    def elements(self, name: str) -> Array | None:
-        """The words of an array, or of a plain variable as one of a single word; None where nothing sets it."""
-        if name in ("@", "*"):
-            return tuple(self.arguments)
-        if name.isdigit() and name != "0" and name not in self.given:
-            number = int(name)
-            return (self.arguments[number - 1],) if number <= len(self.arguments) else None
-        self.read.add(name)
-        if name in self.given:
-            return (self.given[name],)
-        value = self.values.get(name)
-        if value is None:
-            return None
-        return value if name in self.arrays else (value,)  # type: ignore[return-value]
-
-    def value(self, name: str) -> Value | None:
-        """The value of a plain variable, or the first word of an array; None where nothing sets it."""
-        elements = self.elements(name)
-        if elements is None:
-            return None
-        return elements[0] if elements else ()
-
-    def missing(self, name: str, shown: str) -> Value:
-        """What stands for a variable that nothing sets."""
-        if self.in_condition:
-            self.empty.add(name)
-            return ()
-        if name.isdigit() and name != "0":
-            number = str(int(name) + self.shifted)
-            return (Unknown(shown, f"argument {number} of the script", number),)
-        if name in ("0", "?", "$", "!", "-"):
-            return (Unknown(shown, "known only when it runs"),)
-        return (Unknown(shown, f"the script does not set {name}", name),)
-
-
 def fields(word: Word, variables: Variables) -> list[Value]:
     """The words that one word becomes: none, one or several."""
-    done: list[Value] = []
-    current: list[str | Unknown] = []
-    started = False
-    for part in word:
-        pieces, is_quoted = _pieces(part, variables)
+    growing = _Growing()
+    _grow(growing, word, variables)
+    growing.end()
+    return growing.done
+
+
+class _Growing:
+    """Words as they come to be, one part after the other."""
+
+    def __init__(self) -> None:
+        self.done: list[Value] = []
+        self._current: list[str | Unknown] = []
+        self._started = False
+
+    def add(self, pieces: list[Value], is_quoted: bool) -> None:
+        """Add to the last word; between two pieces it ends and another begins."""
         for number, piece in enumerate(pieces):
             if number:
-                if started:
-                    done.append(joined(current))
-                current, started = [], False
-            current.extend(piece)
-            started = started or is_quoted or bool(piece)
-    if started:
-        done.append(joined(current))
-    return done
+                self.end()
+            self._current.extend(piece)
+            self._started = self._started or is_quoted or bool(piece)
+
+    def end(self) -> None:
+        """End the last word, if there is one: quotes begin one even where nothing is in them."""
+        if self._started:
+            self.done.append(joined(self._current))
+        self._current, self._started = [], False
+
+
+def _grow(growing: _Growing, word: Word, variables: Variables, is_default: bool = False) -> None:
+    for part in word:
+        chosen = _chosen_word(part, variables)
+        if chosen is not None:
+            _grow(growing, chosen, variables, is_default=True)
+        elif is_default and isinstance(part, Literal) and not part.quoted:
+            growing.add(split((part.text,)), False)
+        else:
+            growing.add(*_pieces(part, variables))
+
+
+def _chosen_word(part: Part, variables: Variables) -> Word | None:
+    """The word behind `:-` or `:+` of an unquoted parameter where that word stands: its own quotes count."""
+    if not isinstance(part, Parameter) or part.quoted or part.operator not in (":-", "-", ":+", "+"):
+        return None
+    elements = variables.elements(part.name) if _is_list(part) else None
+    value = _element(part, variables) if not _is_list(part) else (None if not elements else elements[0])
+    is_set = bool(value) if ":" in part.operator else value is not None
+    if is_set == ("+" in part.operator):
+        if value is None and "-" in part.operator:
+            variables.defaults.setdefault(part.name, shown(text(part.argument, variables)))
+        return part.argument
+    return None
 
 
 def text(word: Word, variables: Variables) -> Value:
@@ -274,7 +227,7 @@ def _or_default(part: Parameter, value: Value | None, variables: Variables) -> V
         return value
     chosen = text(part.argument, variables)
     if value is None and part.operator in (":-", "-", ":=", "="):
-        variables.defaults[part.name] = "".join(piece if isinstance(piece, str) else piece.shown for piece in chosen)
+        variables.defaults[part.name] = shown(chosen)
     if "=" in part.operator:
         variables.set(part.name, chosen)
     return chosen

@@ -6,14 +6,13 @@ be told, both ways are followed: a variable that they leave with different value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import PurePath
 
 from orchestrator.errors import UserError
+from orchestrator.migration.shell.assigning import ON_VARIABLES, assign, assigned_by, declare
 from orchestrator.migration.shell.conditions import (
     Answer,
     both,
@@ -23,12 +22,12 @@ from orchestrator.migration.shell.conditions import (
     either,
     negation,
 )
-from orchestrator.migration.shell.expanding import Variables, calculated, fields, text
+from orchestrator.migration.shell.expanding import calculated, fields, text
 from orchestrator.migration.shell.reading import DECLARING, read_script
+from orchestrator.migration.shell.started import Script, Started, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,
     ArithmeticCommand,
-    Assignment,
     Block,
     Case,
     Command,
@@ -43,34 +42,11 @@ from orchestrator.migration.shell.syntax import (
     While,
 )
 from orchestrator.migration.shell.values import Unknown, Value, joined, known
+from orchestrator.migration.shell.variables import Variables, agreed
 
 _MOST_COMMANDS = 100_000
 _MOST_TURNS = 1000
-_MOST_TEXTS = 20
-_SHELLS = ("sh", "bash", "zsh", "dash")
-
-
-@dataclass(frozen=True)
-class Started:
-    """A command that the script would start."""
-
-    line: int
-    words: tuple[Value, ...]
-    environment: dict[str, Value]
-    """Variables that are exported, or set before the command."""
-    read: frozenset[str]
-    """Variables that the script itself has read by then."""
-
-
-@dataclass
-class Script:
-    """What a script would do, so far as that can be told."""
-
-    commands: list[Started] = field(default_factory=list)
-    variables: Variables = field(default_factory=Variables)
-    """At its end."""
-    notes: list[str] = field(default_factory=list)
-    """What was assumed, and what was not followed."""
+_MOST_NESTED = 20
 
 
 class _Exit(Exception):  # noqa: N818 - a signal
@@ -118,7 +94,7 @@ class _Follower:
         self._read_file = read_file
         self._functions: dict[str, Block] = {}
         self._count = 0
-        self._texts = 0
+        self._depth = 0
 
     def block(self, block: Block) -> Answer:
         """Whether the last command succeeds; a block without any does."""
@@ -155,7 +131,7 @@ class _Follower:
             except (_Return, _Break):
                 pass
             ends.append(self.variables)
-        self.variables = _agreed(ends) if ends else before
+        self.variables = agreed(ends) if ends else before
         if not ends and ended:
             raise _Exit
 
@@ -293,7 +269,7 @@ class _Follower:
     def arithmetic(self, command: ArithmeticCommand) -> Answer:
         value = known(calculated(command.expression, self.variables, "((…))"))
         if value is None:
-            self.note(f"line {command.line}: ((…)) is not followed: give the variables that it sets with --set-var")
+            assigned_by(known(text(command.expression, self.variables)) or "", command.line, self.variables)
             return None
         return value != "0"
 
@@ -301,45 +277,21 @@ class _Follower:
         self._functions[command.name] = command.body
         return True
 
-    def assign(self, assignment: Assignment) -> None:
-        variables, name = self.variables, assignment.name
-        if assignment.words is not None:
-            words = tuple(field for word in assignment.words for field in fields(word, variables))
-            earlier = variables.elements(name) or () if assignment.append else ()
-            variables.set_array(name, earlier + words)
-            return
-        value = text(assignment.value, variables)
-        if assignment.index is not None:
-            self._assign_element(assignment, value)
-        elif assignment.append:
-            variables.set(name, joined([*(variables.value(name) or ()), *value]))
-        else:
-            variables.set(name, value)
-
-    def _assign_element(self, assignment: Assignment, value: Value) -> None:
-        elements = list(self.variables.elements(assignment.name) or ())
-        index = known(calculated(assignment.index or (), self.variables, assignment.name))
-        number = int(index) if index is not None and index.isdigit() else _MOST_TURNS
-        if number > len(elements):
-            unknown = Unknown(f"${{{assignment.name}}}", "an array with gaps is not followed", assignment.name)
-            self.variables.set(assignment.name, (unknown,))
-            return
-        elements[number : number + 1] = [value]
-        self.variables.set_array(assignment.name, tuple(elements))
-
     def simple(self, command: Simple) -> Answer:
         first = known(text(command.words[0], self.variables)) if command.words else None
         if first in ("[", "test"):
-            words = bracket_words(list(command.words[1:]), self.variables)
+            words = bracket_words(command.words[1:], self.variables)
             return bracket(words[:-1] if first == "[" and words else words)
         words = [field for word in command.words for field in fields(word, self.variables)]
         name = known(words[0]) if words else None
         if not words or name in DECLARING:
             for assignment in command.assignments:
-                self.assign(assignment)
-            if name in ("export", "declare", "typeset", "local", "readonly"):
-                self._declare(name, command, words[1:])
+                assign(assignment, self.variables)
+            if name is not None:
+                declare(name, command.assignments, words[1:], self.variables)
             return True
+        if name in ON_VARIABLES:
+            return ON_VARIABLES[name](words, command.line, self.variables)
         if name in _BUILTINS:
             return _BUILTINS[name](self, command, words)
         if name in self._functions:
@@ -347,67 +299,65 @@ class _Follower:
         self._start(command, words)
         return None
 
-    def _declare(self, name: str, command: Simple, words: list[Value]) -> None:
-        options = [known(word) or "" for word in words if (known(word) or "").startswith("-")]
-        if name == "export" or any("x" in option for option in options):
-            names = [known(word) or "" for word in words]
-            self.variables.exported.update(assignment.name for assignment in command.assignments)
-            self.variables.exported.update(each for each in names if each and not each.startswith("-"))
+    @contextmanager
+    def _nested(self) -> Iterator[None]:
+        """In a function, a sourced file or a text of the script's own, which `return` leaves."""
+        self._depth += 1
+        if self._depth > _MOST_NESTED:
+            raise UserError(f"functions and texts of the script are nested more than {_MOST_NESTED} deep")
+        try:
+            yield
+        finally:
+            self._depth -= 1
 
     def _enter(self, body: Block, arguments: list[Value]) -> Answer:
-        self._texts += 1
-        if self._texts > _MOST_TEXTS:
-            raise UserError(f"functions and texts of the script nested more than {_MOST_TEXTS} deep")
+        """A function, or a file that is sourced with arguments."""
         outer = (self.variables.arguments, self.variables.shifted)
         self.variables.arguments, self.variables.shifted = arguments, 0
-        try:
-            return self.block(body)
-        except _Return:
-            return None
-        finally:
-            self._texts -= 1
-            self.variables.arguments, self.variables.shifted = outer
+        with self._nested():
+            try:
+                return self.block(body)
+            except _Return:
+                return None
+            finally:
+                self.variables.arguments, self.variables.shifted = outer
 
     def _start(self, command: Simple, words: list[Value]) -> None:
         """A program: kept where it is wanted; the text that is given to a shell is followed."""
-        environment = {name: self.variables.value(name) or () for name in sorted(self.variables.exported)}
+        environment = {name: self.variables.plain_value(name) for name in sorted(self.variables.exported)}
         before = self.variables
         self.variables = before.copy()
         for assignment in command.assignments:
-            self.assign(assignment)
-            environment[assignment.name] = self.variables.value(assignment.name) or ()
+            assign(assignment, self.variables)
+            environment[assignment.name] = self.variables.plain_value(assignment.name)
         self.variables = before
-        for number, word in enumerate(words[:-1]):
-            if PurePath(known(word) or "").name in _SHELLS and (script := _text_for_shell(words[number + 1 :])):
-                kept = len(self.commands)
-                self._text(command.line, script)
-                self.commands[kept:] = [
-                    Started(each.line, (*words[:number], *each.words), environment | each.environment, each.read)
-                    for each in self.commands[kept:]
-                ]
-                return
+        if (found := shell_text(words)) is not None:
+            number, script = found
+            kept = len(self.commands)
+            self._text(command.line, script)
+            self.commands[kept:] = [
+                Started(each.line, (*words[:number], *each.words), environment | each.environment, each.read)
+                for each in self.commands[kept:]
+            ]
+            return
         if self._is_wanted(words):
             self.commands.append(Started(command.line, tuple(words), environment, frozenset(before.read)))
 
     def _text(self, line: int, script: Value) -> Answer:
         """Follow a text of the script's own: what is not known in it stands as a variable."""
-        self._texts += 1
-        if self._texts > _MOST_TEXTS:
-            raise UserError(f"functions and texts of the script nested more than {_MOST_TEXTS} deep")
         plain = ""
         for number, part in enumerate(script):
             if isinstance(part, Unknown):
-                name = f"__unknown_{self._texts}_{number}"
+                name = f"__unknown_{self._depth}_{number}"
                 self.variables.set(name, (part,))
                 plain += f"${{{name}}}"
             else:
                 plain += part
-        try:
-            return self.block(read_script(plain, line))
-        except ShellSyntaxError as error:
-            raise ShellSyntaxError(line, f"in the text that is given to a shell: {error.message}") from error
-        finally:
-            self._texts -= 1
+        with self._nested():
+            try:
+                return self.block(read_script(plain, line))
+            except ShellSyntaxError as error:
+                raise ShellSyntaxError(line, f"in a text that a shell is given: {error.message}") from error
 
     # Commands of the shell itself
 
@@ -422,50 +372,12 @@ class _Follower:
             where = path if path is not None else "a file"
             self.note(f"line {command.line}: {where} is not read: give the variables that it sets with --set-var")
             return None
-        return self._enter(read_script(script), words[2:]) if words[2:] else self._text_of_file(script)
-
-    def _text_of_file(self, script: str) -> Answer:
-        self._texts += 1
-        if self._texts > _MOST_TEXTS:
-            raise UserError(f"files that source each other more than {_MOST_TEXTS} deep")
-        try:
-            return self.block(read_script(script))
-        except _Return:
-            return None
-        finally:
-            self._texts -= 1
-
-    def unknown_variables(self, command: Simple, words: list[Value]) -> Answer:
-        """`read`, `mapfile` and the like set variables to what nobody can know."""
-        for word in words[1:]:
-            name = known(word) or ""
-            if name.isidentifier():
-                unknown = Unknown(f"${name}", f"read from outside in line {command.line}", name)
-                self.variables.set(name, (unknown,))
+        block = read_script(script)
+        if words[2:]:
+            return self._enter(block, words[2:])
+        with self._nested(), suppress(_Return):
+            return self.block(block)
         return None
-
-    def unset(self, command: Simple, words: list[Value]) -> Answer:
-        for word in words[1:]:
-            self.variables.values.pop(known(word) or "", None)
-        return True
-
-    def shift(self, command: Simple, words: list[Value]) -> Answer:
-        count = known(words[1]) if len(words) > 1 else "1"
-        number = int(count) if count is not None and count.isdigit() else 1
-        self.variables.arguments = self.variables.arguments[number:]
-        self.variables.shifted += number
-        return True
-
-    def set_arguments(self, command: Simple, words: list[Value]) -> Answer:
-        if len(words) > 1 and known(words[1]) == "--":
-            self.variables.arguments = words[2:]
-        return True
-
-    def succeed(self, command: Simple, words: list[Value]) -> Answer:
-        return True
-
-    def fail(self, command: Simple, words: list[Value]) -> Answer:
-        return False
 
     def exit(self, command: Simple, words: list[Value]) -> Answer:
         raise _Exit
@@ -483,30 +395,6 @@ class _Follower:
         return True
 
 
-def _text_for_shell(words: list[Value]) -> Value | None:
-    """The text of `sh -c TEXT`, given what stands behind `sh`."""
-    for number, word in enumerate(words[:-1]):
-        option = known(word)
-        if option is None or not option.startswith("-"):
-            return None
-        if not option.startswith("--") and option.endswith("c"):
-            return words[number + 1]
-    return None
-
-
-def _agreed(ends: list[Variables]) -> Variables:
-    """Variables as several ways leave them; what they do not agree on is not known."""
-    first = ends[0]
-    for other in ends[1:]:
-        for name in first.values.keys() | other.values.keys():
-            if first.values.get(name) != other.values.get(name):
-                unknown = Unknown(f"${name}", "depends on a condition that cannot be known", name)
-                first.values[name] = (unknown,)
-                first.arrays.discard(name)
-        first.exported |= other.exported
-    return first
-
-
 _HANDLERS: dict[type, Callable[..., Answer]] = {
     Simple: _Follower.simple,
     Test: _Follower.test,
@@ -521,15 +409,9 @@ _HANDLERS: dict[type, Callable[..., Answer]] = {
     AndOr: _Follower.and_or,
 }
 _BUILTINS: dict[str | None, Callable[..., Answer]] = {
-    **dict.fromkeys(("read", "mapfile", "readarray", "getopts", "let", "printf"), _Follower.unknown_variables),
-    **dict.fromkeys((":", "true"), _Follower.succeed),
     **dict.fromkeys((".", "source"), _Follower.source),
     **dict.fromkeys(("break", "continue"), _Follower.leave_loop),
-    "false": _Follower.fail,
     "eval": _Follower.eval,
-    "unset": _Follower.unset,
-    "shift": _Follower.shift,
-    "set": _Follower.set_arguments,
     "exit": _Follower.exit,
     "return": _Follower.return_,
     "exec": _Follower.exec,

@@ -1,0 +1,112 @@
+"""How a script changes its variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from orchestrator.migration.shell.expanding import calculated, fields, text
+from orchestrator.migration.shell.syntax import Assignment
+from orchestrator.migration.shell.values import Unknown, Value, joined, known
+from orchestrator.migration.shell.variables import Variables
+
+_LONGEST_ARRAY = 10_000
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def assign(assignment: Assignment, variables: Variables) -> None:
+    """Do an assignment."""
+    name = assignment.name
+    if assignment.words is not None:
+        words = tuple(field for word in assignment.words for field in fields(word, variables))
+        earlier = variables.elements(name) or () if assignment.append else ()
+        variables.set_array(name, earlier + words)
+        return
+    value = text(assignment.value, variables)
+    if assignment.index is not None:
+        _assign_element(assignment, value, variables)
+    elif assignment.append:
+        variables.set(name, joined([*(variables.value(name) or ()), *value]))
+    else:
+        variables.set(name, value)
+
+
+def _assign_element(assignment: Assignment, value: Value, variables: Variables) -> None:
+    elements = list(variables.elements(assignment.name) or ())
+    index = known(calculated(assignment.index or (), variables, assignment.name))
+    number = int(index) if index is not None and index.isdigit() else _LONGEST_ARRAY
+    if number > len(elements) or number >= _LONGEST_ARRAY:
+        unknown = Unknown(f"${{{assignment.name}}}", "an array with gaps is not followed", assignment.name)
+        variables.set(assignment.name, (unknown,))
+        return
+    elements[number : number + 1] = [value]
+    variables.set_array(assignment.name, tuple(elements))
+
+
+def declare(command: str, assignments: Sequence[Assignment], words: Sequence[Value], variables: Variables) -> None:
+    """`export NAME`, `declare -x NAME=VALUE`: what is exported."""
+    texts = [known(word) or "" for word in words]
+    if command == "export" or any(text.startswith("-") and "x" in text for text in texts):
+        variables.exported.update(assignment.name for assignment in assignments)
+        variables.exported.update(text for text in texts if _NAME.fullmatch(text))
+
+
+def assigned_by(expression: str, line: int, variables: Variables) -> None:
+    """The variables that an arithmetic expression assigns are not known after it."""
+    for name in _ASSIGNED.findall(expression):
+        variables.set(name, (Unknown(f"${name}", f"set by an expression in line {line}", name),))
+
+
+def _let(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
+    for word in words[1:]:
+        assigned_by(known(word) or "", line, variables)
+    return None
+
+
+def _read_from_outside(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
+    for word in words[1:]:
+        match = _NAME.match(known(word) or "")
+        if match:
+            unknown = Unknown(f"${match.group()}", f"set by a command in line {line}", match.group())
+            variables.set(match.group(), (unknown,))
+    return None
+
+
+def _printf(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
+    if len(words) > 2 and known(words[1]) == "-v":
+        return _read_from_outside(words[1:3], line, variables)
+    return None
+
+
+def _unset(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
+    for word in words[1:]:
+        variables.values.pop(known(word) or "", None)
+    return True
+
+
+def _shift(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
+    count = known(words[1]) if len(words) > 1 else "1"
+    number = int(count) if count is not None and count.isdigit() and len(count) < 9 else 1
+    variables.arguments = variables.arguments[number:]
+    variables.shifted += number
+    return True
+
+
+def _set(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
+    if len(words) > 1 and known(words[1]) == "--":
+        variables.arguments = list(words[2:])
+    return True
+
+
+ON_VARIABLES: dict[str | None, Callable[[Sequence[Value], int, Variables], bool | None]] = {
+    **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), _read_from_outside),
+    **dict.fromkeys((":", "true"), lambda words, line, variables: True),
+    "false": lambda words, line, variables: False,
+    "let": _let,
+    "printf": _printf,
+    "unset": _unset,
+    "shift": _shift,
+    "set": _set,
+}
+"""Commands of the shell that are about its variables, and those that do nothing; each says whether it succeeds."""

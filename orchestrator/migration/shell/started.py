@@ -1,0 +1,56 @@
+"""What a script would start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from orchestrator.migration.shell.values import Value, known
+from orchestrator.migration.shell.variables import Variables
+
+_SHELLS = ("sh", "bash", "zsh", "dash")
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command that the script would start."""
+
+    line: int
+    words: tuple[Value, ...]
+    environment: dict[str, Value]
+    """Variables that are exported, or set before the command."""
+    read: frozenset[str]
+    """Variables that the script itself has read by then."""
+
+
+@dataclass
+class Script:
+    """What a script would do, so far as that can be told."""
+
+    commands: list[Started] = field(default_factory=list)
+    variables: Variables = field(default_factory=Variables)
+    """At its end."""
+    notes: list[str] = field(default_factory=list)
+    """What was assumed, and what was not followed."""
+
+
+def shell_text(words: Sequence[Value]) -> tuple[int, Value] | None:
+    """Where a shell is started with a text (`sh -c TEXT`), and that text; None where none is."""
+    for number, word in enumerate(words):
+        if PurePath(known(word) or "").name in _SHELLS:
+            text = _text_for_shell(words[number + 1 :])
+            if text is not None:
+                return number, text
+    return None
+
+
+def _text_for_shell(words: Sequence[Value]) -> Value | None:
+    """The text of `sh -c TEXT`, given what stands behind `sh`."""
+    for number, word in enumerate(words[:-1]):
+        option = known(word)
+        if option is None or not option.startswith("-"):
+            return None
+        if not option.startswith("--") and option.endswith("c"):
+            return words[number + 1]
+    return None

@@ -1,0 +1,110 @@
+"""The variables of a script at one point of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from orchestrator.migration.shell.values import Unknown, Value
+
+Array: TypeAlias = tuple[Value, ...]
+
+
+@dataclass
+class Variables:
+    """Variables at a point of a script. Those of `given` keep their values whatever the script says."""
+
+    given: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, Value | Array] = field(default_factory=dict)
+    arrays: set[str] = field(default_factory=set)
+    arguments: list[Value] = field(default_factory=list)
+    """`$1`, `$2`, …: those that are known."""
+    shifted: int = 0
+    """Arguments that the script has passed over."""
+    exported: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    """Variables that the script itself has read."""
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Defaults in the script (`${NAME:-VALUE}`) that were taken, by name."""
+    empty: set[str] = field(default_factory=set)
+    """Variables that were taken as empty in a condition because nothing sets them."""
+    in_condition: bool = False
+
+    def copy(self) -> Variables:
+        """The same values, to be changed apart; what was read and taken is kept in common."""
+        return Variables(
+            self.given,
+            dict(self.values),
+            set(self.arrays),
+            list(self.arguments),
+            self.shifted,
+            set(self.exported),
+            self.read,
+            self.defaults,
+            self.empty,
+            self.in_condition,
+        )
+
+    def set(self, name: str, value: Value) -> None:
+        """Give a plain variable its value."""
+        if name not in self.given:
+            self.values[name] = value
+            self.arrays.discard(name)
+
+    def set_array(self, name: str, words: Array) -> None:
+        """Give an array its words."""
+        if name not in self.given:
+            self.values[name] = words
+            self.arrays.add(name)
+
+    def elements(self, name: str) -> Array | None:
+        """The words of an array, or of a plain variable as one of a single word; None where nothing sets it."""
+        if name in ("@", "*"):
+            return tuple(self.arguments)
+        if name.isdigit() and name != "0" and name not in self.given:
+            number = int(name)
+            return (self.arguments[number - 1],) if number <= len(self.arguments) else None
+        self.read.add(name)
+        if name in self.given:
+            return (self.given[name],)
+        value = self.values.get(name)
+        if value is None:
+            return None
+        return value if name in self.arrays else (value,)  # type: ignore[return-value]
+
+    def value(self, name: str) -> Value | None:
+        """The value of a plain variable, or the first word of an array; None where there is none."""
+        elements = self.elements(name)
+        return elements[0] if elements else None
+
+    def plain_value(self, name: str) -> Value:
+        """What a program finds in its environment; that the script has read it is not noted."""
+        value = self.given.get(name) or self.values.get(name, ())
+        return () if name in self.arrays else value  # type: ignore[return-value]
+
+    def missing(self, name: str, shown: str) -> Value:
+        """What stands for a variable without a value: nothing where the script itself leaves it empty."""
+        if name in self.arrays:
+            return ()
+        if self.in_condition:
+            self.empty.add(name)
+            return ()
+        if name.isdigit() and name != "0":
+            number = str(int(name) + self.shifted)
+            return (Unknown(shown, f"argument {number} of the script", number),)
+        if name in ("0", "?", "$", "!", "-"):
+            return (Unknown(shown, "known only when it runs"),)
+        return (Unknown(shown, f"the script does not set {name}", name),)
+
+
+def agreed(ends: list[Variables]) -> Variables:
+    """Variables as several ways leave them; what they do not agree on is not known."""
+    first = ends[0]
+    for other in ends[1:]:
+        for name in first.values.keys() | other.values.keys():
+            if first.values.get(name) != other.values.get(name):
+                unknown = Unknown(f"${name}", "depends on a condition that cannot be known", name)
+                first.values[name] = (unknown,)
+                first.arrays.discard(name)
+        first.exported |= other.exported
+    return first

@@ -1,0 +1,279 @@
+"""The reader of shell scripts against bash itself, on scripts that do nothing but set variables and print words."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import UserError
+from orchestrator.migration.shell.following import follow
+from orchestrator.migration.shell.reading import read_script
+from orchestrator.migration.shell.started import Script
+from orchestrator.migration.shell.syntax import ShellSyntaxError
+from orchestrator.migration.shell.values import known, shown, unknowns
+from orchestrator.migration.shell.variables import Variables
+
+
+def followed(script: str, variables: Variables | None = None) -> Script:
+    return follow(script, variables or Variables(), lambda words: known(words[0]) == "show")
+
+
+def read(script: str, *arguments: str) -> list[list[str | None]]:
+    """The words of each `show` command, as this reader sees them."""
+    found = followed(script, Variables(arguments=[(argument,) for argument in arguments])).commands
+    return [[known(word) for word in command.words[1:]] for command in found]
+
+
+def bash(script: str, *arguments: str) -> list[list[str]]:
+    """The words of each `show` command, as bash sees them. Globs are off: the reader looks at no files."""
+    prelude = "set -f\nshow() { for word; do printf '%s\\0' \"$word\"; done; printf '\\001\\0'; }\n"
+    finished = subprocess.run(
+        ["bash", "-c", prelude + script, "script", *arguments],
+        capture_output=True,
+        timeout=30,
+        env={"LC_ALL": "C.UTF-8"},
+    )
+    assert finished.returncode == 0, finished.stderr.decode()
+    commands: list[list[str]] = [[]]
+    for word in finished.stdout.decode().split("\0")[:-1]:
+        if word == "\1":
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return commands[:-1]
+
+
+_TEXT = st.text(st.sampled_from("aZ0 -=.,/:@%+^é"), max_size=6)
+_BARE = st.text(st.sampled_from("aZ0-=.,/:@%+^é"), min_size=1, max_size=5)
+_NAMES = st.sampled_from(("A", "B", "LIST"))
+
+
+@st.composite
+def pieces(draw: st.DrawFn, depth: int = 0) -> str:
+    """A part of a word: bare, quoted in every way, or an expansion."""
+    kind = draw(st.integers(0, 9 if depth < 2 else 4))
+    if kind == 0:
+        return draw(_BARE)
+    if kind == 1:
+        return f"'{draw(_TEXT)}'"
+    if kind == 2:
+        return '"' + draw(_TEXT) + '"'
+    if kind == 3:
+        return "\\" + draw(st.sampled_from(" $\"'\\`;&|<>()#~*a\n"))
+    if kind == 4:
+        return draw(
+            st.sampled_from(("${A}", "${B}", '"$A"', '"${LIST[@]}"', "${LIST[@]}", '"${LIST[*]}"', "$@", '"$@"', "$2"))
+        )
+    inner = draw(pieces(depth + 1))
+    name = draw(_NAMES)
+    if kind == 5:
+        return f"${{{name}{draw(st.sampled_from((':-', ':+')))}{inner}}}"
+    if kind == 6:
+        return f"${{NONE-{inner}}}"
+    if kind == 7:
+        return f'"${{{name}}}{draw(_BARE)}"'
+    if kind == 8:
+        return draw(
+            st.sampled_from(
+                ("${A%a*}", "${A##*/}", "${#A}", "${#LIST[@]}", "${LIST[1]}", "${A/a/bb}", "${B:1:2}", "${A^^}")
+            )
+        )
+    numbers = st.integers(0, 99)
+    sign = draw(st.sampled_from("+-*%/"))
+    return f"$(({draw(numbers)} {sign} ({draw(st.integers(1, 9))} + N)))"
+
+
+_WORDS = st.lists(pieces(), min_size=1, max_size=4).map("".join)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> str:
+    lines = [
+        f"A={draw(st.sampled_from(('', 'a', 'a/b', chr(34) + ' a  b ' + chr(34), 'x=1')))}",
+        f"B='{draw(_TEXT)}'",
+        f"N={draw(st.integers(0, 9))}",
+        "LIST=()",
+        f"LIST=({' '.join(draw(st.lists(_WORDS, max_size=3)))})",
+    ]
+    for _ in range(draw(st.integers(1, 4))):
+        words = draw(st.lists(_WORDS, max_size=4))
+        joint = draw(st.sampled_from((" ", " \\\n  ", "   ")))
+        lines.append(joint.join(["show", *words]))
+        if draw(st.booleans()):
+            lines.append(draw(st.sampled_from(("LIST+=(more)", "A+=' z'", "B=$A", "# a comment 'not closed"))))
+    return "\n".join(lines)
+
+
+@given(scripts(), st.lists(_TEXT, min_size=2, max_size=3))
+@settings(max_examples=150, deadline=None)
+def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
+    assert read(script, *arguments) == bash(script, *arguments)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "TP=4; PP=2\nshow $((TP * PP)) $(( $TP + PP ** 2 )) $((TP>PP ? 10 : 20)) $((-7 / 2)) $((-7 % 3))",
+        'ARGS="--a 1 \\\n  --b 2 \\\n"\nshow $ARGS --c',
+        "ARGS=(\n  --a 1 # why\n\n  --b 'two words' \\\n  --c\n)\nshow \"${ARGS[@]}\" ${#ARGS[@]}",
+        'ITEMS=()\nITEMS+=("--x 1" --y)\nshow ${ITEMS[@]}\nshow "${ITEMS[@]}"',
+        'if [ "$A" = "" ] && [[ x == x* ]]; then show yes; else show no; fi',
+        "if [[ 3 -gt 2 && ! -z full ]]; then show a; elif true; then show b; fi",
+        'A=x\ncase $A in (y|z) show no;; x*) show yes;; *) show other;; esac',
+        "for i in 1 2 3; do if [ $i = 2 ]; then continue; fi; show $i; done",
+        "i=0\nwhile [ $i -lt 3 ]; do show $i; i=$((i + 1)); done; show end $i",
+        'f() { show "$1" $#; local x=${2:-none}; show $x; return 0; show never; }\nf a "b c"\nf one',
+        'shift\nshow "$@" $# $1',
+        "while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) REST=$1; shift;; esac; done\nshow $TP $REST",
+        'B="0.3 a 0.7 b"; show --data-path $B; show --data-path "$B"',
+        "show $'tab\\there' $'\\x41\\u00e9\\101' \"a\\\"b\\$c\\d\"",
+        "A=a; (A=inner; show $A); show outer${A}",
+        "{ A=1; show $A; }\nshow $A\ntrue && show next",
+        "! false && show yes\nfalse || show other",
+        "cat <<EOF >/dev/null\nshow no $A\nEOF\nshow yes",
+        "cat > /dev/null <<'END'\nit's (odd\nEND\nshow 1 2> /dev/null >&1",
+        "B='p q'; eval 'show $B' \"a b\"\nA='show x'; eval $A; $A y",
+        'A=abc; show ${A:1} ${A%c} ${A#a} ${A/b/-} ${A//b} ${A:1:1}',
+        'X=A; A=indirect; show ${!X}',
+        "show ${U:=set} $U ${U:+other} ${V+none} ${V:-default value}",
+        "export A=1 B=\"two words\"; declare -r C=3; readonly D; show $A $B $C",
+        "A=1 B=2\nA=3 show $A",
+        "function g { show $1; }; g 'x y'; function h() { g h; }; h",
+        'set -- p q; show $1 $2 $#',
+        'A=(a b c); A[1]=B; A[3]=d; show ${A[@]} ${A[2]} $A ${A[-1]}',
+        "if false; then show a; else :; show b; fi; until true; do show c; done",
+        "show a;show b & wait\nshow c|cat",
+        'A="x"\nshow "$A"\'$A\'\\$A$A"" \'\' "" ',
+        "time show a\nshow a#b #comment\nshow '#'",
+    ],
+)  # fmt: skip
+def test_scripts_do_what_they_do_in_bash(script: str) -> None:
+    assert read(script, "one", "two three", "--tp", "8") == bash(script, "one", "two three", "--tp", "8")
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    """Every way in which a script can run something, each of which would leave a file."""
+    marks = [tmp_path / f"mark{number}" for number in range(12)]
+    script = f"""
+touch {marks[0]}
+A=$(touch {marks[1]}); B=`touch {marks[2]}`
+show "$(touch {marks[3]})" <(touch {marks[4]}) > {marks[5]}
+eval "touch {marks[6]}"
+bash -c 'touch {marks[7]}'
+if touch {marks[8]}; then :; fi
+cat <<END > {marks[9]}
+$(touch {marks[10]})
+END
+X=$((a[$(touch {marks[11]})]))
+show $A $B
+"""
+    commands = followed(script).commands
+    assert [unknown.why for unknown in unknowns(commands[0].words[1])] == ["the output of a command"]
+    assert len(commands) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("show $1", "argument 1 of the script"),
+        ("A=$2; show x/$A/y", "argument 2 of the script"),
+        ("show $(date)", "the output of a command"),
+        ("show `hostname`", "the output of a command"),
+        ("show $HOME/data", "the script does not set HOME"),
+        ("show $((NODES * 8))", "the script does not set NODES"),
+        ("if [ -f x ]; then A=1; else A=2; fi; show $A", "depends on a condition that cannot be known"),
+        ("A=1; [ -d y ] && A=2; show $A", "depends on a condition that cannot be known"),
+        ("read A; show $A", "set by a command in line 1"),
+        ("for f in $(ls); do show $f; done", "the variable of the loop in line 1"),
+        ("A=1; ((A++)); show $A", "set by an expression in line 1"),
+        ("show {a,b}", "braces that a shell expands"),
+        ("P=<your path>/data; show $P", "a placeholder"),
+    ],
+)
+def test_what_only_running_it_would_tell(script: str, why: str) -> None:
+    words = followed(script).commands[0].words[1:]
+    assert [unknown.why for word in words for unknown in unknowns(word)] == [why]
+
+
+def test_both_ways_of_an_unknown_condition_are_followed() -> None:
+    script = "A=same\nif [ -f x ]; then B=1; show one; else B=1; show two; fi\nshow $A $B"
+    assert read(script) == [["one"], ["two"], ["same", "1"]]
+
+
+def test_a_branch_that_only_complains_is_not_taken() -> None:
+    assert read('if [ $# -lt 4 ]; then echo usage; exit 1; fi\n[ -z "$1" ] && exit 2\nshow on') == [["on"]]
+
+
+def test_given_variables_win() -> None:
+    variables = Variables(given={"TP": ("8",)})
+    words = followed("TP=2; show $TP ${TP:-4}", variables).commands[0].words
+    assert [known(word) for word in words] == ["show", "8", "8"]
+
+
+def test_defaults_and_empty_variables_are_told() -> None:
+    variables = Variables()
+    script = 'A=${TP:-2}; if [ -z "$MODE" ]; then A+=x; fi; show $A ${1:-one}'
+    assert [shown(word) for word in followed(script, variables).commands[0].words] == ["show", "2x", "one"]
+    assert variables.defaults == {"TP": "2", "1": "one"}
+    assert variables.empty == {"MODE"}
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "said"),
+    [
+        ("show 'a\nb", 1, "a quote that is not closed"),
+        ('x\nshow "a', 2, "a quote that is not closed"),
+        ("show $(a", 1, "a parenthesis that is not closed"),
+        ("a\nb\nshow ${A", 3, "without }"),
+        ("A=(1 2", 1, "an array that is not closed"),
+        ("if true; then", 1, "elif or else or fi is missing"),
+        ("fi", 1, "'fi' without its beginning"),
+        ("show a )", 1, "')' where a command should start"),
+        ("a\n\n;; b", 3, "';' where a command should start"),
+        ("for 1 in a; do b; done", 1, "for without a variable's name"),
+        ("eval 'if true'", 1, "in a text that a shell is given"),
+        ("show `a", 1, "a backquote that is not closed"),
+        ("{ " * 60, 1, "nested"),
+    ],
+)
+def test_a_script_that_cannot_be_read(script: str, line: int, said: str) -> None:
+    with pytest.raises(ShellSyntaxError) as raised:
+        followed(script)
+    assert raised.value.line == line
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize("script", ["f() { f; }; f", "A='eval $A'; eval \"$A\"", "f() { eval f; }; bash -c f"])
+def test_a_script_that_goes_round_in_itself(script: str) -> None:
+    with pytest.raises(UserError, match="nested more than 20 deep"):
+        followed(script)
+
+
+def test_a_loop_without_an_end_is_left() -> None:
+    found = followed("while true; do A+=x; done; show on")
+    assert len(found.commands) == 1
+    assert found.notes == ["line 1: this loop was left after 1000 turns"]
+
+
+def refusal(text: str) -> str | None:
+    try:
+        follow(text, Variables(), lambda words: True)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+@given(st.text(st.sampled_from("ab $\"'\\`(){}[];&|<>#!=+-*/\n\t~?@1:%^"), max_size=40))
+@settings(max_examples=500, deadline=None)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    assert refusal(text) != ""
+
+
+def test_reading_is_fast_enough_for_a_long_script() -> None:
+    script = "".join(f"V{n}=${{V{n - 1}:-{n}}}\n" for n in range(1, 3000))
+    assert len(read_script(script)) == 2999
