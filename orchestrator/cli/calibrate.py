@@ -20,6 +20,7 @@ from orchestrator.planning.hardware.profiles import (
     GPU_NAME,
     GpuProfile,
     MeasuredEfficiency,
+    known_gpus,
     read_gpu,
     user_folder,
 )
@@ -75,6 +76,8 @@ def command(
             raise UserError(f"a profile is found by its file: {gpu_name} would have to be {output.with_stem(gpu_name)}")
     if gpu_name is not None and GPU_NAME.fullmatch(gpu_name) is None:
         raise UserError(f"{gpu_name!r} is no name for a profile: letters, digits, '.', '_' and '-', at most 80")
+    if from_runs and cpu:
+        raise UserError("--cpu says what to measure, and with --from nothing is measured: leave one of them out")
     if from_runs:
         folder = runs_dir or default_runs_dir()
         _from_runs([measured_run(find_run(name, folder)) for name in from_runs], gpu_name, base, output, as_json)
@@ -91,7 +94,7 @@ def _from_measurements(
     sheet = _datasheet(found["device"], base)
     name = gpu_name or sheet.name
     reached = efficiency_of(found, sheet)
-    path = output or user_folder() / f"{name}.yaml"
+    path = output or _in_force(name)
     earlier = _earlier(path, sheet.name)
     profile = earlier.model_copy(
         update={
@@ -123,7 +126,7 @@ def _from_runs(
         raise UserError(f"the runs are of different GPUs, {' and '.join(devices)}: calibrate each by its own runs")
     sheet = _datasheet(devices[0], base)
     name = gpu_name or sheet.name
-    path = output or user_folder() / f"{name}.yaml"
+    path = output or _in_force(name)
     earlier = _earlier(path, sheet.name)
     before = calibrated(name, sheet, earlier)
     after = fit([run.observation for run in runs], before)
@@ -150,6 +153,11 @@ def _from_runs(
         rows.append([record["run"], f"{measured:.4g} s", *cells])
     typer.echo(aligned(rows))
     typer.echo(_written(path, name))
+
+
+def _in_force(name: str) -> Path:
+    """The profile of that name that jobs are planned with now; among a person's own where there is none yet."""
+    return known_gpus().get(name) or user_folder() / f"{name}.yaml"
 
 
 def _datasheet(device: str, base: str | None) -> Device:

@@ -47,7 +47,7 @@ def scale(parts: Parts, factor: float) -> Parts:
 
 
 def layer_pass(setting: Setting) -> Pass:
-    """One transformer layer, recomputation included."""
+    """One transformer layer."""
     model, tp = setting.model, setting.tp
     up = model.ffn_size * (2 if model.activation == "swiglu" else 1)
     linears = (

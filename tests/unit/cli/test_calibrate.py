@@ -89,6 +89,8 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
     assert (device.network_bandwidth, device.efficiency.network) == (2.5e10, 0.7)
     assert orchestrator("calibrate", "--from", "runs/one/run", "-o", "gpus/mine.yaml").code == 0
     assert device_named("mine").network_bandwidth == 5e10, "the project's goes before one's own"
+    again = orchestrator("calibrate", "--from", "runs/one/run", "--gpu-name", "mine")
+    assert "wrote gpus/mine.yaml" in again.out, "the one that is in force"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,7 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
         (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known here: name the nearest with --base"),
         (("--base", "H1O0"), "no datasheet of H1O0 is known here"),
         (("--from", "runs/one/run", "--gpu-name", "taken"), "is the profile of another GPU, A100"),
+        (("--from", "runs/one/run", "--cpu"), "with --from nothing is measured"),
         (("--gpu-name", "a/b"), "'a/b' is no name for a profile"),
         (("-o", "h200.json"), "a profile is a file that ends in .yaml"),
         (("-o", "gpus/a.yaml", "--gpu-name", "b"), "a profile is found by its file: b would have to be gpus/b.yaml"),
