@@ -21,6 +21,7 @@ from orchestrator.causes import Exit
 from orchestrator.launch.local import caught_signals, request_stop
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
 _POLL_SECONDS = 0.2
@@ -59,18 +60,19 @@ def _beside(supervisor: Process, run: RunDir, slurm: SlurmJob, program: list[str
     settled = False
     with caught_signals() as signals:
         child = subprocess.Popen(program)
+        job = load_resolved(run.resolved())  # now: once the batch script is dead, SLURM leaves only KillWait seconds
         while (code := child.poll()) is None:
             told = signals.first is not None
             if not settled and supervisor.is_dead:
                 settled = True
-                _take_over(run, slurm)
+                _take_over(run, job, slurm)
             # Told to end while the batch script lives: SLURM ends the job, and may kill the script before it has done.
             settled = settled or told
             time.sleep(_POLL_SECONDS)
     return 128 - code if code < 0 else code
 
 
-def _take_over(run: RunDir, slurm: SlurmJob) -> None:
+def _take_over(run: RunDir, job: JobSpec, slurm: SlurmJob) -> None:
     """The batch script was killed: let the ranks save, and put the job back into the queue in its place."""
     if any(event.get("event") == "exited" and event.get("launch_id") == slurm.launch_id for event in run.events()):
         return  # it had come to its end
@@ -78,7 +80,7 @@ def _take_over(run: RunDir, slurm: SlurmJob) -> None:
     if not is_stale(run, slurm.launch_id):
         request_stop(run, "the batch script was killed")
     end = Exit.of("killed", "the batch script was killed", None)
-    conclude(run, load_resolved(run.resolved()), slurm, end, None)
+    conclude(run, job, slurm, end, None)
 
 
 if __name__ == "__main__":
