@@ -25,7 +25,7 @@ from orchestrator.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
-from orchestrator.tuning.estimates import Candidate, Planned
+from orchestrator.tuning.estimates import Candidate, Planned, front
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
 from orchestrator.tuning.machine import gpus_here
 from orchestrator.tuning.measuring import Measuring
@@ -101,6 +101,7 @@ def command(
         estimates=task.estimates,
         found=found,
         ranking=tuple(measuring.ranking()),
+        front=tuple(front(measuring.ranking(found.leaner))),
         trials=measuring.trials,
     )
     if not report.ranking:

@@ -37,6 +37,8 @@ class Report:
     estimates: Planned
     found: Found
     ranking: tuple[Ranked, ...]
+    front: tuple[Ranked, ...]
+    """What nothing beats in both speed and memory, forms with more recomputation among them; the fastest first."""
     trials: dict[Layout, Trial]
 
     @property
@@ -96,7 +98,7 @@ class Report:
             "own": None if own is None else self._candidate_json(own),
             "own_problem": self.found.own_problem.message if self.found.own_problem else None,
             "top": [self._ranked_json(each) for each in self.ranking[:top]],
-            "front": [self._candidate_json(each) for each in self.found.front],
+            "front": [self._ranked_json(each) for each in self.front],
             "lost": {
                 reason: {
                     "count": lost.count,
@@ -112,12 +114,10 @@ class Report:
     def _tables(self, top: int) -> list[tuple[str, list[Ranked]]]:
         shown = list(self.ranking[:top])
         shown += [each for each in self.ranking[top:] if each.candidate is self.found.own or each.trial is not None]
-        of_front = {each.layout for each in self.found.front}
-        lean = [each for each in self.ranking if each.candidate.layout in of_front]
         count = len(self.found.fitting)
         tables = [(f"The fastest of {count:,} layouts that fit" if count > 1 else "The one layout that fits", shown)]
-        if len(lean) > 1:
-            tables.append(("Speed against memory: no layout beats these in both", _thinned(lean)))
+        if len(self.front) > 1:
+            tables.append(("Speed against memory: no layout beats these in both", _thinned(self.front)))
         return tables
 
     def _table(self, title: str, rows: Sequence[Ranked]) -> Table:
@@ -138,13 +138,13 @@ class Report:
             table.add_column(
                 columns[number], justify="left" if columns[number] in ("recompute", "also", "") else "right"
             )
-        rank = {id(each): number for number, each in enumerate(self.ranking, 1)}
+        rank = {each.candidate.layout: f"{number}." for number, each in enumerate(self.ranking, 1)}
         for each in rows:
-            cells = self._cells(each, rank[id(each)])
+            cells = self._cells(each, rank.get(each.candidate.layout, ""))
             table.add_row(*(cells[number] for number in places))
         return table
 
-    def _cells(self, each: Ranked, rank: int) -> list[str]:
+    def _cells(self, each: Ranked, rank: str) -> list[str]:
         layout, candidate = each.candidate.layout, each.candidate
         dp = self.job.world_size // layout.model_parallel_size
         speed = candidate.step_seconds / each.step_seconds
@@ -152,7 +152,7 @@ class Report:
         mark = [_OWN] if candidate is self.found.own else []
         mark += ["tight"] if capacity(candidate.memory, self.choice.device) == "tight" else []
         return [
-            f"{rank}.",
+            rank,
             *(str(size) for size in (layout.tp, layout.pp, layout.vp, layout.cp, layout.ep, dp)),
             str(layout.micro_batch_size),
             layout.recompute.describe(),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from orchestrator.planning.hardware import Device
 from orchestrator.planning.memory import Memory, estimate_memory
@@ -81,9 +82,22 @@ class Candidate:
         return self.step_seconds, self.device_bytes, repr(self.layout)
 
 
-def front(candidates: list[Candidate]) -> list[Candidate]:
+class Placed(Protocol):
+    """What has a speed and a size."""
+
+    @property
+    def device_bytes(self) -> int: ...
+
+    @property
+    def order(self) -> tuple[float, int, str]: ...
+
+
+Each = TypeVar("Each", bound=Placed)
+
+
+def front(candidates: Iterable[Each]) -> list[Each]:
     """Those that no other beats in both speed and memory, the fastest first."""
-    kept: list[Candidate] = []
+    kept: list[Each] = []
     for each in sorted(candidates, key=lambda candidate: candidate.order):
         if not kept or each.device_bytes < kept[-1].device_bytes:
             kept.append(each)

@@ -24,6 +24,11 @@ class Ranked:
     """Estimated, and corrected by the measured peaks."""
 
     @property
+    def order(self) -> tuple[float, int, str]:
+        """To sort by: the fastest first, then the leanest; never by chance."""
+        return self.step_seconds, self.device_bytes, self.candidate.order[2]
+
+    @property
     def is_measured(self) -> bool:
         """Whether its time was measured."""
         return self.trial is not None and self.trial.outcome == "measured"
@@ -54,12 +59,14 @@ class Measuring:
             best = ranking[0].candidate
             self.trials[best.layout] = attempt(best)
 
-    def ranking(self) -> list[Ranked]:
-        """What may still be the best, the fastest first: neither failed, nor larger than what ran out of memory."""
+    def ranking(self, others: Sequence[Candidate] = ()) -> list[Ranked]:
+        """What can be run, the fastest first: neither failed, nor larger than what ran out of memory. `others` are
+        ranked among the candidates.
+        """
         correction = Correction.by(self._measured())
         ratio = self._memory_ratio()
         ranked = []
-        for each in self.candidates:
+        for each in (*self.candidates, *others):
             trial = self.trials.get(each.layout)
             if (trial is not None and trial.outcome != "measured") or (trial is None and not self._may_fit(each)):
                 continue
@@ -68,7 +75,7 @@ class Measuring:
                 seconds = correction.seconds(each.time.parts)
             needed = round(each.device_bytes + (ratio - 1.0) * each.memory.peak_bytes)
             ranked.append(Ranked(each, trial, seconds, needed))
-        return sorted(ranked, key=lambda each: (each.step_seconds, each.candidate.order))
+        return sorted(ranked, key=lambda each: each.order)
 
     def _measured(self) -> list[tuple[Mapping[str, float], float]]:
         found: list[tuple[Mapping[str, float], float]] = []

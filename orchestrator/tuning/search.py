@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from orchestrator.errors import Problem
@@ -13,6 +14,8 @@ from orchestrator.tuning.space import Space
 
 _REFINED = 10
 """How many of the fastest are tried with single switches turned."""
+_FORMS = 4
+"""About how many leaner forms of each layout on the front are looked at, beside the leanest two."""
 
 
 @dataclass
@@ -40,7 +43,9 @@ class Found:
     """What came of a search."""
 
     fitting: tuple[Candidate, ...]
-    """Everything that fits, the fastest first."""
+    """What fits with no more recomputation than that takes, the fastest first."""
+    leaner: tuple[Candidate, ...]
+    """Forms of those on the front that recompute more, for who wants the memory."""
     own: Candidate | None
     """The layout that the job has, whether or not it fits; None where it is not legal on these machines."""
     own_problem: Problem | None
@@ -48,11 +53,6 @@ class Found:
     """By reason."""
     miss: Miss | None
     """Where nothing fits, but something is legal."""
-
-    @property
-    def front(self) -> list[Candidate]:
-        """What fits and is not beaten in both speed and memory, the fastest first."""
-        return front(list(self.fitting))
 
 
 NOT_LEGAL, NO_FIT = "not legal", "does not fit"
@@ -83,12 +83,13 @@ def search(space: Space, estimates: Estimates, *, tight: bool = False) -> Found:
             hunt.look_at(degrees)
     own, own_problem = hunt.look_at_own()
     hunt.refine()
+    leaner = hunt.leaner_forms()
     fitting = sorted(hunt.found.values(), key=lambda candidate: candidate.order)
     on_front = {candidate.layout for candidate in front(fitting)}
     for candidate in fitting:
         if candidate.layout not in on_front:
             hunt.lose(BEATEN, candidate.layout, f"{candidate.step_seconds:.3f} s")
-    return Found(tuple(fitting), own, own_problem, hunt.lost, None if fitting else hunt.miss)
+    return Found(tuple(fitting), tuple(leaner), own, own_problem, hunt.lost, None if fitting else hunt.miss)
 
 
 def can_fit(space: Space, estimates: Estimates) -> bool:
@@ -141,9 +142,7 @@ class _Hunt:
         return self.found[layout], None
 
     def refine(self) -> None:
-        """Look around the best: the fastest without what should only help, where that turns out to be faster still, and
-        leaner forms of the front. Neither changes much, so it is asked for only where it would show.
-        """
+        """Look at the fastest without what should only help: it is taken where that turns out to be faster still."""
         fastest = sorted(self.found.values(), key=lambda candidate: candidate.order)[:_REFINED]
         for candidate in fastest:
             layout, kept = candidate.layout, self.space.kept
@@ -151,18 +150,26 @@ class _Hunt:
                 self._add(layout._replace(sequence_parallel=False), faster_than=candidate)
             if layout.use_distributed_optimizer and "use_distributed_optimizer" not in kept:
                 self._add(layout._replace(use_distributed_optimizer=False), faster_than=candidate)
-        for layout in [candidate.layout for candidate in front(list(self.found.values()))]:
+
+    def leaner_forms(self) -> list[Candidate]:
+        """Layouts on the front with more recomputation."""
+        forms = {}
+        for layout in [candidate.layout for candidate in front(self.found.values())]:
             recomputes = self.space.recomputes(layout, layout.vp)
             if layout.recompute in recomputes:
-                for recompute in recomputes[recomputes.index(layout.recompute) + 1 :]:
-                    self._add(layout._replace(recompute=recompute))
+                more = recomputes[recomputes.index(layout.recompute) + 1 :]
+                for recompute in [*more[:: len(more) // _FORMS + 1], *more[-2:]]:
+                    each = layout._replace(recompute=recompute)
+                    if each not in self.found:
+                        forms[each] = self._estimated(each, self._memory(each))
+        return list(forms.values())
 
     def leanest(self, degrees: Layout) -> Miss:
         """The layout of these degrees that needs the least: the smallest micro-batch, no interleaving (which only adds
-        micro-batches in flight), and whatever recomputation saves most.
+        micro-batches in flight), and the recomputation that saves most.
         """
         smallest = degrees._replace(micro_batch_size=self.space.micro_batches(degrees)[0])
-        layouts = [smallest._replace(recompute=each) for each in self.space.recomputes(degrees, degrees.vp)]
+        layouts = [smallest._replace(recompute=each) for each in self.space.recomputes(degrees, degrees.vp)[-3:]]
         return min(
             (Miss(layout, self._memory(layout)) for layout in layouts), key=lambda each: each.memory.device_bytes
         )
@@ -174,26 +181,37 @@ class _Hunt:
     def _fill(self, layout: Layout) -> bool:
         """Take the layout with the least recomputation that fits; False when none does.
 
-        More recomputation than that is slower with nothing gained (`refine` looks at it again where the memory is of
-        interest). Selective recomputation is no step between: it can cost more or less than whole layers do.
+        More than that is slower with nothing gained (`refine` looks at it again where the memory is of interest).
+        Where what is tight counts, what fits for sure is taken as well. Selective recomputation is no step between: it
+        can cost more or less than whole layers do.
         """
         recomputes = self.space.recomputes(layout, layout.vp)
-        for number, recompute in enumerate(recomputes):
-            each = layout._replace(recompute=recompute)
-            memory = self._memory(each)
-            if not self._fits(memory, self.tight):
-                self._does_not_fit(Miss(each, memory))
-                continue
-            self.found[each] = self._estimated(each, memory)
-            if self._fits(memory, tight=False):
-                if number > 0:
-                    self._add(layout._replace(recompute=SELECTIVE))
-                if number + 1 < len(recomputes):
-                    left = layout._replace(recompute=recomputes[-1])
-                    why = f"recompute {recompute.describe()} is enough"
-                    self.lose(NEEDLESS, left, why, len(recomputes) - number - 1)
-                return True
-        return any(layout._replace(recompute=recompute) in self.found for recompute in recomputes)
+        asked = [layout._replace(recompute=each) for each in recomputes]
+        least = {number for tight in {self.tight, False} if (number := self._least(asked, tight)) is not None}
+        for number in sorted(least):
+            self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
+        first = min(least, default=len(asked))
+        if first > 0:
+            self._does_not_fit(Miss(asked[0], self._memory(asked[0])), first)
+            self._add(layout._replace(recompute=SELECTIVE))
+        if first + 1 < len(asked):
+            why = f"recompute {recomputes[first].describe()} is enough"
+            self.lose(NEEDLESS, asked[-1], why, len(asked) - first - 1)
+        return bool(least)
+
+    def _least(self, layouts: list[Layout], tight: bool) -> int | None:
+        """Which of the layouts, each with more recomputation than the one before, is the first to fit.
+
+        Each layer more is leaner, so halving finds it, up to those that recompute everything (`Space.recomputes`).
+        """
+
+        def fits(number: int) -> bool:
+            return self._fits(self._memory(layouts[number]), tight)
+
+        parts = [number for number, each in enumerate(layouts) if each.recompute.method != "uniform"]
+        if parts and fits(parts[-1]):
+            return bisect_left(parts, True, key=fits)
+        return next((number for number in range(len(parts), len(layouts)) if fits(number)), None)
 
     def _add(self, layout: Layout, faster_than: Candidate | None = None) -> None:
         """Take it if it is new, legal, fits, and is faster than another."""
@@ -217,11 +235,11 @@ class _Hunt:
         total = self.estimates.memory_bytes
         return total is None or memory.device_bytes <= total * (1.0 if tight else TIGHT)
 
-    def _does_not_fit(self, each: Miss) -> None:
+    def _does_not_fit(self, each: Miss, count: int = 1) -> None:
         total = self.estimates.memory_bytes
         assert total is not None, "everything fits where nothing limits"
         part = "" if self.tight else f"{TIGHT:.0%} of "
         why = f"needs {each.memory.device_bytes / 2**30:.1f} GiB, more than {part}{total / 2**30:.1f}"
-        self.lose(NO_FIT, each.layout, why)
+        self.lose(NO_FIT, each.layout, why, count)
         if self.miss is None or each.memory.device_bytes < self.miss.memory.device_bytes:
             self.miss = each

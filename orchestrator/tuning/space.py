@@ -69,13 +69,14 @@ class Space:
         return divisors(self.job.global_batch_size // self.replicas(degrees))
 
     def recomputes(self, degrees: Layout, vp: int) -> list[Recompute]:
-        """What can be recomputed: nothing first, then ever more of each chunk's layers, each step slower and leaner."""
+        """What can be recomputed, each slower than the one before: nothing, a layer of each chunk, two, …, then all of
+        them one by one (uniform 1) or in pairs (uniform 2). Each layer more is leaner; of the last two, either can be.
+        """
         layers = self.job.model.num_layers // (degrees.pp * vp)
         if "recompute" in self.kept:
             return [self.own.recompute]
-        parts = sorted({round(layers * quarter / 4) for quarter in (1, 2, 3)} - {0, layers})
-        whole = [Recompute("full", "uniform", size) for size in (1, 2) if size <= layers]
-        return [NO_RECOMPUTE, *(Recompute("full", "block", part) for part in parts), *whole]
+        some = [Recompute("full", "block", count) for count in range(1, layers)]
+        return [NO_RECOMPUTE, *some, *(Recompute("full", "uniform", size) for size in (1, 2) if size <= layers)]
 
     def replicas(self, layout: Layout) -> int:
         """DP."""
