@@ -174,7 +174,7 @@ def _blend(plan: Plan) -> Table:
                 f"{source.tokens_used:,}",
                 absent if source.tokens_held is None else f"{source.tokens_held:,}",
                 "" if source.documents is None else f"{source.documents:,}",
-                "" if source.epochs is None else f"{source.epochs:.2f}",
+                "" if source.epochs is None or not part.samples else f"{source.epochs:.2f}",
                 "" if source.second_epoch_step is None else f"{source.second_epoch_step:,}",
             )
     return table

@@ -156,7 +156,8 @@ def _rows(step: Timeline, view: _View) -> Iterator[str]:
         yield element("g", *numbers, class_="m", font_size=11, pointer_events="none")
         if view.is_cut:
             middle = view.x(view.cut) + _BREAK / 2
-            yield element("text", text="· · ·", x=middle, y=y + 17, font_size=13, class_="faint m")
+            left_out = title(f"not drawn: {view.text(view.cut)} to {view.text(view.resume)}")
+            yield element("text", left_out, text="· · ·", x=middle, y=y + 17, font_size=13, class_="faint m")
 
 
 class _Box(NamedTuple):
