@@ -117,6 +117,6 @@ def group_kinds(*, tp: int, cp: int, ep: int, dp: int, pp: int, processes_per_no
         kinds.append(kind("expert_dp", "gradients and parameters of experts, once a step", dp * cp // ep, tp * ep))
     if pp > 1:
         last = (pp - 1) * stage
-        tied = "gradients of an embedding table that both ends of the pipeline hold, once a step"
+        tied = "gradients of a tied embedding table, once a step"
         kinds.append(GroupKind("embedding", tied, 2, last, stage, world, world, processes_per_node))
     return {each.name: each for each in kinds}
