@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Real text, a small GPT under TP=2 on the CPU, checkpoints, generation: quickstart.sh PYTHON
+# Real text, a small GPT under TP=2 on the CPU, checkpoints, generation: quickstart.sh PYTHON [--set KEY=VALUE…]
 # Each step is a command that you can type yourself; running this again does only what is not done yet.
 set -euo pipefail
 python=$1
+shift
 orchestrator() { "$python" -m orchestrator "$@"; }
 step() { if [ -t 1 ]; then printf '\n\033[1m== %s\033[0m\n' "$*"; else printf '\n== %s\n' "$*"; fi; }
 
@@ -23,10 +24,10 @@ step "2. Turn its source into an indexed data set"
         --append-eod --output-prefix "$workspace/stdlib"
 
 step "3. What the job will do: orchestrator plan jobs/quickstart.yaml"
-orchestrator plan jobs/quickstart.yaml
+orchestrator plan jobs/quickstart.yaml "$@"
 
 step "4. Train: orchestrator run jobs/quickstart.yaml"
-orchestrator run jobs/quickstart.yaml
+orchestrator run jobs/quickstart.yaml "$@"
 
 step "5. Let it write"
 orchestrator generate quickstart --runs-dir "$workspace/runs" --prompt "import os" --max-new-tokens 100 \

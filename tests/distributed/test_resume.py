@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_step, wait_until
@@ -46,6 +46,10 @@ def step_to_end_at() -> int:
     return random_step(2 * SAVE_INTERVAL + 1, STEPS // 2)
 
 
+MANY_STEPS = 72
+"""Enough for four ends of one run, each after a checkpoint of its own and none near the last step."""
+
+
 @pytest.fixture(scope="module")
 def text_job(real_text: list[str]) -> JobSpec:
     """Two ranks, real text, dropout."""
@@ -54,73 +58,105 @@ def text_job(real_text: list[str]) -> JobSpec:
         model={**DROPOUT, "vocab_size": None},
         data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
         parallelism=layout(tp=2),
+        schedule={"train_iters": MANY_STEPS},
     )
 
 
 @pytest.fixture(scope="module")
 def undisturbed(ranks: Ranks, text_job: JobSpec, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     curve = ranks.losses_of(text_job, tmp_path_factory.mktemp("undisturbed"))
-    assert list(curve) == list(range(1, STEPS + 1))
-    assert curve[STEPS] < curve[1] - 1, "real text is learnt"
+    assert list(curve) == list(range(1, MANY_STEPS + 1))
+    assert curve[MANY_STEPS] < curve[1] - 1, "real text is learnt"
     return curve
 
 
-def the_launcher(launcher: int, launch_id: str) -> int:
-    return launcher
+def the_launcher(launcher: int, launch_id: str) -> list[int]:
+    return [launcher]
 
 
-def torchrun(launcher: int, launch_id: str) -> int:
+def torchrun(launcher: int, launch_id: str) -> list[int]:
     started = [pid for pid, env in processes_of(launch_id).items() if "RANK" not in env]
-    return max(started, key=lambda pid: len(Path(f"/proc/{pid}/cmdline").read_bytes()))
+    return [max(started, key=lambda pid: len(Path(f"/proc/{pid}/cmdline").read_bytes()))]
 
 
-def one_rank(launcher: int, launch_id: str) -> int:
-    return ranks_of(launch_id)[1]
+def one_rank(launcher: int, launch_id: str) -> list[int]:
+    return [ranks_of(launch_id)[1]]
 
 
-ENDS: dict[str, tuple[Callable[[int, str], int] | None, signal.Signals, str | None, bool]] = {
-    # what gets the signal (None: torchrun and every rank), the signal, the launcher's cause, whether the step is saved
-    "kill-one-rank": (one_rank, signal.SIGKILL, "killed", False),
-    "kill-all-ranks-and-torchrun": (None, signal.SIGKILL, "killed", False),
-    "kill-torchrun": (torchrun, signal.SIGKILL, "killed", True),
-    "kill-the-launcher": (the_launcher, signal.SIGKILL, None, True),
-    "terminate": (the_launcher, signal.SIGTERM, "stopped", True),
-    "interrupt": (the_launcher, signal.SIGINT, "stopped", True),
-    "usr1": (the_launcher, signal.SIGUSR1, "stopped", True),
+def torchrun_and_all_ranks(launcher: int, launch_id: str) -> list[int]:
+    return list(processes_of(launch_id))
+
+
+class End(NamedTuple):
+    """A way to end a run, and what is to come of it."""
+
+    target: Callable[[int, str], list[int]]
+    number: signal.Signals
+    cause: str | None
+    """What the launcher says; None where it is killed itself."""
+    saves: bool
+    """Whether the last step is saved."""
+
+
+ENDS: dict[str, list[End]] = {
+    "killed": [
+        End(one_rank, signal.SIGKILL, "killed", False),
+        End(the_launcher, signal.SIGKILL, None, True),
+        End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False),
+        End(torchrun, signal.SIGKILL, "killed", True),
+    ],
+    "asked": [
+        End(the_launcher, signal.SIGTERM, "stopped", True),
+        End(the_launcher, signal.SIGINT, "stopped", True),
+        End(the_launcher, signal.SIGUSR1, "stopped", True),
+    ],
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("ends", ENDS)
 def test_same_layout_is_bitwise(
-    end: str, text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine
+    ends: str, text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine
 ) -> None:
-    target, number, cause, saves = ENDS[end]
-    step = step_to_end_at()
-    with orchestrator.started("run", orchestrator.write(text_job)) as launcher:
+    """One run, ended in every way, one after the other, and resumed each time."""
+    command: list[str | Path] = ["run", orchestrator.write(text_job)]
+    found = [0]
+    for end in ENDS[ends]:
+        run = start_and_end(orchestrator, command, end, found)
+        command = ["resume", run.run_id]
+
+    said = orchestrator(*command)
+    assert said.code == 0, said.out + said.err + logs(run)
+    assert f"resumed from the checkpoint of iteration {found[-1]}" in said.out
+    assert [event["iteration"] for event in events(run, "resumed")] == found[1:]
+    assert losses(run) == undisturbed
+    assert status_of(run).state == "completed"
+
+
+def start_and_end(orchestrator: CommandLine, command: list[str | Path], end: End, found: list[int]) -> RunDir:
+    """Start or resume a run and end it. `found` gets the iteration of the newest checkpoint that is left."""
+    before = max(losses(orchestrator.run())) if len(found) > 1 else 0
+    step = random_step(before + SAVE_INTERVAL + 1, before + 2 * SAVE_INTERVAL + 1)
+    with orchestrator.started(*command) as launcher:
         run = orchestrator.run()
         wait_for_step(run, step)
+        wait_until(lambda: committed(run)[-1].iteration > found[-1], "a checkpoint of this launch")
         launch_id = str(wait_until(lambda: last_launch(run.events()), "the launch")["launch_id"])
-        victims = list(processes_of(launch_id)) if target is None else [target(launcher.pid, launch_id)]
-        for pid in victims:
-            os.kill(pid, number)
+        for pid in end.target(launcher.pid, launch_id):
+            os.kill(pid, end.number)
         out, err = launcher.communicate(timeout=PATIENCE)
-    if cause is None:  # the launcher itself was killed: the ranks end by themselves
+    if end.cause is None:  # the launcher itself was killed: the ranks end by themselves
         wait_until(lambda: not processes_of(launch_id), "the ranks to end")
         assert status_of(run).state == "stopped"
     else:
-        [exited] = events(run, "exited")
-        assert (exited["cause"], launcher.returncode) == (cause, 1), out + err + logs(run)
+        exited = events(run, "exited")[-1]
+        said = (exited["launch_id"], exited["cause"], launcher.returncode)
+        assert said == (launch_id, end.cause, 1), out + err + logs(run)
     reached = max(losses(run))
-    assert step <= reached < STEPS
+    assert step <= reached < MANY_STEPS
     newest = committed(run)[-1].iteration
-    assert newest == reached if saves else newest % SAVE_INTERVAL == 0
-
-    said = orchestrator("resume", run.run_id)
-    assert said.code == 0, said.out + said.err + logs(run)
-    assert f"resumed from the checkpoint of iteration {newest}" in said.out
-    assert [event["iteration"] for event in events(run, "resumed")] == [newest]
-    assert losses(run) == undisturbed
-    assert status_of(run).state == "completed"
+    assert newest == reached if end.saves else newest % SAVE_INTERVAL == 0
+    found.append(newest)
+    return run
 
 
 @pytest.fixture(scope="module")
