@@ -188,7 +188,7 @@ def _vocabulary(loaded: LoadedJob) -> int:
 
 def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
     """Where the overlay goes. A file that the tuner did not write is left as it is."""
-    path = output if output is not None else Path(f"{jobs[-1].stem}.tuned.yaml")
+    path = output if output is not None else Path(f"{jobs[0].stem}.tuned.yaml")
     if path.is_dir():
         raise UserError(f"{path} is a folder; -o takes the file to write, such as {path / 'tuned.yaml'}")
     if not path.parent.is_dir():
