@@ -185,7 +185,8 @@ def _lines(migration: Migration) -> Iterable[str]:
         accounts = migration.of(outcome)
         if accounts:
             yield ""
-            yield f"{heading} ({len(accounts)})"
+            is_kept = outcome == "carried" and migration.refused is None
+            yield f"{heading if is_kept or outcome != 'carried' else 'has a field'} ({len(accounts)})"
             yield from (f"  {line}" for line in map(_account_line, accounts))
     defaults = [path for path, source in migration.sources.items() if source.is_default and path in migration.values]
     if defaults:

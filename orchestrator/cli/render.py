@@ -12,8 +12,9 @@ from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, war
 from orchestrator.cli.running import RunsDir
 from orchestrator.launch.render import render, render_template
 from orchestrator.launch.runs import find_same, next_run_dir, runs_dir_of
-from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.migration.writing_flags import Unsaid
+from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.words import as_yaml, shorten
@@ -62,24 +63,7 @@ def command(
 
 
 def _print_megatron(job: JobSpec, as_json: bool) -> None:
-    command = to_megatron(job)
-    script = render_template(
-        None,
-        MEGATRON_TEMPLATE,
-        {
-            "name": job.name,
-            "program": command.program,
-            "nodes": command.nodes,
-            "processes_per_node": command.processes_per_node,
-            "environment": [("CUDA_DEVICE_MAX_CONNECTIONS", "1")]
-            + [pair for pair in command.environment if pair[0] != "CUDA_DEVICE_MAX_CONNECTIONS"],
-            "groups": command.groups,
-            "remarks": [
-                ("Without a flag of Megatron-LM, and not said:", [_remark(each) for each in command.unsaid]),
-                ("Said in other words:", [_remark(each) for each in command.otherwise]),
-            ],
-        },
-    )
+    script, command = megatron_script(job)
     if as_json:
         unsaid = [{"path": each.path, "reason": each.reason} for each in command.unsaid]
         otherwise = [{"path": each.path, "reason": each.reason} for each in command.otherwise]
@@ -88,5 +72,30 @@ def _print_megatron(job: JobSpec, as_json: bool) -> None:
         typer.echo(script, nl=False)
 
 
+def megatron_script(job: JobSpec) -> tuple[str, MegatronCommand]:
+    """A script that starts Megatron-LM with the flags of a job, and those flags."""
+    command = to_megatron(job)
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", **dict(command.environment)}
+    context = {
+        "name": job.name,
+        "program": command.program,
+        "nodes": command.nodes,
+        "processes_per_node": command.processes_per_node,
+        "environment": sorted(environment.items()),
+        "groups": command.groups,
+        "remarks": [
+            ("Without a flag of Megatron-LM, and not said:", [_remark(each) for each in command.unsaid]),
+            ("Said in other words:", [_remark(each) for each in command.otherwise]),
+        ],
+    }
+    return render_template(None, MEGATRON_TEMPLATE, context), command
+
+
 def _remark(unsaid: Unsaid) -> str:
-    return shorten(f"{unsaid.path}: {as_yaml(unsaid.value)} ({unsaid.reason})", 300)
+    return shorten(f"{unsaid.path}: {as_yaml(_plain(unsaid.value))} ({unsaid.reason})", 300)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Section):
+        return value.model_dump(mode="json", exclude_defaults=True)
+    return [_plain(item) for item in value] if isinstance(value, list) else value

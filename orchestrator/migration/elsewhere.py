@@ -143,7 +143,7 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
     (r"deepspeed.*|zero-.*", _NO_DEEPSPEED, False),
     (r"inprocess-.*", _WATCH, True),
     (r"inference-.*|.*-inference|.*prefill.*|refit-method|max-tokens-to-oom", _INFERENCE, True),
-    (r"(ict|bert|biencoder|retriever|indexer|dino|swin|vision|img)-.*|titles-data-path|block-data-path|patch-dim",
+    (r"(ict|biencoder|retriever|indexer|dino|swin|vision|img)-.*|titles-data-path|block-data-path|patch-dim",
      _OTHER_MODEL, True),
 )  # fmt: skip
 """(pattern of names, reason, whether it is without effect)."""

@@ -20,7 +20,7 @@ from orchestrator.migration.launchers import (
     sbatch_options,
     slurm_variables,
 )
-from orchestrator.migration.programs import GPT, TrainingCommand, training_command
+from orchestrator.migration.programs import GPT, TrainingCommand, family_of_flag, training_command
 from orchestrator.migration.report import Account, Migration
 from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.started import Script, Started
@@ -161,10 +161,10 @@ def _taken(variables: Variables) -> list[str]:
 
 def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[Options]) -> Migration:
     """The job of one training command."""
-    family = command.family
+    family = command.family or GPT
     migration = Migration(source)
     line = _renamed(parse_flags(command.words, _words_of))
-    gathering = Gathering(line.flags, migration)
+    gathering = Gathering(line.flags, migration, family)
     for row in ROWS:
         _read_row(gathering, row)
     for together in TOGETHER:
@@ -182,9 +182,9 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
         _read_stray(migration, stray)
     read_launch(migration, started_by)
     note_processes(gathering, [options for options in started_by if options.program != "#SBATCH"])
-    if family is None and command.program:
+    if command.family is None and command.program:
         migration.notes.append(f"{command.program} is taken for GPT's: its name does not say what it trains")
-    elif family is not None and family.architecture is None:
+    elif family.architecture is None:
         migration.refused = (
             f"{PurePath(command.program).name} trains a {family.name} model, and this version has {GPT.name} only: "
             "its flags are listed, and no job is written"
@@ -250,6 +250,13 @@ def _read_row(given: Gathering, row: Row) -> None:
 
 def _read_elsewhere(given: Gathering, name: str) -> None:
     flag = given.flags[name]
+    family = family_of_flag(name)
+    if family is not None and name in given.family.flags:
+        given.not_supported(name, f"{given.family.name} is not in this version")
+        return
+    if family is not None and flag.words != (("0",),):
+        given.no_effect(name, f"it is for {family.name}")
+        return
     found = elsewhere(name)
     if found is None:
         near = closest(name, [*_WORDS, *NO_EFFECT, *NOT_SUPPORTED])

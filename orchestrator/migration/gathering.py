@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.migration.defaults import default_of, is_free_text, is_optional
 from orchestrator.migration.flags import Flag
+from orchestrator.migration.programs import Family
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
 from orchestrator.migration.shell.values import known
 
@@ -16,8 +17,9 @@ MEGATRON = "Megatron-LM's default"
 class Gathering:
     """Flags that are given, and what has been made of them so far."""
 
-    def __init__(self, flags: dict[str, Flag], migration: Migration) -> None:
+    def __init__(self, flags: dict[str, Flag], migration: Migration, family: Family) -> None:
         self.flags = flags
+        self.family = family
         self.migration = migration
         self.settled: set[str] = set()
         """Names of flags that are accounted for."""

@@ -25,12 +25,28 @@ class Family:
     name: str
     architecture: str | None
     """`model.architecture` of the spec; None where this version does not have it."""
+    tokenizer: str = "GPT2BPETokenizer"
+    """What its program takes without --tokenizer-type."""
+    flags: tuple[str, ...] = ()
+    """Flags that only this family has a use for."""
 
 
 GPT = Family("GPT", "gpt")
+BERT = Family(
+    "BERT",
+    None,
+    "BertWordPieceLowerCase",
+    ("bert-no-binary-head", "mask-prob", "short-seq-prob", "output-bert-embeddings"),
+)
+T5 = Family(
+    "T5",
+    None,
+    "BertWordPieceLowerCase",
+    ("decoder-num-layers", "decoder-seq-length", "mask-prob", "short-seq-prob", "vocab-extra-ids"),
+)
 _FAMILIES: tuple[tuple[str, Family], ...] = (
-    (r"bert", Family("BERT", None)),
-    (r"t5", Family("T5", None)),
+    (r"bert", BERT),
+    (r"t5", T5),
     (r"mamba|hybrid", Family("Mamba", None)),
     (r"vlm|vision|multimodal|mimo|llava", Family("multimodal", None)),
     (r"retro", Family("RETRO", None)),
@@ -73,3 +89,8 @@ def training_command(words: Sequence[Value]) -> TrainingCommand | None:
 
 def _text(word: Value) -> str:
     return known(word) or ""
+
+
+def family_of_flag(name: str) -> Family | None:
+    """The family, other than GPT, that a flag is for."""
+    return next((family for _, family in _FAMILIES if name in family.flags), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.migration.defaults import REQUIRED, default_of
 from orchestrator.migration.report import HEADINGS, LOUD, Migration
 from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
@@ -42,7 +43,9 @@ def _section(migration: Migration, section: type[Section], prefix: str, depth: i
         path = f"{prefix}{name}"
         if shape.kind == "section" and shape.section is not None and path not in migration.values:
             lines = list(_section(migration, shape.section, f"{path}.", depth + 1))
-            if lines:
+            if not lines and depth == 0 and default_of(path) is REQUIRED:
+                yield from ["", f"{name}: {{}}"]
+            elif lines:
                 yield from [""] if depth == 0 else []
                 yield f"{indent}{name}:"
                 yield from lines

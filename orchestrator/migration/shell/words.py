@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 
 from orchestrator.migration.shell.syntax import (
     Arithmetic,
@@ -31,16 +32,20 @@ class WordReader:
         self.text = text
         self.position = 0
         self._first_line = line
+        self._line_ends = [position for position, character in enumerate(text) if character == "\n"]
 
     @property
     def line(self) -> int:
         """Line of the place, from 1."""
-        return self._first_line + self.text.count("\n", 0, self.position)
+        return self._line_at(self.position)
+
+    def _line_at(self, position: int) -> int:
+        return self._first_line + bisect_left(self._line_ends, position)
 
     def fail(self, message: str, position: int | None = None) -> ShellSyntaxError:
         """The error of a text that cannot be read from a position on (here by default)."""
         place = self.position if position is None else position
-        return ShellSyntaxError(self._first_line + self.text.count("\n", 0, place), message)
+        return ShellSyntaxError(self._line_at(place), message)
 
     def peek(self, length: int = 1) -> str:
         """The next characters, fewer at the end."""

@@ -31,7 +31,6 @@ _WRITTEN_TYPES = {
     "sentencepiece": "SentencePieceTokenizer",
     "wordpiece": "BertWordPieceCase",
 }
-_OF_MEGATRON_GPT = "GPT2BPETokenizer"
 _SOURCES = {
     "data-path": BLEND,
     "train-data-path": BLEND,
@@ -134,7 +133,7 @@ def _write_blend(writer: FlagWriter, name: str, entries: list[BlendEntry]) -> No
 
 
 def read_tokenizer(given: Gathering) -> None:
-    kind = given.text("tokenizer-type") if given.has("tokenizer-type") else _OF_MEGATRON_GPT
+    kind = given.text("tokenizer-type") if given.has("tokenizer-type") else given.family.tokenizer
     is_random = given.get(RANDOM) is True
     if kind is None:
         given.write_it("tokenizer-type", TYPE)
@@ -202,20 +201,18 @@ def _read_vocabulary(given: Gathering, kind: str | None, is_random: bool) -> Non
     given.no_effect("vocab-size", "--padded-vocab-size says it")
     if is_random and given.get(VOCABULARY) is None and VOCABULARY not in given.migration.missing:
         given.require(VOCABULARY, "random tokens need it; GPT-2's vocabulary has 50257")
-    if given.has("vocab-extra-ids"):
-        if given.number("vocab-extra-ids") == 0:
-            given.no_effect("vocab-extra-ids", "0 adds none")
-        else:
-            given.not_supported("vocab-extra-ids", "ids beyond the tokenizer's are not in this version")
 
 
 def write_tokenizer(writer: FlagWriter) -> None:
     tokenizer, size = writer.job.data.tokenizer, writer.job.model.vocab_size
     if tokenizer.type == "byte_level":
         writer.add("DATA", "tokenizer-type", "NullTokenizer")
-        writer.add("DATA", "vocab-size", size - 1 if size is not None else _BYTES)
-        if size is not None and size == _BYTES + 1 and not writer.job.data.random_tokens:
-            writer.say_otherwise(VOCABULARY, "it is the byte-level tokenizer's")
+        if size is not None and writer.job.data.random_tokens:
+            writer.add("DATA", "vocab-size", size - 1)
+            return
+        writer.add("DATA", "vocab-size", _BYTES)
+        if size is not None:
+            writer.unsaid_value(VOCABULARY, f"it is that of the bytes: {_BYTES + 1}")
         return
     writer.add("DATA", "tokenizer-type", _WRITTEN_TYPES[tokenizer.type])
     if tokenizer.path is not None:
@@ -257,7 +254,7 @@ DATA = (
     Together(
         {
             **{"tokenizer-type": 1, "tokenizer-model": 1, "vocab-file": 1, "merge-file": 1},
-            **{"vocab-size": 1, "padded-vocab-size": 1, "vocab-extra-ids": 1},
+            **{"vocab-size": 1, "padded-vocab-size": 1},
         },
         read_tokenizer,
         write_tokenizer,

@@ -219,6 +219,9 @@ def write_evaluation(writer: FlagWriter) -> None:
     else:
         writer.add("EVALUATION", "eval-interval", evaluation.eval_interval)
         writer.add("EVALUATION", "eval-iters", evaluation.eval_iters)
+        if writer.job.data.test is not None and writer.job.data.validation is None:
+            for path in (INTERVAL, BATCHES):
+                writer.unsaid_value(path, "without --valid-data-path Megatron-LM has no validation data here")
     writer.leave("evaluation.eval_at_start", "Megatron-LM evaluates at fixed steps and at the end")
     writer.leave("evaluation.eval_at_end", "Megatron-LM evaluates at fixed steps and at the end")
 

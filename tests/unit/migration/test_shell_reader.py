@@ -109,7 +109,7 @@ def scripts(draw: st.DrawFn) -> str:
 
 
 @given(scripts(), st.lists(_TEXT, min_size=2, max_size=3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
     assert read(script, *arguments) == bash(script, *arguments)
 

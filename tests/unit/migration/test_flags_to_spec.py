@@ -1,0 +1,277 @@
+"""Flags of Megatron-LM as fields of a spec: each means here what it means there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import SpecError, UserError
+from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, elsewhere
+from orchestrator.migration.from_megatron import migrate_words
+from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
+from orchestrator.migration.together import TOGETHER
+from orchestrator.spec.shape import leaf_paths
+
+Flags = Callable[..., Any]
+SHARDED = "--use-distributed-optimizer"
+
+
+def at(job: Any, path: str) -> Any:
+    for name in path.split("."):
+        job = getattr(job, name)
+    return job
+
+
+def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
+    """Its defaults that are not ours, from its argument parser."""
+    job = flags().job
+    assert job.model.position_embedding_type == "learned_absolute"
+    assert (job.model.hidden_dropout, job.model.attention_dropout) == (0.1, 0.1)
+    assert job.precision.dtype == "fp32"
+    assert job.schedule.lr_decay_style == "linear"
+    assert not job.parallelism.use_distributed_optimizer
+    assert not job.parallelism.overlap_grad_reduce
+    assert not job.parallelism.overlaps_param_gather
+    assert not job.checkpoint.async_save
+    assert (job.evaluation.eval_interval, job.evaluation.eval_iters) == (1000, 100)
+    assert job.tracking.log_interval == 100
+    assert job.data.tokenizer.type == "gpt2_bpe"
+    assert job.optimizer.weight_decay == 0.01
+    assert (job.optimizer.adam_beta1, job.optimizer.adam_beta2, job.optimizer.adam_eps) == (0.9, 0.999, 1e-8)
+    assert (job.optimizer.clip_grad, job.optimizer.min_lr, job.runtime.seed) == (1.0, 0.0, 1234)
+    assert (job.model.init_method_std, job.model.make_vocab_size_divisible_by) == (0.02, 128)
+    assert job.data.split == "969,30,1"
+    assert job.global_batch_size == 2 * 8
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "value"),
+    [
+        ("--bf16", "precision.dtype", "bf16"),
+        ("--fp16", "precision.grad_reduce_in_fp32", False),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", "precision.grad_reduce_in_fp32", True),
+        ("--bf16 --grad-reduce-in-bf16", "precision.grad_reduce_in_fp32", False),
+        ("--fp16 --initial-loss-scale 65536 --loss-scale-window 500", "precision.loss_scale_window", 500),
+        ("--swiglu", "model.ffn_hidden_size", 320),
+        ("--swiglu --ffn-hidden-size 384", "model.ffn_hidden_size", 384),
+        ("--group-query-attention --num-query-groups 2", "model.num_query_groups", 2),
+        ("--group-query-attention", "model.num_query_groups", 1),
+        ("--num-query-groups 2", "model.num_query_groups", None),
+        ("--position-embedding-type rope --rotary-percent 0.5", "model.rotary_percent", 0.5),
+        ("--rotary-percent 0.5", "model.rotary_percent", 1.0),
+        ("--use-rotary-position-embeddings", "model.position_embedding_type", "rope"),
+        ("--normalization=RMSNorm", "model.normalization", "RMSNorm"),
+        ("--layernorm-epsilon 1e-6", "model.norm_epsilon", 1e-6),
+        ("--disable-bias-linear --add-qkv-bias", "model.add_bias_linear", False),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", "parallelism.sequence_parallel", True),
+        ("--sequence-parallel", "parallelism.sequence_parallel", False),
+        ("--model-parallel-size 4", "parallelism.tensor_model_parallel_size", 4),
+        ("--tensor_model_parallel_size 2", "parallelism.tensor_model_parallel_size", 2),
+        (
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 32",
+            "parallelism.virtual_pipeline_model_parallel_size",
+            2,
+        ),
+        (f"{SHARDED} --overlap-grad-reduce", "parallelism.overlap_param_gather", False),
+        (f"{SHARDED} --overlap-grad-reduce --overlap-param-gather", "parallelism.overlap_param_gather", None),
+        ("--lr-warmup-iters 0 --lr-warmup-fraction 0.1", "schedule.lr_warmup_fraction", 0.1),
+        ("--warmup 0.1", "schedule.lr_warmup_fraction", 0.1),
+        ("--lr-decay-style inverse-square-root", "schedule.lr_decay_style", "inverse-square-root"),
+        ("--eval-iters 0 --eval-interval 10", "evaluation.eval_interval", None),
+        ("--split 100,0,0", "evaluation.eval_interval", None),
+        ("--split 99,1", "data.split", "99,1,0"),
+        ("--split '99,1,0'", "data.split", "99,1,0"),
+        ("--save c --save-interval 20", "checkpoint.keep_every", 20),
+        ("--save c --save-interval 20 --save-retain-interval 40", "checkpoint.keep_every", 40),
+        ("--save c --save-interval 5000", "checkpoint.save_interval", None),
+        ("--save c --persistent-save-interval 20", "checkpoint.save_interval", 20),
+        ("--seed 7", "data.seed", 7),
+        ("--seed 7", "runtime.seed", 7),
+        ("--recompute-activations", "runtime.recompute_granularity", "selective"),
+        ("--checkpoint-activations", "runtime.recompute_num_layers", 1),
+        ("--activations-checkpoint-method block --checkpoint-num-layers 2", "runtime.recompute_num_layers", 2),
+        ("--transformer-impl local", "runtime.layers", "torch"),
+        ("--distributed-timeout-minutes 60", "runtime.hang_timeout", 3600),
+        ("--wandb-exp-name my_run", "name", "my_run"),
+        ("--lr 1 --lr 0.5", "optimizer.lr", 0.5),
+        ("--train-iters 1e3", "schedule.train_iters", 1000),
+    ],
+)  # fmt: skip
+def test_one_flag(flags: Flags, words: str, path: str, value: Any) -> None:
+    assert at(flags(*words.split()).job, path) == value
+
+
+def test_samples_and_ramp_up(flags: Flags) -> None:
+    words = "--train-samples 5000 --global-batch-size 64 --rampup-batch-size 16 16 1000 --lr-warmup-samples 100"
+    job = flags(*words.split(), train_iters=None).job
+    assert job.batch.rampup_batch_size.model_dump() == {"start_global_batch_size": 16, "increment": 16, "samples": 1000}
+    assert (job.schedule.train_samples, job.schedule.lr_warmup_samples) == (5000, 100)
+
+
+@pytest.mark.parametrize(
+    ("words", "blend"),
+    [
+        (["a"], [("a", 1.0)]),
+        (["0.3", "a", "0.7", "b"], [("a", 0.3), ("b", 0.7)]),
+        (["0.3 a 0.7 b"], [("a", 0.3), ("b", 0.7)]),
+        (["a", "b", "c"], [("a", 1.0), ("b", 1.0), ("c", 1.0)]),
+        (["a", "b"], [("a", 1.0), ("b", 1.0)]),
+        (["2", "7"], [("7", 2.0)]),
+    ],
+)
+def test_blends(flags: Flags, words: list[str], blend: list[tuple[str, float]]) -> None:
+    job = flags("--data-path", *words, data_path=None).job
+    assert [(entry.path, entry.weight) for entry in job.data.blend] == blend
+
+
+def test_parts_with_sources_of_their_own(flags: Flags) -> None:
+    words = "--train-data-path 1 a 2 b --valid-data-path c --test-data-path d --split 9,1,0"
+    migrated = flags(*words.split(), data_path=None)
+    job = migrated.job
+    assert [entry.path for entry in job.data.blend] == ["a", "b"]
+    assert [entry.path for entry in (*job.data.validation, *job.data.test)] == ["c", "d"]
+    assert job.data.split == "1,0,0"
+    assert migrated.outcome("--split") == "no_effect"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "path"),
+    [
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t", "huggingface", "t"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model t.model", "sentencepiece", "t.model"),
+        ("--tokenizer-type BertWordPieceCase", "wordpiece", "vocab.json"),
+        ("--tokenizer-type NullTokenizer --vocab-size 256", "byte_level", None),
+    ],
+)
+def test_tokenizers(flags: Flags, words: str, kind: str, path: str | None) -> None:
+    job = flags(*words.split()).job
+    assert (job.data.tokenizer.type, job.data.tokenizer.path) == (kind, path)
+    assert job.model.vocab_size is None
+
+
+def test_random_tokens(flags: Flags) -> None:
+    words = ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "999"]
+    job = flags(*words, data_path=None, vocab_file=None, merge_file=None).job
+    assert job.data.random_tokens
+    assert job.model.vocab_size == 1000  # and an end of document
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--num-experts 8", "experts"),
+        ("--moe-router-topk 2", "experts"),
+        ("--fp8-format hybrid", "FP8"),
+        ("--optimizer sgd", "adam"),
+        ("--lr-decay-style WSD", "cosine"),
+        ("--position-embedding-type mrope", "rope"),
+        ("--apply-layernorm-1p", "model"),
+        ("--use-torch-fsdp2", "FSDP"),
+        ("--load elsewhere --finetune", "checkpoint"),
+        ("--tokenizer-type TikTokenizer --tokenizer-model x", "tokenizers"),
+        ("--reset-attention-mask", "mask"),
+        ("--dataloader-type cyclic", "sampler"),
+        ("--recompute-granularity selective --recompute-modules core_attn mlp", "core_attn"),
+        ("--context-parallel-size 2", "context parallelism"),
+        ("--expert-model-parallel-size 2", "experts"),
+        ("--multi-latent-attention", "model"),
+        ("--q-lora-rank 64", "latent"),
+        ("--data-args-path file", "data.blend"),
+    ],
+)
+def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, said: str) -> None:
+    migrated = flags(*words.split())
+    flag = words.split()[0] if "recompute" not in words else "--recompute-modules"
+    assert migrated.outcome(flag) == "not_supported"
+    assert said in migrated.reason(flag)
+    head = migrated.text.split("\nname:")[0]
+    assert "NOT SUPPORTED" in head
+    assert flag in head
+
+
+@pytest.mark.parametrize("words", ["--context-parallel-size 2", "--expert-model-parallel-size 2"])
+def test_degrees_that_the_spec_knows_are_written_and_refused(flags: Flags, words: str) -> None:
+    with pytest.raises(SpecError, match="not in the runtime yet"):
+        _ = flags(*words.split()).job
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--tensorboard-dir x", "--no-masked-softmax-fusion", "--attention-backend flash", "--use-mcore-models"),
+        *("--dataloader-type single", "--num-experts 0", "--loss-scale 12", "--profile --profile-ranks 0 1 2"),
+        *("--inference-max-requests 8", "--retriever-seq-length 1", "--mask-prob 0.1", "--DDP-impl local"),
+    ],
+)
+def test_what_has_no_effect_is_said_with_the_reason(flags: Flags, words: str) -> None:
+    flag = words.split()[0]
+    migrated = flags(*words.split())
+    assert migrated.outcome(flag) == "no_effect"
+    assert migrated.reason(flag)
+    assert migrated.job == flags().job
+
+
+def test_unknown_flags_and_stray_words_are_listed(flags: Flags) -> None:
+    migrated = flags("--num-layer", "9", "--my-own-switch", "--bf16", "true", "--another=1")
+    assert [account.flag for account in migrated.migration.of("no_counterpart")] == [
+        *("--num-layer 9", "--my-own-switch", "--another 1", "true"),
+    ]
+    assert "--num-layers" in migrated.reason("--num-layer")
+    assert migrated.job.precision.dtype == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("--num-layers four", "model.num_layers"),
+        ("--num-layers 4.5", "model.num_layers"),
+        ("--hidden-size", "model.hidden_size"),
+        ("--lr fast", "optimizer.lr"),
+        ("--rampup-batch-size 1 2", "batch.rampup_batch_size"),
+        ("--split a,b", "data.split"),
+        ("--data-path 0.5 a b c", "data.blend"),
+        ("--train-iters 1e999", "schedule.train_iters"),
+        ("--seed x", "runtime.seed"),
+        ("--lr-warmup-iters 2.5", "schedule.lr_warmup_iters"),
+        ("--eval-iters many", "evaluation.eval_iters"),
+    ],
+)
+def test_values_that_are_none_have_to_be_written(flags: Flags, words: str, path: str) -> None:
+    migrated = flags(*words.split())
+    assert path in migrated.migration.missing
+    assert migrated.outcome(words.split()[0]) == "not_known"
+    with pytest.raises(SpecError) as raised:
+        _ = migrated.job
+    assert any(path.startswith(problem.paths[0]) for problem in raised.value.problems if problem.paths)
+
+
+def test_every_flag_is_accounted_for(flags: Flags) -> None:
+    """One of every name that the tables know, each exactly once."""
+    names = [*{row.flag for row in ROWS}, *(name for together in TOGETHER for name in together.flags)]
+    names += [*IMPLIED, *OLD_NAMES, *NO_EFFECT, *NOT_SUPPORTED]
+    words = [f"--{name}" for name in dict.fromkeys(names)]
+    migration = flags(*words).migration
+    told = [account.flag.split()[0] for account in migration.accounts]
+    assert set(words) <= set(told)
+    assert not migration.of("no_counterpart")
+
+
+def test_the_tables_do_not_overlap() -> None:
+    """A flag that a field has is not said to be without one; every field that is named exists."""
+    ours = {row.flag for row in ROWS} | {name for together in TOGETHER for name in together.flags}
+    assert not ours & (NO_EFFECT.keys() | NOT_SUPPORTED.keys())
+    assert not NO_EFFECT.keys() & NOT_SUPPORTED.keys()
+    assert {name for name in ours if elsewhere(name)} == set()
+    paths = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
+    known = set(leaf_paths())
+    assert {
+        path for path in paths if path not in known and not any(each.startswith(f"{path}.") for each in known)
+    } == set()
+    assert {old for old in OLD_NAMES if OLD_NAMES[old] not in ours} == set()
+
+
+def test_flags_need_a_training(flags: Flags) -> None:
+    with pytest.raises(UserError, match="no flags of a training"):
+        migrate_words(["ls", "-l"], "the line")

@@ -1,0 +1,197 @@
+"""Whole scripts, as people write them, and the jobs that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.migration.from_megatron import migrate_script
+from orchestrator.migration.report import Migration
+from orchestrator.migration.shell.values import known
+from orchestrator.migration.writing import job_text
+from orchestrator.spec.loading import load_text
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+ARGUMENTS = ("checkpoints", "gpt2-vocab.json", "gpt2-merges.txt", "/data")
+CASES = {
+    "arrays": ("arrays.sh", ARGUMENTS, {}),
+    "slurm": ("slurm.sh", (), {"SCRATCH": "/scratch", "DATA_ROOT": "/lustre/tokens"}),
+    "slurm-unknown": ("slurm.sh", (), {}),
+    "old": ("old.sh", (), {}),
+    "flags": ("benchmark.txt", (), {}),
+}
+VALID = ("arrays", "slurm", "old", "flags")
+Text = Callable[[str], str]
+
+FLAGS = (
+    "--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1 "
+    "--train-iters 10 --lr 1e-3 --data-path data --vocab-file v --merge-file m"
+)
+
+
+def migrated(case: str, script_text: Text) -> Migration:
+    name, arguments, given = CASES[case]
+    return migrate_script(script_text(name), name, arguments=arguments, given=given)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_job_is_exactly_the_golden_one(case: str, script_text: Text) -> None:
+    """After a wanted change: write the new text to tests/golden and read the difference."""
+    assert job_text(migrated(case, script_text)) == (GOLDEN / f"migrated-{case}.yaml").read_text()
+
+
+@pytest.mark.parametrize("case", VALID)
+def test_the_golden_jobs_are_valid(case: str) -> None:
+    assert load_text((GOLDEN / f"migrated-{case}.yaml").read_text()).job.name
+
+
+def test_what_the_arrays_say(script_text: Text) -> None:
+    job = load_text(job_text(migrated("arrays", script_text))).job
+    assert (job.world_size, job.data_parallel_size, job.global_batch_size) == (8, 2, 128)
+    assert job.parallelism.virtual_pipeline_model_parallel_size == 4
+    assert job.parallelism.uses_sequence_parallel
+    assert [(entry.path, entry.weight) for entry in job.data.blend or ()] == [("/data/books", 0.3), ("/data/web", 0.7)]
+
+
+def test_variables_change_what_a_script_says(script_text: Text) -> None:
+    migration = migrate_script(script_text("arrays.sh"), "arrays.sh", arguments=ARGUMENTS, given={"TP": "1"})
+    job = load_text(job_text(migration)).job
+    assert (job.parallelism.tensor_model_parallel_size, job.global_batch_size) == (1, 256)
+    assert not job.parallelism.uses_sequence_parallel
+
+
+def test_what_slurm_is_asked_for(script_text: Text) -> None:
+    migration = migrated("slurm", script_text)
+    job = load_text(job_text(migration)).job
+    assert (job.launch.nodes, job.launch.gpus_per_node, job.launch.time) == (4, 8, 36 * 3600)
+    assert (job.launch.partition, job.launch.account, job.name) == ("large", "project42", "llama-8b-first")
+    assert "--constraint" in " ".join(account.flag for account in migration.of("no_counterpart"))
+
+
+def test_secrets_are_not_written_down(script_text: Text) -> None:
+    migration = migrated("slurm", script_text)
+    text = job_text(migration)
+    assert "0123456789abcdef" not in text + repr(migration)
+    assert load_text(text).job.launch.env["WANDB_API_KEY"] == "${env:WANDB_API_KEY}"
+
+
+def test_variables_of_the_environment_are_referred_to(script_text: Text) -> None:
+    assert migrated("slurm-unknown", script_text).values["launch.env"]["HF_HOME"] == "${env:SCRATCH}/hf"
+
+
+@pytest.mark.parametrize(("name", "family"), [("bert.sh", "BERT"), ("t5.sh", "T5")])
+def test_families_that_are_not_there_yet(name: str, family: str, script_text: Text) -> None:
+    migration = migrate_script(script_text(name), name)
+    assert migration.refused is not None
+    assert family in migration.refused
+    assert not migration.of("no_counterpart")
+    assert all(family in (account.reason or "") for account in migration.of("not_supported"))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "torchrun --nproc_per_node=4 --nnodes 2",
+        "torchrun --nproc-per-node 4 --nnodes=2 --rdzv-backend c10d --rdzv-endpoint $HOST:1",
+        "python -m torch.distributed.launch --nproc_per_node 4 --nnodes 2 --node_rank $RANK",
+        "python3 -u -m torch.distributed.run --nproc_per_node 4 --nnodes 2",
+        "srun -N 2 --ntasks-per-node=4 python -u",
+        "srun --nodes=2 --gres=gpu:4 torchrun --nproc_per_node $SLURM_GPUS_ON_NODE",
+        "nohup env A=1 torchrun --standalone --nproc_per_node 4 --nnodes 2",
+        "CUDA_DEVICE_MAX_CONNECTIONS=1 numactl -N 0 torchrun --nproc_per_node 4 --nnodes 2",
+    ],
+)
+def test_launchers(start: str) -> None:
+    script = f"#SBATCH --nodes=2 --gpus-per-node=a100:4\n{start} /opt/megatron/pretrain_gpt.py {FLAGS} 2>&1 | tee log\n"
+    job = load_text(job_text(migrate_script(script, "x.sh"))).job
+    assert (job.launch.nodes, job.launch.gpus_per_node) == (2, 4)
+
+
+def test_one_process_without_a_launcher() -> None:
+    migration = migrate_script(f"python pretrain_gpt.py {FLAGS}", "x.sh")
+    assert load_text(job_text(migration)).job.world_size == 1
+    assert "without torchrun" in migration.notes[0]
+
+
+def test_flags_in_variables_of_a_file_that_starts_nothing() -> None:
+    text = "MODEL='--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 64'\nREST=(--lr 1e-3 --bf16)"
+    migration = migrate_script(text, "conf.sh")
+    assert migration.values["model.num_layers"] == 4
+    assert migration.values["optimizer.lr"] == 1e-3
+    assert "MODEL, REST" in migration.notes[0]
+
+
+def test_one_of_several_trainings_is_chosen() -> None:
+    script = f"torchrun pretrain_gpt.py {FLAGS}\n\ntorchrun pretrain_gpt.py {FLAGS} --bf16\n"
+    with pytest.raises(UserError, match=r"2 trainings \(lines 1, 3\): choose one with --command"):
+        migrate_script(script, "x.sh")
+    assert "precision.dtype" not in migrate_script(script, "x.sh", which=2).values
+    assert migrate_script(script, "x.sh", which=1).values["precision.dtype"] == "fp32"
+    with pytest.raises(UserError, match="there is no 3"):
+        migrate_script(script, "x.sh", which=3)
+
+
+def test_other_programs_are_passed_over() -> None:
+    script = (
+        f"python tools/preprocess_data.py --input x --vocab-file v\npip install x\ntorchrun pretrain_gpt.py {FLAGS}\n"
+    )
+    assert migrate_script(script, "x.sh").source == "x.sh:3"
+
+
+def test_sourced_files_are_followed() -> None:
+    files = {"sizes.sh": "LAYERS=6\nreturn 0\nLAYERS=7", "args.sh": "HEADS=$1"}
+    flags = f"{FLAGS} --num-layers $LAYERS --num-attention-heads $HEADS"
+    script = f"source sizes.sh; . args.sh 2; . gone.sh\ntorchrun pretrain_gpt.py {flags}"
+    migration = migrate_script(script, "x.sh", read_file=files.get)
+    assert (migration.values["model.num_layers"], migration.values["model.num_attention_heads"]) == (6, 2)
+    assert migration.notes[0].startswith("line 1: gone.sh is not read")
+
+
+def test_words_that_may_hold_flags_are_listed() -> None:
+    migration = migrate_script(f"torchrun pretrain_gpt.py {FLAGS} --bf16 $EXTRA", "x.sh")
+    assert [account.flag for account in migration.of("not_known")] == ["$EXTRA"]
+    assert "--set-var EXTRA=VALUE" in (migration.of("not_known")[0].reason or "")
+    more = migrate_script(
+        f"torchrun pretrain_gpt.py {FLAGS} --bf16 $EXTRA", "x.sh", given={"EXTRA": "--swiglu --seed 3"}
+    )
+    assert (more.values["model.activation"], more.values["runtime.seed"]) == ("swiglu", 3)
+
+
+def test_arguments_are_counted() -> None:
+    migration = migrate_script(f"torchrun pretrain_gpt.py {FLAGS} --seed $2", "x.sh", given={"2": "9"})
+    assert migration.values["runtime.seed"] == 9
+    migration = migrate_script(f'shift; torchrun pretrain_gpt.py {FLAGS} "$@"', "x.sh", arguments=["x", "--seed", "8"])
+    assert migration.values["runtime.seed"] == 8
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("", "starts no training"),
+        ("echo hello", "starts no training"),
+        ("bash train.sh", "starts no training"),
+        ("torchrun pretrain_gpt.py 'oops", "x.sh:1: a quote that is not closed"),
+        ("a\nb\nif true; then", "x.sh:3"),
+    ],
+)
+def test_nothing_to_migrate(script: str, said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        migrate_script(script, "x.sh")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_placeholders_are_to_be_written() -> None:
+    script = f"DATA=<your data>_text_document\ntorchrun pretrain_gpt.py {FLAGS} --data-path $DATA"
+    migration = migrate_script(script, "x.sh")
+    assert migration.missing["data.blend"].endswith("(a placeholder)")
+
+
+def test_values_are_those_of_the_words() -> None:
+    """What a person reads in the report is what the script says, quotes and all."""
+    migration = migrate_script(f"torchrun pretrain_gpt.py {FLAGS} --data-cache-path '/a b/c'", "x.sh")
+    assert migration.values["data.cache_dir"] == "/a b/c"
+    assert known(("x",)) == "x"
