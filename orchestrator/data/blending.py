@@ -157,6 +157,7 @@ _USUAL_SURPLUS = 0.005
 def surplus(weights: Sequence[float], samples: int) -> float:
     """Extra samples built per source, as a fraction. megatron-core's usual 0.5 % is less than the one or two samples by
     which a blend can exceed a small source's share, and then it refuses to build."""
-    total = sum(weights)
-    shares = [math.ceil(samples * weight / total) for weight in weights]
-    return max([_USUAL_SURPLUS, *((len(weights) + 2) / share for share in shares if len(weights) > 1)])
+    if len(weights) == 1:
+        return _USUAL_SURPLUS
+    fewest = max(min(asked_of_sources(weights, samples)), 1)
+    return max(_USUAL_SURPLUS, (len(weights) + 2) / fewest)

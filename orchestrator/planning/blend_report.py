@@ -55,7 +55,8 @@ class PartPlan:
         for source in self.sources:
             if source.samples_held is None:
                 return None
-            limits.append(int(source.samples_held / source.share))
+            if source.share > 0:
+                limits.append(int(source.samples_held / source.share))
         return min(limits, default=None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -146,6 +146,9 @@ def test_weights_that_cannot_be_reached(report: Any, books: str, web: str, tmp_p
     rare = write_indexed(tmp_path / "rare", [50] * 100)
     [doubt] = report(steps=1, blend=[0.7, web, 0.3, books, 1e-6, rare]).doubts
     assert "rare gives no sample of 8: its weight is 1e-06 of all" in doubt
+    found = report(blend=[1e300, web, 1e-300, rare])
+    assert "rare gives no sample of 80: its weight is 0 of all" in found.doubts[0]
+    assert found.train.samples_before_repeats == 1406
     # Whoever lags behind its share comes next: of two, the rare one is second.
     [doubt] = report(blend=[1, web, 1e-6, rare]).doubts
     assert "rare gives one sample of 80: its weight is 1e-06 of all" in doubt

@@ -85,6 +85,12 @@ def test_a_billion_samples_are_counted_quickly() -> None:
     assert draws.position(1, 1_000_000) == pytest.approx(1_000_000 / draws.shares[1], abs=1 / draws.shares[1])
 
 
+def test_weights_beyond_any_sense_raise_nothing() -> None:
+    for weights in ([1e300, 1e-300], [1e308, 1e308, 1.0], [5e-324, 5e-324]):
+        assert sum(Draws(weights).counts(1000)) == 1000
+        assert 0.005 <= surplus(weights, 1000) <= len(weights) + 2
+
+
 @pytest.fixture
 def process_group() -> Iterator[None]:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
