@@ -27,7 +27,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
 from orchestrator.tuning.estimates import Candidate, Planned, front
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
-from orchestrator.tuning.machine import gpus_here
+from orchestrator.tuning.machine import gpus_counted
 from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
 from orchestrator.tuning.search import Found, search
@@ -83,7 +83,7 @@ def command(
     path = _overlay_path(jobs, output)
     task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
     if measure:
-        _check_measurable(task.space.job)
+        _check_measurable(task.space.job, task.choice)
     found = search(task.space, task.estimates, tight=measure)
     if not found.fitting and not measure:
         found = search(task.space, task.estimates, tight=True)
@@ -104,8 +104,8 @@ def command(
         front=tuple(front(measuring.ranking(found.leaner))),
         trials=measuring.trials,
     )
-    if not report.ranking:
-        raise JobError(f"none of the layouts that were tried can be run:\n{report.tried()}")
+    if not report.ranking or (measuring.trials and not stopped and not report.best.is_measured):
+        raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
     words = _run_words(jobs, path, overrides or [])
     text = overlay_text(report.best.candidate.layout, report.job, [*report.told(), f"Use it: {words}"], gpu)
     write_atomically(path, text)
@@ -205,18 +205,18 @@ def _run_words(jobs: Sequence[Path], path: Path, overrides: Sequence[str]) -> st
     return shlex.join([*words, *(part for each in others for part in ("--set", each))])
 
 
-def _check_measurable(job: JobSpec) -> None:
+def _check_measurable(job: JobSpec, choice: DeviceChoice) -> None:
     check_installed(job)
     if job.launch.nodes > 1:
         raise UserError(
             f"--measure runs on this machine alone, and the job has {job.launch.nodes}: "
             "add --gpus with what this machine has, or leave --measure out"
         )
-    here = gpus_here()
-    if job.runtime.device != "cpu" and here and len(here) < job.world_size:
-        raise UserError(
-            f"--measure needs {job.world_size} GPUs, and this machine has {len(here)}: add --gpus {len(here)}"
-        )
+    here = gpus_counted()
+    if choice.device.is_cpu or here is None or here >= job.world_size:
+        return
+    way = f"add --gpus {here}" if here else "leave --measure out, or write runtime.device: cpu for what a CPU can train"
+    raise UserError(f"--measure needs {job.world_size} GPUs, and this machine has {here or 'none'}: {way}")
 
 
 def _measure(measuring: Measuring, trials: Trials, best: int, found: Found, *, quiet: bool) -> bool:

@@ -10,6 +10,7 @@ from orchestrator.spec.job import JobSpec
 
 _PACKAGES = ("torch", "megatron-core", "transformer-engine")
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_DEVICES = Path("/dev")
 
 
 def gpus_here() -> list[str]:
@@ -21,6 +22,12 @@ def gpus_here() -> list[str]:
             if key.strip() == "Model":
                 models.append(value.strip())
     return models
+
+
+def gpus_counted() -> int | None:
+    """How many GPUs this machine shows; None where it has some that cannot be counted without their library."""
+    count = max(len(gpus_here()), len(list(_DEVICES.glob("nvidia[0-9]*"))))
+    return None if count == 0 and (_DEVICES / "kfd").exists() else count
 
 
 def machine_for(job: JobSpec) -> str:

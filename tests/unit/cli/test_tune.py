@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import signal
 import subprocess
@@ -13,8 +14,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import tune
+from orchestrator.cli.main import main
 from orchestrator.rundir import read_lines
 from orchestrator.spec.loading import load_job
+from orchestrator.tuning.machine import gpus_counted
+from orchestrator.tuning.trial import Trials
 
 Orchestrator = Callable[..., Any]
 
@@ -155,6 +160,27 @@ def test_wrong_words(orchestrator: Orchestrator, large: Path, words: list[str], 
     finished = orchestrator("tune", large, "--set", "launch.nodes=2", *words)
     assert finished.code == 2
     assert said in finished.err
+
+
+@pytest.mark.skipif(gpus_counted() is None or (gpus_counted() or 0) >= 8, reason="this machine has the GPUs")
+def test_what_this_machine_has_not_is_not_measured(orchestrator: Orchestrator, large: Path) -> None:
+    said = orchestrator("tune", large, "--gpus", "8", "--measure")
+    assert said.code == 2
+    assert "--measure needs 8 GPUs, and this machine has" in said.err
+
+
+def test_nothing_that_was_tried_can_be_run(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "launch"))
+    monkeypatch.setenv("FAKE_END", "nan@2")
+    monkeypatch.setattr(tune, "Trials", functools.partial(Trials, module="fake_runtime"))
+    assert main(["tune", str(tiny), "--measure", "--best", "1"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: none of the layouts that were tried could be run:\n      TP 1, PP 1, micro 2")
+    assert len(said.err.splitlines()) == 3, "one was tried, and another one after that"
+    assert not (tmp_path / "tiny.tuned.yaml").exists()
 
 
 def test_a_file_of_somebody_else_is_left_as_it_is(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
