@@ -33,7 +33,7 @@ COMMANDS = (
     Entry("init", "init", WRITE, "Write a job spec from a few questions or a preset."),
     Entry("migrate", "migrate", WRITE, "Write a job spec from Megatron-LM's flags or Accelerate's YAML."),
     Entry("validate", "validate", WRITE, "Check a job spec: every error at once, or what it would do."),
-    Entry("plan", "plan", WRITE, "Show topology, parameters per rank, batch arithmetic, steps and tokens."),
+    Entry("plan", "plan", WRITE, "Tell whether a job fits, how fast it is, how long it takes, and what stops it."),
     Entry("tune", "tune", WRITE, "Find the fastest layout that fits the GPUs, and write it as an overlay."),
     Entry("render", "render", WRITE, "Print the exact launch script."),
     Entry("cluster", "cluster", WRITE, "Describe a SLURM cluster: write a profile of it, list and show them."),

@@ -33,6 +33,8 @@ class Forecast:
     layers: Layers
     layers_from: str
     """Why these layers are planned for."""
+    tensor_ranks: int
+    """Ranks of a stage that hold the same amount: the tensor-parallel size."""
     memory: Memory
     fit: Fit
     time: StepTime
@@ -62,7 +64,11 @@ class Forecast:
                 "device_bytes": memory.device_bytes,
                 "gpu_bytes": device.memory_bytes,
                 "fit": self.fit,
-                "per_rank": [{**asdict(stage), "parts": dict(stage.parts)} for stage in memory.stages],
+                "per_rank": [
+                    {"tp": tp, **asdict(stage), "parts": dict(stage.parts)}
+                    for stage in memory.stages
+                    for tp in range(self.tensor_ranks)
+                ],
                 "checkpoint_bytes": self.checkpoint_bytes,
             },
             "time": {
@@ -93,6 +99,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         device_is_assumed=choice.is_assumed,
         layers=layers,
         layers_from=why,
+        tensor_ranks=job.parallelism.tensor_model_parallel_size,
         memory=memory,
         fit=capacity(memory, choice.device),
         time=time,

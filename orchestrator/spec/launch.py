@@ -35,8 +35,8 @@ class LaunchSpec(Section):
     gpus_per_node: Positive | None = None
     """Processes per machine; TP · PP · CP · DP / nodes by default."""
     gpu: Text | None = None
-    """The GPU that memory and time are planned for: H100, H200, or a calibrated one; the profile's, or this machine's, by
-    default."""
+    """The GPU that memory and time are planned for: H100, H200, or a calibrated one; by default the profile's, or this
+    machine's."""
     runs_dir: Text = "runs"
     """Folder of run directories, relative to where the command is started."""
     env: dict[VariableName, ReferringText] = Field(default_factory=dict)

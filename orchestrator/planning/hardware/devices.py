@@ -132,8 +132,8 @@ def shipped_names() -> tuple[str, ...]:
 
 
 def _holds(plain: str, words: str) -> bool:
-    """Whether a name has these words in this order; H20 is no part of H200."""
-    return re.search(".*".join(rf"\b{re.escape(word)}(?![0-9])" for word in words.split()), plain) is not None
+    """Whether a name has these words in this order; H20 is no part of H200, nor A10 of A10G."""
+    return re.search(".*".join(rf"\b{re.escape(word)}\b" for word in words.split()), plain) is not None
 
 
 def _plain(name: str) -> str:

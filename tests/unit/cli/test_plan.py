@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,18 @@ batch: {micro_batch_size: 24, num_micro_batches: 2}
 data: {random_tokens: true}
 optimizer: {lr: 5e-5}
 schedule: {train_iters: 490}
+"""
+
+
+LARGEST = """\
+name: large
+model: {preset: gpt-462b}
+parallelism: {tensor_model_parallel_size: 8, pipeline_model_parallel_size: 16, sequence_parallel: true}
+batch: {global_batch_size: 3072}
+data: {random_tokens: true}
+optimizer: {lr: 1e-4}
+schedule: {train_iters: 100}
+launch: {nodes: 768, gpus_per_node: 8}
 """
 
 
@@ -56,17 +71,89 @@ def test_tables(orchestrator: Any, seed: Path) -> None:
 
 def test_the_largest_layout_stays_readable(orchestrator: Any, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
-    job.write_text(
-        "name: large\nmodel: {preset: gpt-462b}\n"
-        "parallelism: {tensor_model_parallel_size: 8, pipeline_model_parallel_size: 16}\n"
-        "batch: {global_batch_size: 3072}\ndata: {random_tokens: true}\noptimizer: {lr: 1e-4}\n"
-        "schedule: {train_iters: 100}\nlaunch: {nodes: 768, gpus_per_node: 8}\n"
-    )
+    job.write_text(LARGEST)
     finished = orchestrator("plan", job)
     assert finished.code == 0
     assert "of 6144" in finished.out
     assert len(finished.out.splitlines()) < 130
     assert len(orchestrator("plan", job, "--json").json["topology"]["ranks"]) == 6144
+
+
+def test_the_largest_layout_takes_little(tmp_path: Path) -> None:
+    """A second and 200 MB on an idle machine. What is asserted is processor time: others may use this one too."""
+    job = tmp_path / "job.yaml"
+    job.write_text(LARGEST)
+    with open(os.devnull, "wb") as nowhere:
+        process = subprocess.Popen([sys.executable, "-m", "orchestrator", "plan", str(job), "--json"], stdout=nowhere)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert used.ru_utime + used.ru_stime < 1.0
+    assert used.ru_maxrss < 200_000
+
+
+def test_what_it_takes(orchestrator: Any, seed: Path) -> None:
+    finished = orchestrator("plan", seed, "--gpu", "a100", "--json")
+    assert (finished.code, finished.err) == (0, "")
+    plan = finished.json
+    assert plan["gpu"]["name"] == "A100"
+    assert plan["gpu"]["from"] == "launch.gpu"
+    memory, time, verdict = plan["memory"], plan["time"], plan["verdict"]
+    assert memory["fit"] == "fits"
+    assert [(rank["tp"], rank["pp"]) for rank in memory["per_rank"]] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert max(sum(rank["parts"].values()) for rank in memory["per_rank"]) == memory["peak_bytes"]
+    assert sum(time["parts"].values()) == pytest.approx(time["step_seconds"])
+    tokens = 48 * 1024
+    assert time["tokens_per_second_per_gpu"] == pytest.approx(tokens / time["step_seconds"] / 4)
+    assert time["tflops_per_gpu"] == pytest.approx(plan["flops"]["per_step"] / time["step_seconds"] / 4 / 1e12)
+    assert time["mfu"] == pytest.approx(time["tflops_per_gpu"] / 312)
+    assert time["training_seconds"] == pytest.approx(490 * time["step_seconds"])
+    assert verdict["stops"] == []
+    [doubt] = verdict["doubts"]
+    assert doubt["path"] == "parallelism.pipeline_model_parallel_size"
+    assert "2 micro-batches through 2 stages" in doubt["message"]
+    out = orchestrator("plan", seed, "--gpu", "A100").out
+    for said in ("A100 (launch.gpu)", "% MFU", "Memory of a rank of stage", "Verdict: nothing stops this job; 1 to look at"):
+        assert said in out
+
+
+def test_what_does_not_fit_is_shown_and_refused(orchestrator: Any, seed: Path) -> None:
+    small = ("--gpu", "V100-16GB")
+    planned = orchestrator("plan", seed, *small)
+    assert planned.code == 2
+    assert "stop   " in planned.out
+    assert f"{seed}:4:9: batch.micro_batch_size: memory does not fit: a rank of stage" in planned.out
+    refused = orchestrator("validate", seed, *small)
+    assert (refused.code, refused.out) == (2, "")
+    assert "what makes it fit, the cheapest first:" in refused.err
+    assert orchestrator("validate", seed, *small, "--set", "batch.micro_batch_size=1").code == 0
+
+
+def test_strict_refuses_doubts(orchestrator: Any, seed: Path) -> None:
+    assert orchestrator("validate", seed).code == 0
+    refused = orchestrator("validate", seed, "--strict")
+    assert refused.code == 2
+    assert "launch.gpu: nothing says which GPUs this will run on" in refused.err
+    assert orchestrator("plan", seed, "--strict").code == 2
+    assert orchestrator("validate", seed, "--strict", "--gpu", "H200", "--set", "batch.num_micro_batches=16").code == 0
+
+
+def test_an_unknown_gpu(orchestrator: Any, seed: Path) -> None:
+    for words in (("--gpu", "H20O"), ("--set", "launch.gpu=H20O")):
+        finished = orchestrator("plan", seed, *words)
+        assert finished.code == 2
+        assert "did you mean" in finished.err
+        assert "H200" in finished.err
+
+
+def test_drawings(orchestrator: Any, seed: Path, tmp_path: Path) -> None:
+    finished = orchestrator("plan", seed, "--html", "plan.html", "--svg", "drawn")
+    assert finished.code == 0
+    assert "drawn: plan.html" in finished.out
+    page = (tmp_path / "plan.html").read_text()
+    assert "Plan of seed" in page
+    assert "A GPU shows its rank" in page
+    assert " ms" in (tmp_path / "drawn" / "timeline.svg").read_text(), "in the seconds of the forecast"
 
 
 def test_names_with_brackets_are_shown_as_they_are(orchestrator: Any, tmp_path: Path) -> None:
