@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import resource
 import signal
 import subprocess
 import sys
@@ -112,9 +113,12 @@ def test_the_same_job_gives_the_same_answer(orchestrator: Orchestrator, large: P
 
 
 def test_a_70b_model_on_1024_gpus_is_searched_within_its_bar(orchestrator: Orchestrator, large: Path) -> None:
-    started = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     found = orchestrator("tune", large, "--gpus", "1024", "--json").json
-    assert time.perf_counter() - started < 20
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 20, (
+        "on one core; it takes half a second"
+    )
     assert found["fitting"] > 50
     assert found["own"]["step_seconds"] > found["best"]["step_seconds"]
 
