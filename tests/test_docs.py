@@ -83,9 +83,9 @@ def test_the_readme_shows_a_whole_job() -> None:
 
 
 def commands_on(page: Path) -> Iterator[list[str]]:
-    """The words of each `orchestrator …` on a page, up to a comment, a pipe or an ellipsis."""
+    """The words of each `orchestrator …` on a page, up to a comment, a pipe, an ellipsis or `--`."""
     for text in COMMAND.findall(page.read_text().replace("\\\n", " ")):
-        yield re.split(r"\s[#|>]|…|,\s", text)[0].split()
+        yield re.split(r"\s[#|>]|…|,\s|\s--\s", text)[0].split()
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.errors import Problem, SpecError, UserError, render_problem
 from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate
-from orchestrator.migration.from_megatron import migrate_script, migrate_words
+from orchestrator.migration.from_megatron import is_training, migrate_script, migrate_words
 from orchestrator.migration.overriding import override
 from orchestrator.migration.report import HEADINGS, Account, Migration
 from orchestrator.migration.writing import job_text
@@ -89,22 +90,27 @@ def command(
 
 
 def _migrate(sources: list[str], given: dict[str, str], which: int | None, preset: str | None) -> Migration:
-    first = sources[0]
-    if first.startswith("--") or (not Path(first).is_file() and len(sources) > 1):
+    for_scripts = "--set-var and --command are for a script: nothing else has variables" if given or which else None
+    if is_training(sources):
+        if for_scripts:
+            raise UserError(for_scripts)
         return migrate_words(sources, _THE_LINE)
+    first, *arguments = sources
     text = read_text(Path(first), "script")
     if isinstance(text, Problem):
-        raise UserError(f"{first} {text.message}")
-    if first.endswith((".yaml", ".yml")) or is_accelerate(text):
-        if preset is not None and preset not in preset_names():
-            raise UserError(f"there is no preset {preset!r}; presets: {', '.join(preset_names())}")
-        return migrate_accelerate(text, first, preset)
-    if preset is not None:
-        raise UserError("--preset is for a file that holds no model, and a script does: use --set model.preset=NAME")
-    folder = Path(first).parent
-    return migrate_script(
-        text, first, arguments=sources[1:], given=given, which=which, read_file=lambda path: _sourced(folder, path)
-    )
+        raise UserError(f"{first}: {text.message}")
+    if not (first.endswith((".yaml", ".yml")) or is_accelerate(text)):
+        if preset is not None:
+            raise UserError(
+                "--preset is for a file that holds no model, and a script does: use --set model.preset=NAME"
+            )
+        read_file = partial(_sourced, Path(first).parent)
+        return migrate_script(text, first, arguments=arguments, given=given, which=which, read_file=read_file)
+    if for_scripts or arguments:
+        raise UserError(for_scripts or f"{first} takes no arguments, and {arguments[0]!r} is one")
+    if preset is not None and preset not in preset_names():
+        raise UserError(f"there is no preset {preset!r}; presets: {', '.join(preset_names())}")
+    return migrate_accelerate(text, first, preset)
 
 
 def _sourced(folder: Path, path: str) -> str | None:

@@ -12,6 +12,7 @@ from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.launchers import (
+    OWNED,
     Options,
     launcher_options,
     note_processes,
@@ -20,7 +21,7 @@ from orchestrator.migration.launchers import (
     sbatch_options,
     slurm_variables,
 )
-from orchestrator.migration.programs import GPT, TrainingCommand, family_of_flag, training_command
+from orchestrator.migration.programs import GPT, TrainingCommand, family_of_flag, training_command, trains
 from orchestrator.migration.report import Account, Migration
 from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.started import Script, Started
@@ -87,6 +88,11 @@ def migrate_words(words: Sequence[str], source: str) -> Migration:
     return migration
 
 
+def is_training(words: Sequence[str]) -> bool:
+    """Whether words are a training command, or flags alone."""
+    return _wanted([(word,) for word in words]) is not None
+
+
 def _wanted(words: Sequence[Value]) -> TrainingCommand | None:
     """A training command, or flags without a command before them."""
     if words and isinstance(words[0][0] if words[0] else None, str) and str(words[0][0]).startswith("--"):
@@ -138,7 +144,7 @@ def _flags_in_variables(script: Script) -> list[Started]:
         if held and shown(held[0]).startswith("--"):
             holders.append(name)
             words.extend(held)
-    if not words:
+    if not trains(words):
         return []
     script.notes.append(f"the file starts nothing: its flags are those of {', '.join(holders)}")
     return [Started(1, tuple(words), {}, frozenset())]
@@ -152,9 +158,11 @@ def _taken(variables: Variables) -> list[str]:
     """What the script would take from outside, and what was taken instead."""
     notes = []
     for name, value in variables.defaults.items():
+        if OWNED.fullmatch(name):
+            continue  # the launcher's
         where = f"argument {name} is" if name.isdigit() else f"{name} is"
         notes.append(f"{where} taken from the script's default: {value or 'nothing'} (--set-var {name}=VALUE)")
-    for name in sorted(variables.empty - variables.defaults.keys()):
+    for name in sorted(name for name in variables.empty - variables.defaults.keys() if not OWNED.fullmatch(name)):
         notes.append(f"${name} is taken as empty in a condition: nothing sets it (--set-var {name}=VALUE)")
     return notes
 

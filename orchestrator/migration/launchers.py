@@ -18,7 +18,10 @@ from orchestrator.migration.shell.values import Unknown, Value, known, shown
 from orchestrator.migration.together.training import as_name
 
 NODES, GPUS, TIME = "launch.nodes", "launch.gpus_per_node", "launch.time"
-_TORCHRUN = {"nproc-per-node": GPUS, "nnodes": NODES}
+_SIZES = {"nproc-per-node": GPUS, "nnodes": NODES, "num-gpus": GPUS, "num-nodes": NODES}
+"""Options of torchrun and of deepspeed."""
+_TOTALS = ("np", "n", "num-processes")
+"""Options of mpirun and of `accelerate launch` that count all processes."""
 _SLURM_SHORT = {
     **{"N": "nodes", "p": "partition", "A": "account", "q": "qos", "t": "time", "J": "job-name", "G": "gpus"},
     **{
@@ -62,11 +65,17 @@ _SLURM_NO_EFFECT = {
         "the batch script is rendered anew",
     ),
 }
+_STARTERS = {
+    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch", "launch.py"), "torchrun"),
+    **{"deepspeed": "deepspeed", "mpirun": "mpirun", "mpiexec": "mpirun", "accelerate": "accelerate"},
+}
+"""Programs that start the processes."""
+_STARTERS_SWITCHES = ("standalone", "no-python", "allow-run-as-root", "multi-gpu", "use-env")
 _IN_PROFILE = "the cluster profile says it (`orchestrator cluster init`)"
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 _GRES = re.compile(r"gpu(?::[\w.-]+)?(?::(\d+))?", re.ASCII)
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})", re.ASCII)
-_OWNED = re.compile(
+OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|N?NODE_RANK|NNODES|NUM_NODES|GPUS_PER_NODE|MASTER_(ADDR|PORT)|"
     r"(ORCHESTRATOR|TORCHELASTIC|PET|SLURM|SBATCH|SRUN)_.*"
 )
@@ -117,10 +126,10 @@ def launcher_options(words: Sequence[Value]) -> list[Options]:
     for number, text in enumerate(texts):
         if text in ("srun", "sbatch", "salloc"):
             found.append(Options(text, _slurm_flags(words[number + 1 :])))
-        elif text in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "launch.py"):
-            flags = parse_flags(words[number + 1 :], lambda name: 0 if name in ("standalone", "no-python") else 1).flags
-            found.append(Options("torchrun", flags))
-    if not found or found[-1].program != "torchrun":
+        elif text in _STARTERS:
+            flags = parse_flags(words[number + 1 :], lambda name: 0 if name in _STARTERS_SWITCHES else 1).flags
+            found.append(Options(_STARTERS[text], flags))
+    if not any(options.program in _STARTERS.values() for options in found):
         python = any(re.fullmatch(r"python[\d.]*", text) for text in texts)
         if python and not any(options.program == "srun" for options in found):
             found.append(Options("python", {}))
@@ -166,8 +175,10 @@ def _gpus(options: Options) -> int | None:
 def read_launch(migration: Migration, started_by: Sequence[Options]) -> None:
     """Nodes, processes per node, and what is asked of SLURM; a program nearer to the training goes over one further."""
     sizes: dict[str, int] = {}
+    readers = {"python": _read_python, "mpirun": _read_total, "accelerate": _read_total}
+    readers |= {"torchrun": _read_starter, "deepspeed": _read_starter}
     for options in started_by:
-        reader = {"torchrun": _read_torchrun, "python": _read_python}.get(options.program, _read_slurm)
+        reader = readers.get(options.program, _read_slurm)
         reader(migration, options, sizes)
     for path, size in sizes.items():
         is_missing = path in migration.missing
@@ -210,12 +221,29 @@ def _size(
     migration.sources[path] = Source(f"{options.program} {flag.shown}")
 
 
-def _read_torchrun(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
+def _read_starter(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
     for name, flag in options.flags.items():
-        if name in _TORCHRUN:
+        if name in _SIZES:
             text = known(flag.words[0]) if flag.words else None
             is_number = text is not None and text.isascii() and text.isdigit() and int(text) > 0
-            _size(migration, options, flag, _TORCHRUN[name], sizes, int(text) if text and is_number else None)
+            _size(migration, options, flag, _SIZES[name], sizes, int(text) if text and is_number else None)
+        else:
+            _account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
+    if GPUS not in (_SIZES.get(name) for name in options.flags) and options.program == "torchrun":
+        migration.notes.append("torchrun starts one process on each machine where --nproc-per-node is not given")
+        sizes[GPUS] = 1
+        migration.sources[GPUS] = Source("torchrun without --nproc-per-node")
+
+
+def _read_total(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
+    """All processes, and on how many machines where that is said."""
+    nodes = _number(options, "num-machines") or sizes.get(NODES, 1)
+    for name, flag in options.flags.items():
+        total = _number(options, name)
+        if name in _TOTALS:
+            _size(migration, options, flag, GPUS, sizes, total // nodes if total and total % nodes == 0 else None)
+        elif name == "num-machines":
+            _size(migration, options, flag, NODES, sizes, total)
         else:
             _account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
 
@@ -286,7 +314,7 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
     """
     kept: dict[str, str] = {}
     for name, value in environment:
-        if _OWNED.fullmatch(name) or (name in _DEFAULT_ENVIRONMENT and _DEFAULT_ENVIRONMENT[name] == known(value)):
+        if OWNED.fullmatch(name) or (name in _DEFAULT_ENVIRONMENT and _DEFAULT_ENVIRONMENT[name] == known(value)):
             continue
         if name in read and not _FOR_PROGRAMS.fullmatch(name):
             continue

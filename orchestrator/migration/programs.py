@@ -15,7 +15,8 @@ _TRAINS = frozenset(
         *("micro-batch-size", "train-iters", "train-samples"),
     )
 )
-"""A program that takes one of these trains a model."""
+"""A program that takes one of these trains a model, unless its name says otherwise."""
+_OTHERWISE = re.compile(r"generat|server|inference|merge|convert|preprocess")
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,23 @@ class TrainingCommand:
 def training_command(words: Sequence[Value]) -> TrainingCommand | None:
     """The training that a command starts; None where it is another command."""
     for number, word in enumerate(words):
-        if not number or not shown(word).endswith(".py"):
+        if not shown(word).endswith(".py"):
             continue
         behind = tuple(words[number + 1 :])
         names = {name.lstrip("-").replace("_", "-").partition("=")[0] for name in map(_text, behind)}
         name = PurePath(shown(word)).name
+        if _OTHERWISE.search(name) or "task" in names:
+            continue
         if names & _TRAINS or (
             name.startswith("pretrain_") and any(each.startswith("--") for each in map(_text, behind))
         ):
             return TrainingCommand(tuple(words[:number]), shown(word), behind)
     return None
+
+
+def trains(words: Sequence[Value]) -> bool:
+    """Whether flags without a program are those of a training."""
+    return any(_text(word).lstrip("-").partition("=")[0] in _TRAINS for word in words)
 
 
 def _text(word: Value) -> str:

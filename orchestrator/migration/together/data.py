@@ -82,11 +82,11 @@ def read_split(given: Gathering) -> None:
         return
     if not given.has("split"):
         return
-    words = given.words("split")
-    if words is None:
+    text = given.text("split")
+    if text is None:
         given.write_it("split", SPLIT)
         return
-    weights = re.findall(r"[.0-9]+", ",".join(words))
+    weights = re.findall(r"[.0-9]+", text)
     try:
         written = ",".join(f"{float(weight):g}" if "." in weight else weight for weight in [*weights, "0", "0"][:3])
     except ValueError:
@@ -250,7 +250,7 @@ DATA = (
         write_sources,
         (BLEND, VALIDATION, TEST, RANDOM),
     ),
-    Together({"split": None}, read_split, lambda writer: None, (SPLIT,)),
+    Together({"split": 1}, read_split, lambda writer: None, (SPLIT,)),
     Together(
         {
             **{"tokenizer-type": 1, "tokenizer-model": 1, "vocab-file": 1, "merge-file": 1},

@@ -125,6 +125,9 @@ def test_accelerate(orchestrator: Any, tmp_path: Path) -> None:
         (("train.sh", "--command", "2"), "there is no 2"),
         (("plain.yaml",), "megatron_lm_config"),
         (("accelerate.yaml", "--preset", "gpt9"), "there is no preset"),
+        (("accelerate.yaml", "--set-var", "TP=2"), "nothing else has variables"),
+        (("accelerate.yaml", "argument"), "takes no arguments"),
+        (("--command", "1", "--", "--num-layers", "2"), "nothing else has variables"),
         (("--", "--nonsense-alone"), "wrote"),
     ],
 )

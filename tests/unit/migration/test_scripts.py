@@ -110,6 +110,20 @@ def test_launchers(start: str) -> None:
     assert (job.launch.nodes, job.launch.gpus_per_node) == (2, 4)
 
 
+@pytest.mark.parametrize(
+    ("start", "sizes"),
+    [
+        ("deepspeed --num_gpus 4 --num_nodes 2", (2, 4)),
+        ("mpirun -np 8 --allow-run-as-root python", (1, 8)),
+        ("accelerate launch --num_processes 8 --num_machines 2", (2, 4)),
+        ("torchrun", (1, 1)),
+    ],
+)
+def test_other_launchers(start: str, sizes: tuple[int, int]) -> None:
+    job = load_text(job_text(migrate_script(f"{start} pretrain_gpt.py {FLAGS}", "x.sh"))).job
+    assert (job.launch.nodes, job.launch.gpus_per_node) == sizes
+
+
 def test_one_process_without_a_launcher() -> None:
     migration = migrate_script(f"python pretrain_gpt.py {FLAGS}", "x.sh")
     assert load_text(job_text(migration)).job.world_size == 1
@@ -173,6 +187,9 @@ def test_arguments_are_counted() -> None:
         ("", "starts no training"),
         ("echo hello", "starts no training"),
         ("bash train.sh", "starts no training"),
+        ("OPTIONS='--verbose --num 3'", "starts no training"),
+        (f"python tools/run_text_generation_server.py {FLAGS}", "starts no training"),
+        (f"python tasks/main.py --task LAMBADA {FLAGS}", "starts no training"),
         ("torchrun pretrain_gpt.py 'oops", "x.sh:1: a quote that is not closed"),
         ("a\nb\nif true; then", "x.sh:3"),
     ],
