@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Ranks
 from support.training import events, largest_difference, layout, losses, make_run, must_train, tiny_job, values
 
 from orchestrator.rundir import RunDir
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("torchrun with real ranks takes 5 to 10 s to start")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one-plain-optimizer": layout(use_distributed_optimizer=False),
@@ -27,9 +28,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     job = tiny_job("one")
-    return must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
 
 
 def test_reference_learns(reference: RunDir) -> None:
@@ -40,9 +41,9 @@ def test_reference_learns(reference: RunDir) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layout(name: str, reference: RunDir, tmp_path: Path) -> None:
+def test_layout(name: str, ranks: Ranks, reference: RunDir, tmp_path: Path) -> None:
     job = tiny_job(name, parallelism=LAYOUTS[name])
-    run = must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job)
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
 
@@ -62,18 +63,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_architecture(name: str, tmp_path: Path) -> None:
+def test_architecture(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """Each variant at one rank and under TP=2 with sequence parallelism; multi-query shares its one group."""
     split = layout(tp=2, sequence_parallel=True)
     curves = []
     for place, parallelism in (("one", {}), ("two", split)):
         job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, schedule={"train_iters": 10})
-        curves.append(losses(must_train(make_run(tmp_path, job), job)))
+        curves.append(ranks.losses_of(job, tmp_path))
     assert largest_difference(*curves) < 1e-5
 
 
 def test_bf16_and_counts_per_rank(tmp_path: Path) -> None:
-    """bf16 trains on the CPU; the event log says what this rank holds."""
+    """bf16 trains on the CPU, here under torchrun; the event log says what this rank holds."""
     job = tiny_job("bf16", precision={"dtype": "bf16"}, parallelism=layout(tp=2, dp=2, sequence_parallel=True))
     run = must_train(make_run(tmp_path, job), job)
     assert losses(run)[20] < 5.7

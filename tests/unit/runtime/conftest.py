@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fixtures import ranks
+
+__all__ = ["ranks"]
 
 HERE = Path(__file__).parent
 RunRanks = Callable[[str, int], list[Any]]

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.training import make_run, must_train, tiny_job, values
+from support.faults import Ranks
+from support.training import make_run, tiny_job, values
 
-pytestmark = pytest.mark.slow("each case trains a tiny job in a process of its own")
+pytestmark = pytest.mark.slow("each case trains a tiny job in a rank of its own")
 
 
 @pytest.mark.parametrize(
@@ -20,9 +21,9 @@ pytestmark = pytest.mark.slow("each case trains a tiny job in a process of its o
         ({"eval_interval": 8, "eval_at_end": False}, [8, 16]),
     ],
 )
-def test_evaluated_iterations(evaluation: dict[str, Any], expected: list[int], tmp_path: Path) -> None:
+def test_evaluated_iterations(evaluation: dict[str, Any], expected: list[int], ranks: Ranks, tmp_path: Path) -> None:
     job = tiny_job("job", evaluation={"eval_iters": 1, **evaluation})
-    run = must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job)
     measured = values(run, "validation/loss")
     assert list(measured) == expected
     assert all(5.3 < loss < 5.8 for loss in measured.values()), "random tokens stay near ln(250) = 5.52"

@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 
 import pytest
+from support.faults import Ranks
 from support.training import events, layout, losses, make_run, must_train, tiny_job
 
 from orchestrator.checkpoints import committed
@@ -15,7 +16,7 @@ from orchestrator.checkpoints import committed
 pytestmark = pytest.mark.slow("each test trains a tiny job in its own processes")
 
 
-def test_by_the_clock(tmp_path: Path) -> None:
+def test_by_the_clock(ranks: Ranks, tmp_path: Path) -> None:
     """Two ranks agree on when, though only one looks at the clock."""
     job = tiny_job(
         "clock",
@@ -23,7 +24,7 @@ def test_by_the_clock(tmp_path: Path) -> None:
         schedule={"train_iters": 120},
         checkpoint={"save_seconds": 1, "keep_last": 100},
     )
-    run = must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job)
     saved = [event["iteration"] for event in events(run, "checkpoint_saved")]
     assert saved[-1] == 120
     assert 2 <= len(saved) < 60
