@@ -103,7 +103,7 @@ _NOT_SUPPORTED: dict[str, str] = {
         relative-attention-max-distance embedding-init-method-std init-method-xavier-uniform fp32-residual-connection
         apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec is-hybrid-model
         hybrid-attention-ratio hybrid-mlp-ratio hybrid-override-pattern enable-gpt-oss linear-attention-freq
-        no-position-embedding use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
+        use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
     "the attention mask across documents is not in this version": "reset-attention-mask",
     "of samplers this version has the one of `--dataloader-type single`": "dataloader-type sample-rate",
     "fill-in-the-middle data is not in this version": "fim-data",

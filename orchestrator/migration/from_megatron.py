@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from orchestrator.errors import UserError
 from orchestrator.migration.elsewhere import HARMLESS_VALUES, NO_EFFECT, NOT_SUPPORTED, elsewhere
-from orchestrator.migration.flags import CommandLine, Flag
+from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.launchers import (
@@ -171,21 +171,21 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     """The job of one training command."""
     family = command.family or GPT
     migration = Migration(source)
-    line = _renamed(parse_flags(command.words, _words_of))
-    gathering = Gathering(line.flags, migration, family)
+    line = parse_flags(command.words, _WORDS.get)
+    flags, replaced = _renamed(line.flags)
+    gathering = Gathering(flags, migration, family)
     for row in ROWS:
         _read_row(gathering, row)
     for together in TOGETHER:
         together.read(gathering)
-    for name in line.flags:
+    for name in flags:
         if name not in gathering.settled:
             _read_elsewhere(gathering, name)
-    order = {flag.shown: number for number, flag in enumerate(line.flags.values())}
+    order = {flag.shown: number for number, flag in enumerate(flags.values())}
     migration.accounts.sort(key=lambda account: order.get(account.flag, len(order)))
-    for flag in line.repeated:
-        migration.accounts.append(
-            Account("no_effect", flag.shown, reason="it is given again later, and the last one counts")
-        )
+    again = "it is given again later, and the last one counts"
+    migration.accounts += [Account("no_effect", flag.shown, reason=again) for flag in line.repeated]
+    migration.accounts += [Account("no_effect", flag.shown, reason="another flag says it") for flag in replaced]
     for stray in line.strays:
         _read_stray(migration, stray)
     read_launch(migration, started_by)
@@ -200,33 +200,22 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     return migration
 
 
-def _words_of(name: str) -> int | None:
-    return _WORDS.get(name)
-
-
-def _renamed(line: CommandLine) -> CommandLine:
-    """The flags under the names that they have now."""
+def _renamed(given: dict[str, Flag]) -> tuple[dict[str, Flag], list[Flag]]:
+    """(the flags under the names that they have now, older ones that say what another one says)."""
     flags: dict[str, Flag] = {}
-    for name, flag in line.flags.items():
-        new = OLD_NAMES.get(name, name)
+    replaced: list[Flag] = []
+    for name, flag in given.items():
+        meant = [Flag(OLD_NAMES[name], flag.words, flag.shown)] if name in OLD_NAMES else []
         if name in IMPLIED:
             implied, word = IMPLIED[name]
-            words = ((word,),) if word is not None else ()
-            if implied not in line.flags:
-                flags[implied] = Flag(implied, words, flag.shown)
-            if new == name:
-                continue
-        if new == name or new not in line.flags:
-            flags[new] = replace(flag, name=new, written=flag.shown if new != name else None)
-    dropped = [
-        flag for name, flag in line.flags.items() if OLD_NAMES.get(name, name) != name and OLD_NAMES[name] in line.flags
-    ]
-    dropped += [
-        flag
-        for name, flag in line.flags.items()
-        if name in IMPLIED and IMPLIED[name][0] in line.flags and name not in OLD_NAMES
-    ]
-    return CommandLine(flags, (*line.repeated, *dropped), line.strays)
+            meant.append(Flag(implied, ((word,),) if word is not None else (), flag.shown))
+        kept = [each for each in meant if each.name not in given and each.name not in flags]
+        if not meant:
+            flags[name] = flag
+        elif not kept:
+            replaced.append(flag)
+        flags.update({each.name: each for each in kept})
+    return flags, replaced
 
 
 def _read_row(given: Gathering, row: Row) -> None:
@@ -281,8 +270,6 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
 
 
 def _read_stray(migration: Migration, word: Value) -> None:
-    if not word:
-        return
     missing = unknowns(word)
     if missing:
         reason = f"{missing[0].why}: it may hold flags"
@@ -290,4 +277,4 @@ def _read_stray(migration: Migration, word: Value) -> None:
             reason += f": --set-var {missing[0].variable}=VALUE"
         migration.accounts.append(Account("not_known", shown(word), reason=reason))
     else:
-        migration.accounts.append(Account("no_counterpart", shown(word), reason="it belongs to no flag"))
+        migration.accounts.append(Account("no_counterpart", shown(word) or "''", reason="it belongs to no flag"))

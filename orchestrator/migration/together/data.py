@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import Any
 
 from orchestrator.migration.gathering import MEGATRON, Gathering
@@ -217,7 +218,11 @@ def write_tokenizer(writer: FlagWriter) -> None:
     writer.add("DATA", "tokenizer-type", _WRITTEN_TYPES[tokenizer.type])
     if tokenizer.path is not None:
         by_vocabulary = tokenizer.type in ("gpt2_bpe", "wordpiece")
-        writer.add("DATA", "vocab-file" if by_vocabulary else "tokenizer-model", tokenizer.path)
+        path, folder = tokenizer.path, PurePath(tokenizer.path).parent
+        if tokenizer.type == "huggingface" and PurePath(path).name == "tokenizer.json":
+            path = str(folder)
+            writer.say_otherwise(PATH, "Megatron-LM takes the folder that it is in")
+        writer.add("DATA", "vocab-file" if by_vocabulary else "tokenizer-model", path)
     if tokenizer.merges is not None:
         writer.add("DATA", "merge-file", tokenizer.merges)
     if size is not None:

@@ -45,6 +45,11 @@ def write_ffn(writer: FlagWriter) -> None:
 
 
 def read_positions(given: Gathering) -> None:
+    if given.has("no-position-embedding"):
+        if given.get("model.position_embedding_type") == "learned_absolute":
+            given.not_supported("no-position-embedding", "write --position-embedding-type none", POSITIONS)
+        else:
+            given.no_effect("no-position-embedding", "--position-embedding-type says it")
     name = "max-position-embeddings"
     if not given.has(name):
         return
@@ -175,7 +180,7 @@ def write_data_parallel_size(writer: FlagWriter) -> None:
 
 MODEL = (
     Together({"ffn-hidden-size": 1}, read_ffn, write_ffn, (FFN,)),
-    Together({"max-position-embeddings": 1}, read_positions, write_positions, (POSITIONS,)),
+    Together({"max-position-embeddings": 1, "no-position-embedding": 0}, read_positions, write_positions, (POSITIONS,)),
     Together({"group-query-attention": 0, "num-query-groups": 1}, read_groups, write_groups, (GROUPS,)),
     Together({"sequence-parallel": 0}, read_sequence_parallel, write_sequence_parallel, (SEQUENCE,)),
     Together(

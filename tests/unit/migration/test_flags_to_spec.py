@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, elsewhere
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.writing import job_text
+from orchestrator.spec.loading import load_text
 from orchestrator.spec.shape import leaf_paths
 
 Flags = Callable[..., Any]
@@ -179,6 +183,7 @@ def test_random_tokens(flags: Flags) -> None:
         ("--multi-latent-attention", "model"),
         ("--q-lora-rank 64", "latent"),
         ("--data-args-path file", "data.blend"),
+        ("--no-position-embedding", "none"),
     ],
 )
 def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, said: str) -> None:
@@ -202,6 +207,7 @@ def test_degrees_that_the_spec_knows_are_written_and_refused(flags: Flags, words
     [
         *("--tensorboard-dir x", "--no-masked-softmax-fusion", "--attention-backend flash", "--use-mcore-models"),
         *("--dataloader-type single", "--num-experts 0", "--loss-scale 12", "--profile --profile-ranks 0 1 2"),
+        "--rotary-base 5",
         *("--inference-max-requests 8", "--retriever-seq-length 1", "--mask-prob 0.1", "--DDP-impl local"),
     ],
 )
@@ -256,6 +262,40 @@ def test_every_flag_is_accounted_for(flags: Flags) -> None:
     told = [account.flag.split()[0] for account in migration.accounts]
     assert set(words) <= set(told)
     assert not migration.of("no_counterpart")
+
+
+ANY_FLAGS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            sorted({*(row.flag for row in ROWS), *(n for t in TOGETHER for n in t.flags), *IMPLIED, *OLD_NAMES})
+        ),
+        st.lists(
+            st.sampled_from(("0", "1", "2", "8", "0.5", "x", "full", "rope", "", "1e9", "-3", "a b", "$A")), max_size=3
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(ANY_FLAGS)
+@settings(max_examples=200, deadline=None)
+def test_any_flags_with_any_values_are_accounted_for(flags: list[tuple[str, list[str]]]) -> None:
+    words = ["--num-layers", "2", *(word for name, values in flags for word in (f"--{name}", *values))]
+    migration = migrate_words(words, "test")
+    told = {account.flag.split()[0] for account in migration.accounts}
+    assert {f"--{name}" for name, _ in flags} <= told
+    text = job_text(migration)
+    assert is_read_or_refused_with_places(text)
+    for path in migration.missing:
+        assert path in migration.values or "write it" in text
+
+
+def is_read_or_refused_with_places(text: str) -> bool:
+    try:
+        load_text(text)
+    except SpecError as error:
+        return all(problem.message and "YAML" not in problem.message for problem in error.problems)
+    return True
 
 
 def test_the_tables_do_not_overlap() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +17,11 @@ from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.report import Migration
 from orchestrator.migration.writing import job_text
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_text
+from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.shape import leaf_paths
 
+ROOT = Path(__file__).parents[3]
+JOBS, GOLDEN = ROOT / "jobs", ROOT / "tests" / "golden"
 WORDS = st.text(st.sampled_from("abcXYZ019._/- 'é$\"\\"), min_size=1, max_size=12)
 PATHS = WORDS.map(lambda text: "data/" + text.strip())
 COUNTS = st.integers(1, 10_000)
@@ -265,6 +270,37 @@ def test_the_words_say_what_the_script_says(job: JobSpec) -> None:
     for path, value in by_words.values.items():
         if not path.startswith("launch.") and path != "name":
             assert by_script.values[path] == value
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_jobs(path: Path) -> None:
+    job = load_job([path]).job
+    script, command = megatron_script(job)
+    back = written(migrate_script(script, "job.sh"))
+    listed = {each.path for each in (*command.unsaid, *command.otherwise)}
+    assert {different for different in differences(job, back) if different not in listed} <= {"name"}
+
+
+def test_bash_starts_what_the_flags_say(tmp_path: Path) -> None:
+    """The script as bash runs it, with a torchrun that only tells what it is given."""
+    (tmp_path / "torchrun").write_text('#!/bin/bash\nprintf \'%s\\0\' "$NCCL_DEBUG" "$@"\n')
+    (tmp_path / "torchrun").chmod(0o755)
+    job = load_job([JOBS / "llama3-8b.yaml"], ["launch.env.NCCL_DEBUG=it's $(odd)", "data.cache_dir=/a b/$c"]).job
+    script, command = megatron_script(job)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    ran = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=30
+    )
+    exported, *words = ran.stdout.split("\0")[:-1]
+    assert exported == "it's $(odd)"
+    start = ["--nproc-per-node", "8", "--nnodes", "1", "pretrain_gpt.py"]
+    assert words == [*start, *command.words]
+
+
+def test_the_script_is_exactly_the_golden_one() -> None:
+    """After a wanted change: write the new text to tests/golden and read the difference."""
+    job = load_job([JOBS / "llama3-8b.yaml"], ["launch.nodes=2", "launch.env={NCCL_DEBUG: WARN}"]).job
+    assert megatron_script(job)[0] == (GOLDEN / "megatron-lm-two-machines.sh").read_text()
 
 
 def test_every_word_is_quoted() -> None:
