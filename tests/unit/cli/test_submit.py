@@ -96,3 +96,31 @@ def test_an_array_of_what_is_a_sweep_already(orchestrator: Any, project: Path) -
     finished = orchestrator("submit", "job.yaml", "--array", "optimizer.lr=1e-3,3e-4")
     assert finished.code == 2
     assert "this file has a `sweep:` section already" in finished.err
+
+
+LARGE = ("model.num_layers=48", "model.hidden_size=8192", "model.seq_length=2048", "precision.dtype=bf16")
+
+
+def test_what_does_not_fit_its_gpus_is_refused(orchestrator: Any, project: Path) -> None:
+    (project / "clusters").mkdir()
+    (project / "clusters" / "old.yaml").write_text("name: old\ntime: 1h\ngpu: V100-16GB\n")
+    large = [word for value in LARGE for word in ("--set", value)]
+    for dry in ((), ("--dry-run",)):
+        finished = orchestrator("submit", "job.yaml", *large, *dry)
+        assert (finished.code, finished.out) == (2, "")
+        assert "memory does not fit" in finished.err
+        assert "of one V100-16GB" in finished.err
+    assert not (project / "runs").exists()
+    refused = orchestrator("submit", "job.yaml", "--dry-run", "--strict", "--set", "launch.runs_dir=/proc/none")
+    assert refused.code == 2
+    assert "/proc has 0 kB free" in refused.err
+
+
+def test_cells_that_do_not_fit_are_left_out(orchestrator: Any, project: Path) -> None:
+    (project / "clusters").mkdir()
+    (project / "clusters" / "old.yaml").write_text("name: old\ntime: 1h\ngpu: V100-16GB\n")
+    finished = orchestrator("submit", "job.yaml", "--array", "model.num_layers=2,30000", "--dry-run", "--json")
+    assert finished.code == 0, finished.err
+    assert len(finished.json["cells"]) == 1
+    [pruned] = finished.json["pruned"]
+    assert "memory does not fit" in pruned["reason"]
