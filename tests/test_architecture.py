@@ -24,6 +24,10 @@ HEAVY = {
     "torch",
     "transformers",
 }
+MEGATRON_FLAGS = (
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --micro-batch-size 1 --lr 1e-3 "
+    "--train-iters 10 --mock-data --tokenizer-type NullTokenizer --vocab-size 99"
+)
 MOST_LINES = 450
 # Files that may be longer, each with its reason.
 LONGER: dict[str, str] = {}
@@ -67,6 +71,8 @@ def run_and_list_modules(*arguments: str, cwd: Path) -> set[str]:
         ("plan", "{job}"),
         ("plan", "{job}", "--json"),
         ("render", "{job}"),
+        ("render", "{job}", "--as", "megatron-lm"),
+        ("migrate", "-o", "{runs}/job.yaml", "--", *MEGATRON_FLAGS.split()),
         ("schema",),
         ("list", "--runs-dir", "{runs}"),
         ("cluster", "list"),

@@ -69,11 +69,12 @@ _NO_EFFECT: dict[str, str] = {
     "a signal or a time limit ends in a checkpoint by itself": "exit-signal-handler exit-signal-handler-dataloader",
     "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval",
     "the loss is always the average over tokens": "calculate-per-token-loss",
+    "scores are scaled by the head's width alone": "no-query-key-layer-scaling",
     "the model is always the one of megatron-core": "use-mcore-models",
     "a preset or the flags say the sizes": "no-use-tokenizer-model-from-checkpoint-args",
     "optimizer and random state are always saved and loaded": "override-opt-param-scheduler override-lr-scheduler",
     "it has to do with object stores": "disable-msc object-storage-cache-path",
-    _OLD: "onnx-safe tiktoken-pattern tiktoken-num-special-tokens rotary-seq-len trust-remote-code",
+    _OLD: "onnx-safe rotary-seq-len trust-remote-code",
 }
 
 _NOT_SUPPORTED: dict[str, str] = {
@@ -83,8 +84,10 @@ _NOT_SUPPORTED: dict[str, str] = {
     "of optimizers this version has Adam": """
         sgd-momentum optimizer-cpu-offload optimizer-offload-fraction use-torch-optimizer-for-cpu-offload
         overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer main-grads-dtype
-        main-params-dtype exp-avg-dtype exp-avg-sq-dtype decoupled-lr decoupled-min-lr start-weight-decay
-        end-weight-decay weight-decay-incr-style apply-wd-to-qk-layernorm no-weight-decay-cond-type""",
+        main-params-dtype exp-avg-dtype exp-avg-sq-dtype""",
+    "one learning rate and one weight decay hold for all layers and steps": """
+        decoupled-lr decoupled-min-lr start-weight-decay end-weight-decay weight-decay-incr-style
+        apply-wd-to-qk-layernorm no-weight-decay-cond-type""",
     "this decay is not in this version": "lr-wsd-decay-samples lr-wsd-decay-iters lr-wsd-decay-style",
     "sharded parameters (FSDP) are not in this version": """
         use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy outer-dp-sharding-strategy use-torch-fsdp2
@@ -95,7 +98,7 @@ _NOT_SUPPORTED: dict[str, str] = {
         decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers pipeline-model-parallel-layout
         account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
     "context parallelism is not in this version": "cp-comm-type hierarchical-context-parallel-sizes",
-    "this version of the model is not there": """
+    "this variant of the model is not in this version": """
         apply-layernorm-1p apply-residual-connection-post-layernorm openai-gelu squared-relu quick-geglu
         glu-linear-offset activation-func-clamp-value softmax-type window-size window-attn-skip-freq
         multi-latent-attention rotary-interleaved rotary-seq-len-interpolation-factor use-rope-scaling
@@ -113,10 +116,12 @@ _NOT_SUPPORTED: dict[str, str] = {
     "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
         full-validation multiple-validation-sets""",
     "starting from a pretrained checkpoint is not in this version": """
-        finetune pretrained-checkpoint load-main-params-from-ckpt no-load-optim no-load-rng no-save-optim no-save-rng
+        finetune pretrained-checkpoint load-main-params-from-ckpt
         use-checkpoint-args use-mp-args-from-checkpoint-args use-checkpoint-opt-param-scheduler
         use-checkpoint-lr-scheduler ckpt-step ckpt-convert-format ckpt-convert-save
         ckpt-convert-update-legacy-dist-opt-format""",
+    "the optimizer and the random state are always saved and loaded": """
+        no-load-optim no-load-rng no-save-optim no-save-rng""",
     "supervised fine-tuning is not in this version": "sft sft-tokenizer-prompt-format",
     "reinforcement learning is not in this version": "perform-rl-step",
     "the recomputed activations stay on the rank they are of": "distribute-saved-activations",
@@ -133,18 +138,29 @@ _NOT_SUPPORTED: dict[str, str] = {
 _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
     (r"moe-.*", _EXPERTS, False),
     (r"(no-)?fp8-.*|fp4-.*|.*mxfp8.*|kitchen-.*|te-precision-config-file", _FP8, False),
-    (r"muon-.*", "of optimizers this version has Adam", False),
+    (r"(muon|lion)-.*", "of optimizers this version has Adam", False),
     (r"mtp-.*", "multi-token prediction is not in this version", False),
     (r"fim-.*", "fill-in-the-middle data is not in this version", False),
     (r"(rl|grpo|langrl)-.*", "reinforcement learning is not in this version", False),
     (r"(q-lora|kv-lora)-rank|qk-(pos-emb-)?head-dim|v-head-dim|mscale.*|rotary-scaling-factor|cache-mla-latents",
      "multi-latent attention is not in this version", False),
-    (r"retro-.*|mamba-.*|heterogeneous-.*|dsa-.*|.*-mamba-.*", "this kind of model is not in this version", False),
+    (r"(retro|mamba|heterogeneous|dsa|hybrid)-.*|.*-mamba-.*", "this kind of model is not in this version", False),
+    (r"(no-)?yarn-.*|qk-l2-norm", "this variant of the model is not in this version", False),
+    (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", False),
+    (r"logits-.*|freeze-.*", "distillation and frozen layers are not in this version", False),
+    (r"(tokenizer|tiktoken)-(hf|metadata|special|sentencepiece|pattern|num).*|legacy-tokenizer",
+     "a tokenizer is what its files say, and has no options", False),
     (r"deepspeed.*|zero-.*", _NO_DEEPSPEED, False),
     (r"inprocess-.*", _WATCH, True),
+    (r"otel-.*", _LOGS, True),
+    (r"ddp-.*", _COMMUNICATION, True),
+    (r"(.*-)?cuda-graphs?(-.*)?|flash-decode|symmetric-ar-type|disable-jit-fuser|enable-experimental", _KERNELS, True),
     (r"inference-.*|.*-inference|.*prefill.*|refit-method|max-tokens-to-oom", _INFERENCE, True),
-    (r"(ict|biencoder|retriever|indexer|dino|swin|vision|img)-.*|titles-data-path|block-data-path|patch-dim",
+    (r"(ict|biencoder|retriever|indexer|dino|swin|vision|img|bert|mask)-.*|patch-dim|head-lr-mult|iter-per-epoch",
      _OTHER_MODEL, True),
+    (r"(titles|block|evidence)-data-path|embedding-path|(data-per-)?class(es)?-fraction|num-(channels|classes)",
+     _OTHER_MODEL, True),
+    (r"no-data-sharding|query-in-block-prob|use-one-sent-docs", _OTHER_MODEL, True),
 )  # fmt: skip
 """(pattern of names, reason, whether it is without effect)."""
 

@@ -17,6 +17,7 @@ VOCABULARY, RANDOM = "model.vocab_size", "data.random_tokens"
 TRAINING_ALONE = "1,0,0"
 _BYTES = 256
 """The byte-level tokenizer's ids before its end of document; to Megatron-LM a NullTokenizer of that size."""
+_UNREAD = "this tokenizer does not read it"
 _TYPES = {
     "GPT2BPETokenizer": "gpt2_bpe",
     "HuggingFaceTokenizer": "huggingface",
@@ -146,7 +147,9 @@ def read_tokenizer(given: Gathering) -> None:
         given.not_supported("tokenizer-type", f"of tokenizers this version has {', '.join(sorted(_TYPES))}", TYPE)
         given.require(PATH, f"a tokenizer of a type that is here instead of {kind}")
     _read_vocabulary(given, kind, is_random)
-    given.no_effect(("vocab-file", "merge-file", "tokenizer-model"), "this tokenizer does not read it")
+    given.no_effect(("vocab-file", "merge-file", "tokenizer-model"), _UNREAD)
+    if kind != "TikTokenizer":
+        given.no_effect(("tiktoken-pattern", "tiktoken-num-special-tokens"), _UNREAD)
 
 
 def _read_null(given: Gathering, is_random: bool) -> None:
