@@ -13,6 +13,8 @@ from orchestrator.migration.shell.variables import Array, Variables
 
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 _MAX_DEPTH = 20
+_LONGEST_CHANGED = 10_000
+"""Cutting patterns off a text takes the square of its length."""
 
 
 def fields(word: Word, variables: Variables) -> list[Value]:
@@ -189,7 +191,7 @@ def _parameter(part: Parameter, variables: Variables) -> Value:
     if content is None:
         unknown = next(piece for piece in value if isinstance(piece, Unknown))
         return (Unknown(part.shown, unknown.why, unknown.variable),)
-    if argument is None or part.operator not in _CHANGES:
+    if argument is None or part.operator not in _CHANGES or len(content) > _LONGEST_CHANGED:
         if part.operator == "!" and (target := variables.value(content)) is not None:
             return target
         return (Unknown(part.shown, "not followed by this reader"),)

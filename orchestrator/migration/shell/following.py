@@ -75,8 +75,11 @@ def follow(
     `read_file` gives the text of a file that is sourced, None where there is none. Raises ShellSyntaxError.
     """
     follower = _Follower(variables, is_wanted, read_file)
-    with suppress(_Exit, _Return, _Break):
-        follower.block(read_script(script))
+    try:
+        with suppress(_Exit, _Return, _Break):
+            follower.block(read_script(script))
+    except RecursionError:
+        raise UserError("the script is nested too deeply to be followed") from None
     return Script(follower.commands, follower.variables, follower.notes)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from orchestrator.errors import UserError
 from orchestrator.migration.shell.values import Unknown, Value
 
 Array: TypeAlias = tuple[Value, ...]
+_LONGEST = 1_000_000
+_MOST_WORDS = 10_000
 
 
 @dataclass
@@ -46,13 +49,17 @@ class Variables:
         )
 
     def set(self, name: str, value: Value) -> None:
-        """Give a plain variable its value."""
+        """Give a plain variable its value. Raises UserError for one longer than any that is written."""
+        if sum(len(part) for part in value if isinstance(part, str)) > _LONGEST:
+            raise UserError(f"the variable {name} grows to more than {_LONGEST:,} characters")
         if name not in self.given:
             self.values[name] = value
             self.arrays.discard(name)
 
     def set_array(self, name: str, words: Array) -> None:
-        """Give an array its words."""
+        """Give an array its words. Raises UserError for more than any that is written."""
+        if len(words) > _MOST_WORDS:
+            raise UserError(f"the array {name} grows to more than {_MOST_WORDS:,} words")
         if name not in self.given:
             self.values[name] = words
             self.arrays.add(name)

@@ -254,6 +254,21 @@ def test_a_script_that_goes_round_in_itself(script: str) -> None:
         followed(script)
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("A=${A:-" * 3000 + "}" * 3000, "nested too deeply"),
+        ("A=$((" + "(" * 400 + "1" + ")" * 400 + "))", "nested too deeply"),
+        ("A=ab\nfor i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21; do A=$A$A; done", "characters"),
+        ("A=(a)\nfor i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do A+=(${A[@]}); done", "words"),
+        ("f() { :; }\n" + "while true; do f; f; f; done\n" * 40, "100,000 commands"),
+    ],
+)
+def test_a_script_that_grows_without_bound(script: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        followed(script)
+
+
 def test_a_loop_without_an_end_is_left() -> None:
     found = followed("while true; do A+=x; done; show on")
     assert len(found.commands) == 1

@@ -55,4 +55,4 @@ OPTIONS=" \
 LAUNCH="torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES --node_rank \$SLURM_NODEID \
     --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT"
 
-srun -l --kill-on-bad-exit=1 --container-image=nvcr/pytorch bash -c "$LAUNCH pretrain_gpt.py $OPTIONS"
+srun -l --kill-on-bad-exit=1 --container-image=images/pytorch.sqsh bash -c "$LAUNCH pretrain_gpt.py $OPTIONS"
