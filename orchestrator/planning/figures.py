@@ -12,18 +12,18 @@ def disk_size(count: float) -> str:
     """Bytes on a disk: `24.4 GB`, `6.46 TB`."""
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1e3:.3g} kB"
+            return f"{amount(count / size)} {unit}"
+    return f"{amount(count / 1e3)} kB"
 
 
 def time_span(seconds: float) -> str:
-    """A time: `3.2 days`, `4.1 h`, `12 min`, `9.5 s`, `4.2 ms`."""
+    """A time: `1,230 days`, `3.2 days`, `4.1 h`, `12 min`, `9.5 s`, `4.2 ms`."""
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
+            return f"{amount(seconds / size)} {unit}"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def amount(number: float) -> str:
     """Three digits: `1,230`, `12.3`, `0.00123`."""
-    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"

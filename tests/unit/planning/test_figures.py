@@ -1,0 +1,42 @@
+"""Figures as a person reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.00421, "4.21 ms"),
+        (1.0, "1 s"),
+        (119.0, "119 s"),
+        (120.0, "2 min"),
+        (7200.0, "2 h"),
+        (3.2 * 86400, "3.2 days"),
+        (7604.2 * 86400, "7,604 days"),
+    ],
+)
+def test_times(seconds: float, text: str) -> None:
+    assert time_span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.00123, "0.00123"), (999.4, "999"), (999.6, "1,000"), (1e6, "1,000,000")]
+)
+def test_amounts(number: float, text: str) -> None:
+    assert amount(number) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(10, "0.01 kB"), (24.4e9, "24.4 GB"), (6.46e12, "6.46 TB"), (4.2e15, "4,200 TB")]
+)
+def test_disk(count: float, text: str) -> None:
+    assert disk_size(count) == text
+
+
+def test_memory() -> None:
+    assert (memory_size(76.6 * 2**30), memory_size(35.2 * 2**20)) == ("76.6 GiB", "35.2 MiB")
