@@ -100,7 +100,7 @@ def _held(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
 def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, first: bool, last: bool) -> dict[str, int]:
     """What is there at all times, by part."""
     precision = job.precision
-    replicas = job.data_parallel_size if job.parallelism.use_distributed_optimizer else 1
+    shards = _optimizer_shards(job)
     moments = 2 * FP32
     main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
     buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
@@ -114,7 +114,7 @@ def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, first:
     return {
         "weights": count * sizes.width,
         "gradients": count * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
-        "optimizer": -(-count * (main + moments) // replicas),
+        "optimizer": -(-count * (main + moments) // shards),
         "buffers": buffers,
     }
 
@@ -133,7 +133,7 @@ def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers) -> _Activation
         # The first layers are recomputed. A backward pass is at its fullest with the last, which is mostly kept.
         saved = group * sizes.stream + (count - group) * layer
         return _Activations(saved, backward + (layer if group == count else 0))
-    groups = -(-count // group)
+    groups = -(-count // max(group, 1))  # a job that is not legal may have chunks without layers
     return _Activations(groups * sizes.stream, group * layer + backward)
 
 
@@ -180,12 +180,18 @@ def _moments(
 
 def _update(job: JobSpec, count: int, table: int, sizes: LayerSizes) -> int:
     """What the optimizer takes: fp32 copies of gradients that are not fp32, and the scaled copy of one of them."""
-    shards = job.data_parallel_size if job.parallelism.use_distributed_optimizer else 1
-    shard = -(-count // shards) * FP32
+    shard = -(-count // _optimizer_shards(job)) * FP32
     in_fp32 = job.precision.grad_reduce_in_fp32 or job.precision.dtype == "fp32"
     largest = max(table // sizes.width, sizes.gate * sizes.ffn * sizes.hidden) * FP32
     clipped = min(largest, shard) if job.optimizer.clip_grad > 0 else 0
     return (0 if in_fp32 else shard) + clipped
+
+
+def _optimizer_shards(job: JobSpec) -> int:
+    """Ranks that share the optimizer's state of a stage: the data- and context-parallel ones."""
+    if not job.parallelism.use_distributed_optimizer:
+        return 1
+    return job.data_parallel_size * job.parallelism.context_parallel_size
 
 
 def _start(job: JobSpec, padded_vocab: int, count: int, lasting: dict[str, int], has_table: bool) -> dict[str, int]:

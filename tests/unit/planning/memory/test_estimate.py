@@ -121,6 +121,27 @@ def test_weights_gradients_and_optimizer_are_the_parameters() -> None:
         assert stage.parts["optimizer"] == 12 * count / 4  # four replicas
 
 
+def test_context_parallel_ranks_share_the_optimizer_too() -> None:
+    job = benchmark_job("gpt-7.1b", 16, tp=2, pp=2)
+    degrees = job.parallelism.model_copy(update={"context_parallel_size": 2})
+    shared = estimate(job.model_copy(update={"parallelism": degrees}), "torch")
+    for stage, other in zip(shared.stages, estimate(job, "torch").stages, strict=True):
+        assert stage.parts["optimizer"] == other.parts["optimizer"]
+
+
+def test_a_job_that_keeps_no_rules_has_an_estimate() -> None:
+    """More stages than layers, and heads that do not divide: the search asks before it checks."""
+    job = benchmark_job("gpt-1.7b", 1)
+    degrees = job.parallelism.model_copy(
+        update={"pipeline_model_parallel_size": 64, "tensor_model_parallel_size": 48, "data_parallel_size": 3}
+    )
+    for fields in RECOMPUTE:
+        runtime = job.runtime.model_copy(update=fields)
+        memory = estimate(job.model_copy(update={"parallelism": degrees, "runtime": runtime}), "torch")
+        assert len(memory.stages) == 64
+        assert memory.peak_bytes > 0
+
+
 def test_the_first_stage_holds_the_most_passes() -> None:
     stages = estimate(benchmark_job("gpt-7.1b", 6, pp=6, count=12), "torch").stages
     kept = [stage.parts["activations"] for stage in stages[:-1]]
