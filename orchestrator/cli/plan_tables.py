@@ -95,7 +95,8 @@ def _memory(forecast: Forecast) -> Table:
         if count:
             table.add_row(part.replace("_", " "), memory_size(count))
     table.add_row("peak of the training program", memory_size(fullest.peak_bytes))
-    table.add_row("with CUDA, NCCL and the allocator", memory_size(fullest.device_bytes))
+    if not forecast.device.is_cpu:
+        table.add_row("with CUDA, NCCL and the allocator", memory_size(fullest.device_bytes))
     return table
 
 

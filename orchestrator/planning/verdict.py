@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any
 from orchestrator.errors import Problem
 from orchestrator.planning.figures import disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.memory.remedies import Remedy, remedies
 from orchestrator.planning.plan import Plan
@@ -23,8 +25,6 @@ LARGE_BUBBLE = 0.15
 """Share of a step that a pipeline may idle before it is worth a word."""
 LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""
-MANY_EPOCHS = 4
-"""Repeated data is nearly as good as new up to about four epochs (Muennighoff et al. 2023)."""
 LONG_LOSS = 4 * 3600
 """Seconds of work that a crash may cost before it is worth a word."""
 
@@ -61,7 +61,7 @@ def judge(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None, stops: It
     said = {each.message for each in found}
     doubts = [doubt for check in DOUBTS for doubt in check(plan, forecast, cluster)]
     return Verdict(
-        stops=(*found, *_data_stops(plan, said), *_does_not_fit(plan, forecast)),
+        stops=(*found, *_data_stops(plan, said), *_does_not_fit(plan, forecast, cluster)),
         doubts=tuple(each for each in doubts if each.message not in said),
         fine=tuple(_fine(plan, forecast, cluster)),
     )
@@ -80,9 +80,9 @@ def too_large(forecast: Forecast) -> list[Problem]:
     return [Problem(_memory_line(forecast), _MEMORY)]
 
 
-def _does_not_fit(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
+def _does_not_fit(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     for problem in too_large(forecast):
-        yield replace(problem, hint=_ways(plan, forecast))
+        yield replace(problem, hint=_ways(plan, forecast, cluster))
 
 
 def _memory_line(forecast: Forecast) -> str:
@@ -96,21 +96,23 @@ def _memory_line(forecast: Forecast) -> str:
     )
 
 
-def _ways(plan: Plan, forecast: Forecast) -> str:
-    """The cheapest changes after which the job fits with room to spare, each with its price."""
+def _ways(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> str:
+    """The cheapest changes that the cluster can give and after which the job fits with room to spare, with prices."""
     device, words = forecast.device, plan.vocabulary.padded_size
 
     def price(job: JobSpec) -> float:
         return estimate_time(job, words, forecast.layers, device).step_seconds
 
     limit = int(TIGHT * (device.memory_bytes or 0))
-    ways = remedies(plan.job, words, forecast.layers, limit, price, most=SHOWN_WAYS)
+    ways = remedies(plan.job, words, forecast.layers, limit, price, machine=device.gpus_per_node)
+    if cluster is not None and not what_is_refused(plan.job, cluster):
+        ways = [way for way in ways if not what_is_refused(way.job, cluster)]
     if not ways:
         return "no small change makes it fit; `orchestrator tune` searches all layouts"
     lines = [
         f"  {way.words}{_on(way, plan)}: {memory_size(way.memory.device_bytes)}, {_price(way)}\n"
         f"    {' '.join(f'--set {override}' for override in way.overrides)}"
-        for way in ways
+        for way in ways[:SHOWN_WAYS]
     ]
     return "\n".join(["what makes it fit, the cheapest first:", *lines])
 
@@ -129,14 +131,14 @@ def _price(way: Remedy) -> str:
 def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     if forecast.device_is_assumed:
         if forecast.fit in ("tight", "does not fit"):
-            yield Problem(f"{_memory_line(forecast)}, which is assumed", _MEMORY, _ways(plan, forecast))
+            yield Problem(f"{_memory_line(forecast)}, which is assumed", _MEMORY, _ways(plan, forecast, cluster))
         yield Problem(
             f"nothing says which GPUs this will run on: {forecast.device.name} is assumed",
             ("launch.gpu",),
             "write launch.gpu, or gpu in the cluster's profile",
         )
     elif forecast.fit == "tight":
-        yield Problem(_memory_line(forecast), _MEMORY, _ways(plan, forecast))
+        yield Problem(_memory_line(forecast), _MEMORY, _ways(plan, forecast, cluster))
 
 
 def _tensor_groups_cross_nodes(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -198,11 +200,16 @@ def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) ->
 def _room_for_checkpoints(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """The newest ones, one being written, and those that are kept for good."""
     saving, steps = plan.job.checkpoint, plan.batch.train_iters
-    saves = steps // saving.save_interval + 1 if saving.save_interval else saving.keep_last + 1
-    kept = min(saves, saving.keep_last + 1) + (steps // saving.keep_every if saving.keep_every else 0)
+    saves = 1.0  # at the end
+    if saving.save_interval is not None:
+        saves += steps // saving.save_interval
+    if saving.save_seconds is not None:
+        saves += forecast.training_seconds // saving.save_seconds
+    kept = int(min(saves, saving.keep_last + 1)) + (steps // saving.keep_every if saving.keep_every else 0)
     needed = kept * forecast.checkpoint_bytes
     folder = Path(plan.job.launch.runs_dir).absolute()
-    there = next((parent for parent in (folder, *folder.parents) if parent.exists()), None)
+    # os.path.exists: a folder that may not be looked into is none, where Path.exists raises.
+    there = next((parent for parent in (folder, *folder.parents) if os.path.exists(parent)), None)
     if there is None:
         return
     free = shutil.disk_usage(there).free
@@ -212,6 +219,13 @@ def _room_for_checkpoints(plan: Plan, forecast: Forecast, cluster: ClusterSpec |
             f"{disk_size(free)} free"
         )
         yield Problem(message, ("checkpoint.keep_last", "checkpoint.keep_every", "launch.runs_dir"))
+
+
+def _arithmetic(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    dtype, device = plan.job.precision.dtype, forecast.device
+    if dtype not in device.peak_flops:
+        message = f"{device.name} does not compute in {dtype}: it is planned for at the speed of fp32, without an MFU"
+        yield Problem(message, ("precision.dtype",), f"it computes in {', '.join(device.peak_flops)}")
 
 
 def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -227,6 +241,7 @@ DOUBTS = (
     _work_at_risk,
     _end_in_time,
     _room_for_checkpoints,
+    _arithmetic,
     _data,
 )
 
@@ -234,8 +249,11 @@ DOUBTS = (
 def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[str]:
     job, layout = plan.job, plan.topology
     yield "every rule of the spec is kept"
-    if cluster is not None:
-        yield f"{cluster.name} can give {layout.nodes} nodes and {job.processes_per_node} GPUs on each"
+    if cluster is not None and not what_is_refused(job, cluster):
+        nodes = f"{layout.nodes} node{'s' if layout.nodes > 1 else ''}"
+        each = f"{job.processes_per_node} {'process' if forecast.device.is_cpu else 'GPU'}"
+        plural = ("es" if forecast.device.is_cpu else "s") if job.processes_per_node > 1 else ""
+        yield f"{cluster.name} can give {nodes} with {each}{plural}{' on each' if layout.nodes > 1 else ''}"
     if forecast.fit == "fits" and not forecast.device_is_assumed:
         yield _memory_line(forecast)
     if job.data.random_tokens:

@@ -21,7 +21,6 @@ Price = Callable[[JobSpec], float]
 _MOST_CHANGES = 3
 _MOST_PRICED = 60
 """A price takes milliseconds; of the combinations that fit, the smallest come first."""
-_GPUS_OF_A_MACHINE = 8
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,16 @@ class Remedy:
 
 
 def remedies(
-    job: JobSpec, padded_vocab: int, layers: Layers, limit_bytes: int, price: Price, most: int = 6
+    job: JobSpec, padded_vocab: int, layers: Layers, limit_bytes: int, price: Price, machine: int = 8
 ) -> list[Remedy]:
     """The cheapest single changes and small combinations with which every stage takes at most `limit_bytes`.
 
-    The global batch stays as it is. Of those that change the same things, the cheapest is named. Cheapest first, by
-    GPU-seconds per step; none where nothing here helps.
+    The global batch stays as it is, and no more than `machine` GPUs (or those that the job takes) are taken of one
+    machine. Of those that change the same things, the cheapest is named. Cheapest first, by GPU-seconds per step; none
+    where nothing here helps.
     """
-    fitting = list(itertools.islice(_fitting(job, padded_vocab, layers, limit_bytes), _MOST_PRICED))
+    machine = max(machine, job.launch.gpus_per_node or 1)
+    fitting = list(itertools.islice(_fitting(job, padded_vocab, layers, limit_bytes, machine), _MOST_PRICED))
     if not fitting:
         return []
     before = price(job) * job.world_size
@@ -87,14 +88,14 @@ def remedies(
         if not any(fewer < axes and other.slower <= remedy.slower for fewer, other in cheapest.items())
     ]
     worth.sort(key=lambda each: (each[1].slower, len(each[0])))
-    return [remedy for _, remedy in worth[:most]]
+    return [remedy for _, remedy in worth]
 
 
 def _fitting(
-    job: JobSpec, padded_vocab: int, layers: Layers, limit: int
+    job: JobSpec, padded_vocab: int, layers: Layers, limit: int, machine: int
 ) -> Iterator[tuple[tuple[Change, ...], JobSpec, dict[str, Any], Memory]]:
     """What fits, fewest changes first; nothing that does more than something before it along the same axes."""
-    axes = _axes(job)
+    axes = _axes(job, machine)
     found: list[frozenset[str]] = []
     for count in range(1, _MOST_CHANGES + 1):
         for chosen in itertools.combinations(axes, count):
@@ -102,7 +103,7 @@ def _fitting(
                 words = frozenset(change.words for change in changes)
                 if any(fewer <= words for fewer in found):
                     continue
-                applied = _apply(job, changes)
+                applied = _apply(job, changes, machine)
                 if applied is None or check(applied[0]):
                     continue
                 changed, fields = applied
@@ -114,7 +115,7 @@ def _fitting(
                     yield changes, changed, fields, memory
 
 
-def _axes(job: JobSpec) -> dict[str, list[Change]]:
+def _axes(job: JobSpec, machine: int) -> dict[str, list[Change]]:
     """What can be changed, mildest first along each axis."""
     degrees, micro = job.parallelism, job.batch.micro_batch_size
     tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
@@ -139,7 +140,7 @@ def _axes(job: JobSpec) -> dict[str, list[Change]]:
         # Sequence parallelism comes with it: without, the ranks of a group hold much the same activations.
         Change("tensor", f"TP {tp * factor}", {"parallelism.sequence_parallel": True}, tensor=factor)
         for factor in (2, 4, 8)
-        if tp * factor <= _GPUS_OF_A_MACHINE
+        if tp * factor <= machine
     ]
     axes["pipeline"] = [Change("pipeline", f"PP {pp * factor}", {}, pipeline=factor) for factor in (2, 4, 8)]
     return {axis: changes for axis, changes in axes.items() if changes}
@@ -164,7 +165,7 @@ def _recomputation(job: JobSpec) -> list[Change]:
     return [*changes, Change("recompute", "all layers recomputed", {**full, f"{path}method": "uniform"})]
 
 
-def _apply(job: JobSpec, changes: tuple[Change, ...]) -> tuple[JobSpec, dict[str, Any]] | None:
+def _apply(job: JobSpec, changes: tuple[Change, ...], machine: int) -> tuple[JobSpec, dict[str, Any]] | None:
     """The changed job, unchecked, and all fields that differ; None where the global batch could not stay."""
     fields: dict[str, Any] = {}
     for change in changes:
@@ -183,8 +184,8 @@ def _apply(job: JobSpec, changes: tuple[Change, ...]) -> tuple[JobSpec, dict[str
         if degrees.data_parallel_size is not None:
             fields["parallelism.data_parallel_size"] = replicas
         if growth > shared and launch.gpus_per_node is not None:
-            fields.update(_more_gpus(launch.nodes, launch.gpus_per_node, growth // shared))
-        if growth > shared and launch.gpus_per_node is None and job.world_size * growth // shared > _GPUS_OF_A_MACHINE:
+            fields.update(_more_gpus(launch.nodes, launch.gpus_per_node, growth // shared, machine))
+        if growth > shared and launch.gpus_per_node is None and job.world_size * growth // shared > machine:
             return None
     micro = fields.get("batch.micro_batch_size", job.batch.micro_batch_size)
     one_pass = micro * replicas
@@ -195,8 +196,8 @@ def _apply(job: JobSpec, changes: tuple[Change, ...]) -> tuple[JobSpec, dict[str
     return _copy(job, fields), fields
 
 
-def _more_gpus(nodes: int, gpus_per_node: int, factor: int) -> dict[str, int]:
-    if gpus_per_node * factor <= _GPUS_OF_A_MACHINE:
+def _more_gpus(nodes: int, gpus_per_node: int, factor: int, machine: int) -> dict[str, int]:
+    if gpus_per_node * factor <= machine:
         return {"launch.gpus_per_node": gpus_per_node * factor}
     return {"launch.nodes": nodes * factor}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +82,40 @@ def test_the_profile_says_which_gpu(verdict: Judge) -> None:
     assert "of one A100-40GB" in messages(said)
 
 
+def ways_out(verdict: Verdict) -> str:
+    [stop] = verdict.stops
+    return stop.hint or ""
+
+
+def test_ways_out_that_the_cluster_cannot_give_are_none(verdict: Judge) -> None:
+    """A job of one GPU that needs several: the partition decides how many."""
+    sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 64}, "launch": {**H100, "gpus_per_node": 1}}
+    partitions = {gpus: {"gpu": {"nodes": 1, "gpus_per_node": gpus}} for gpus in (1, 8)}
+    assert "on 8 GPUs" in ways_out(verdict(**sections))
+    wide, narrow = (
+        ways_out(verdict(ClusterSpec.model_validate({"name": "alps", "partitions": partitions[gpus]}), **sections))
+        for gpus in (8, 1)
+    )
+    assert "on 8 GPUs" in wide
+    assert narrow == "no small change makes it fit; `orchestrator tune` searches all layouts"
+
+
+def test_what_is_refused_is_not_fine(verdict: Judge) -> None:
+    small = ClusterSpec.model_validate({"name": "alps", "partitions": {"gpu": {"nodes": 2, "gpus_per_node": 4}}})
+    fits, refused = (
+        verdict(small, launch={**H100, "nodes": nodes, "gpus_per_node": 4}, batch={"global_batch_size": 32}).fine
+        for nodes in (2, 4)
+    )
+    assert "alps can give 2 nodes with 4 GPUs on each" in fits
+    assert not any("alps can give" in text for text in refused)
+
+
+def test_arithmetic_that_a_gpu_has_not(verdict: Judge) -> None:
+    volta = {"gpu": "V100"}
+    assert "V100 does not compute in bf16" in messages(verdict(launch=volta))
+    assert "does not compute" not in messages(verdict(launch=volta, precision={"dtype": "fp16"}))
+
+
 def test_between_fitting_and_not(make_job: Any, verdict: Judge) -> None:
     """A job whose memory is within the error of the estimate is doubtful, not refused."""
     planned = (
@@ -124,6 +159,27 @@ def test_a_crash_loses_less_with_checkpoints(verdict: Judge) -> None:
     sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 100_000}}
     for saving in ({"save_interval": 500}, {"save_seconds": 3600}):
         assert "a crash loses" not in messages(verdict(**sections, checkpoint=saving, launch=H100))
+
+
+def test_room_for_the_checkpoints_that_are_written(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at the end; on the way, as many as are kept and the one that is being written."""
+    sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "launch": H100}
+    counted = []
+    for saving in ({}, {"save_interval": 50}, {"save_interval": 10}, {"save_interval": 10, "keep_every": 20}):
+        said = messages_without_room(verdict, monkeypatch, checkpoint=saving, **sections)
+        counted.append(int(said.split(" checkpoints of")[0].split()[-1]))
+    assert counted == [1, 3, 4, 9]
+
+
+def messages_without_room(verdict: Judge, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> str:
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        return messages(verdict(**sections))
+
+
+def test_a_folder_that_may_not_be_looked_into(verdict: Judge) -> None:
+    long = "x" * 300  # no file system has such a name: asking for it is an error, as it is in a closed folder
+    assert verdict(launch={**H100, "runs_dir": f"runs/{long}"}).stops == ()
 
 
 def test_too_few_starts(verdict: Judge) -> None:
