@@ -117,8 +117,8 @@ def test_the_largest_published_layout_is_quick(make_job: Any) -> None:
         batch={"global_batch_size": 3072, "micro_batch_size": 1},
         launch={"nodes": 768},
     )
-    start = time.perf_counter()
+    start = time.process_time()
     layout_of = topology(job)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert layout_of.world_size == len(layout_of.ranks) == 6144
     assert layout_of.ranks[-1][1:] == (7, 0, 0, 47, 15, 767, 7)
