@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from orchestrator.cli.calibrating import MeasuredRun, measure_machine, measured_run
 from orchestrator.cli.common import AsJson, print_json
@@ -99,9 +101,7 @@ def _from_measurements(
     profile = earlier.model_copy(
         update={
             "base": sheet.name,
-            "efficiency": MeasuredEfficiency.model_validate(
-                {**_changed(calibrated(name, sheet, earlier), sheet), **reached}
-            ),
+            "efficiency": _efficiency({**_changed(calibrated(name, sheet, earlier), sheet), **reached}, sheet),
             "memory_bytes": found["memory_bytes"] or earlier.memory_bytes,
             "measured_at": _now(),
             "measured_on": f"{found['count']} x {found['device']}, torch {found['torch']}",
@@ -133,7 +133,7 @@ def _from_runs(
     profile = earlier.model_copy(
         update={
             "base": sheet.name,
-            "efficiency": MeasuredEfficiency.model_validate(_changed(after, sheet)),
+            "efficiency": _efficiency(_changed(after, sheet), sheet),
             "measured_at": _now(),
             "measured_on": earlier.measured_on or devices[0],
             "measured_with": list(
@@ -179,6 +179,18 @@ def _earlier(path: Path, base: str) -> GpuProfile:
     if profile.base != base:
         raise UserError(f"{path} is the profile of another GPU, {profile.base}: choose another name with --gpu-name")
     return profile
+
+
+def _efficiency(values: Mapping[str, float], sheet: Device) -> MeasuredEfficiency:
+    """Raises UserError where what was measured is so far from the datasheet that it is another device's."""
+    try:
+        return MeasuredEfficiency.model_validate(values)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        raise UserError(
+            f"what was measured is nothing like {sheet.name}: its efficiency.{name} would be {values[name]:.3g}; "
+            "name the GPU that is nearest with --base"
+        ) from error
 
 
 def _changed(device: Device, sheet: Device) -> dict[str, float]:
