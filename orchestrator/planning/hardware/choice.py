@@ -67,6 +67,8 @@ def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
         device = _if_known(cluster.gpu_type)
         if device is not None:
             return DeviceChoice(device, f"gpu_type of cluster profile {cluster.name}")
+        how = f"assumed: gpu_type {cluster.gpu_type} of cluster profile {cluster.name} is not known; its gpu names one"
+        return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
     how = f"assumed: gpu in cluster profile {cluster.name} names another"
     return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
 

@@ -141,11 +141,11 @@ def _plain(name: str) -> str:
 
 
 def _unknown(name: str, calibrated: list[str]) -> str:
-    names = [*calibrated, *shipped_names()]
+    names = list({_plain(known): known for known in (*shipped_names(), *calibrated)}.values())
     near = closest(name, names)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    meant = f": did you mean {' or '.join(near)}?" if near else ""
     return (
-        f"there is no GPU {shorten(repr(name))}: {meant}(known: {', '.join(names)}; `orchestrator calibrate` adds one)"
+        f"there is no GPU {shorten(repr(name))}{meant} (known: {', '.join(names)}; `orchestrator calibrate` adds one)"
     )
 
 

@@ -86,6 +86,15 @@ def test_names_of_cuda_and_of_clusters(written: str, name: str) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="there is no GPU 'H10O': did you mean H100"):
         device_named("H10O")
+    with pytest.raises(UserError, match=r"there is no GPU '4090' \(known: GB200, "):
+        device_named("4090")
+
+
+def test_a_calibrated_gpu_is_listed_once(own: Path) -> None:
+    (own / "h200.yaml").write_text("base: H200\n")
+    with pytest.raises(UserError) as caught:
+        device_named("unheard")
+    assert str(caught.value).lower().count(" h200,") == 1
 
 
 @given(st.text(max_size=40))
@@ -184,7 +193,7 @@ def test_the_cluster_names_its_gpus(make_job: Any, driver: Path) -> None:
     assert device_of(make_job(), cluster(gpu_type="nvidia_a100_80gb")).device.name == "A100"
     assumed = device_of(make_job(), cluster(gpu_type="big"))
     assert (assumed.device.name, assumed.is_assumed) == ("H100", True)
-    assert "alps" in assumed.how
+    assert assumed.how == "assumed: gpu_type big of cluster profile alps is not known; its gpu names one"
     with pytest.raises(UserError, match="cluster profile alps: gpu: there is no GPU 'H2OO'"):
         device_of(make_job(), cluster(gpu="H2OO"))
 
