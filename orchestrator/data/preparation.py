@@ -59,7 +59,8 @@ def survey(data: DataSpec, *, asked: bool = False) -> list[Source]:
             trouble = _other_tokenizer(entry, tokenizer_hash)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble
-        sources.append(Source(place, entry, header, trouble, is_unfit=header is not None and trouble is not None))
+        is_here = header is not None or _is_here(entry)
+        sources.append(Source(place, entry, header, trouble, is_unfit=is_here and trouble is not None))
     return sources
 
 
@@ -110,6 +111,12 @@ def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, 
             "or remove it to have both made from text"
         )
     return None, None
+
+
+def _is_here(entry: BlendEntry) -> bool:
+    """Whether both files are there, readable or not."""
+    prefix = Path(entry.path)
+    return idx_path(prefix).is_file() and bin_path(prefix).is_file()
 
 
 def tokenize_request(source: Source, tokenizer: TokenizerSpec, workers: int | None) -> TokenizeRequest:

@@ -22,7 +22,7 @@ from orchestrator.data.index import bin_path, idx_path, partial_path, read_index
 from orchestrator.data.locking import locked
 from orchestrator.data.making import prepare
 from orchestrator.data.output import Progress
-from orchestrator.data.preparation import Source, survey, tokenize_request
+from orchestrator.data.preparation import Source, data_problems, survey, tokenize_request
 from orchestrator.data.progress import Display
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
@@ -118,6 +118,18 @@ def test_what_is_missing_and_cannot_be_made_is_told_at_once_and_nothing_is_made(
         made(data)
     assert str(caught.value).split("\n       ") == troubles(data)
     assert not idx_path(Path("data/books")).exists()
+
+
+@pytest.mark.parametrize("index", [b"", b"no index", b"MMIDIDX\0\0\1"])
+def test_what_is_no_index_is_unfit_wherever_it_is_seen(project: Path, index: bytes) -> None:
+    (project / "data").mkdir()
+    (project / "data" / "a.idx").write_bytes(index)
+    assert not survey(spec(blend=["data/a"]))[0].is_unfit, "half of it is here: it may be on its way"
+    (project / "data" / "a.bin").write_bytes(b"\0\0")
+    data = spec(blend=["data/a"])
+    [problem] = data_problems(data, survey(data), needed=False)
+    assert problem.paths[0] == "data.blend[0]"
+    assert "data/a.idx is" in problem.message
 
 
 def test_never_is_for_the_start_of_a_training_and_not_for_who_asks() -> None:
