@@ -49,7 +49,7 @@ def command(
     else:
         # Names and paths may hold brackets: nothing is markup. In a file there is no terminal width to keep to.
         console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
-        for table in tables(judged):
+        for table in tables(judged, console):
             console.print(table)
             console.print()
         for line in verdict_lines(judged.verdict):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from orchestrator.cli.common import short_count
@@ -17,8 +19,8 @@ MANY_RANKS = 16
 """With more ranks than this, the rank table shows the first replica, and no more than this of it."""
 
 
-def tables(judged: Judged) -> Iterator[Table]:
-    """Every table that has rows, in order."""
+def tables(judged: Judged, console: Console) -> Iterator[Table]:
+    """Every table that has rows, in order, for the width of this console."""
     plan, forecast = judged.plan, judged.forecast
     for table in (
         _summary(judged),
@@ -28,7 +30,7 @@ def tables(judged: Judged) -> Iterator[Table]:
         _ranks(plan),
         _groups(plan),
         _rampup(plan),
-        _blend(plan),
+        _blend(plan, console),
     ):
         if table.row_count:
             yield table
@@ -135,6 +137,8 @@ def _groups(plan: Plan) -> Table:
     """The groups that exchange data, and how many of them do so between nodes."""
     table = _table("Groups", "kind", "ranks", "exchange", "on nodes", numbers=("ranks",))
     for kind in plan.topology.groups.values():
+        if kind.name == "embedding" and plan.job.model.untie_embeddings_and_output_weights:
+            continue  # megatron-core makes these groups, and nothing is sent in them
         crossing = kind.crossing()
         if crossing.size > 1:
             table.add_row(kind.name.replace("_", " "), str(crossing.size), kind.exchanges, str(crossing))
@@ -156,10 +160,21 @@ def _rampup(plan: Plan) -> Table:
     return table
 
 
-def _blend(plan: Plan) -> Table:
-    """What is drawn from each source: over the whole training, by one evaluation, and what is held back for a test."""
+def _blend(plan: Plan, console: Console) -> Table:
+    """What is drawn from each source: over the whole training, by one evaluation, and what is held back for a test.
+
+    Where exact counts do not fit into the console, they are rounded rather than cut off.
+    """
+    exact = _blend_table(plan, lambda count: f"{count:,}")
+    wanted = Measurement.get(console, console.options.update(max_width=10_000), exact).maximum
+    return exact if wanted <= console.width else _blend_table(plan, short_count)
+
+
+def _blend_table(plan: Plan, shown: Callable[[int], str]) -> Table:
     columns = ("for", "source", "share", "samples", "tokens", "tokens held", "documents", "epochs", "again from step")
     table = _table("Data blend", *columns, numbers=columns[2:])
+    for column in table.columns:
+        column.overflow = "fold"
     for part in (plan.blend.train, plan.blend.validation, plan.blend.test):
         times = f", {part.evaluations:,} times" if part.part == "validation" else ""
         for source in part.sources:
@@ -171,11 +186,11 @@ def _blend(plan: Plan) -> Table:
                 label,
                 source.path,
                 f"{source.share:.1%}",
-                f"{source.samples_alone or source.samples:,}",
-                f"{source.tokens_used:,}",
-                absent if source.tokens_held is None else f"{source.tokens_held:,}",
-                "" if source.documents is None else f"{source.documents:,}",
+                shown(source.samples_alone or source.samples),
+                shown(source.tokens_used),
+                absent if source.tokens_held is None else shown(source.tokens_held),
+                "" if source.documents is None else shown(source.documents),
                 "" if source.epochs is None or not part.samples else f"{source.epochs:.2f}",
-                "" if source.second_epoch_step is None else f"{source.second_epoch_step:,}",
+                "" if source.second_epoch_step is None else shown(source.second_epoch_step),
             )
     return table

@@ -80,7 +80,9 @@ class Places:
                 path = path[: max(path.rfind("."), path.rfind("["))]
                 if location := self.location(path):
                     return paths, location
-        return paths, Location(self.root.location.source)
+        # What --set changed has nothing to do with what is in no file.
+        files = [source for source in self.sources if not source.startswith("--set ")]
+        return paths, Location((files or self.sources)[-1])
 
     def _elsewhere(self, path: str, location: Location) -> str | None:
         """A note on a field that takes part in the problem and is written in another source."""

@@ -13,6 +13,7 @@ from orchestrator.planning.drawing.timeline import bubble_share, timeline_svg
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.topology import Topology, crossing
 
+_DOCTYPE = "<!doctype html>"
 _PAGE_STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--faint:#5b6470;--line:#d5dae0}
 @media (prefers-color-scheme:dark){:root{--paper:#15181c;--ink:#e8eaed;--faint:#a3abb5;--line:#3a4149}}
@@ -50,13 +51,15 @@ def page_html(
         element("title", text=f"Plan of {name}"),
         element("style", STYLE + _PAGE_STYLE),
     )
-    return "<!doctype html>\n" + element("html", head, element("body", element("main", *parts)), lang="en") + "\n"
+    return f"{_DOCTYPE}\n" + element("html", head, element("body", element("main", *parts)), lang="en") + "\n"
 
 
 def write_page(
     path: Path, name: str, facts: Iterable[tuple[str, str]], layout: Topology, step: Timeline, *, in_seconds: bool
 ) -> None:
-    """Write the page of a job. Raises UserError where it cannot be written."""
+    """Write the page of a job. Raises UserError where it cannot be written, or another file than a page is there."""
+    if _is_another_file(path):
+        raise UserError(f"{path} exists, is no HTML page, and is left as it is: choose another file")
     _write(path, page_html(name, facts, layout, step, in_seconds=in_seconds))
 
 
@@ -70,6 +73,18 @@ def write_drawings(folder: Path, layout: Topology, step: Timeline, *, in_seconds
     _write(ranks, ranks_svg(layout))
     _write(timeline, timeline_svg(step, in_seconds=in_seconds))
     return [ranks, timeline]
+
+
+def _is_another_file(path: Path) -> bool:
+    """Whether a file is there that nothing like this wrote: the job itself, behind an option that was mistyped."""
+    if not path.is_file():
+        return False  # a pipe is no file, and opening one would wait
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(_DOCTYPE))
+    except OSError:
+        return False  # what keeps it from being read mostly keeps it from being written, which is told
+    return start.lower() not in (b"", _DOCTYPE.encode())
 
 
 def _write(path: Path, text: str) -> None:
