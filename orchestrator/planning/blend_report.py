@@ -80,12 +80,8 @@ class BlendReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        parts = {part.part: part for part in (self.train, self.validation, self.test)}
         return {
-            **{
-                name: {**asdict(part), "samples_before_repeats": part.samples_before_repeats}
-                for name, part in parts.items()
-            },
+            **{part.part: part.to_dict() for part in (self.train, self.validation, self.test)},
             "stops": list(self.stops),
             "doubts": list(self.doubts),
             "notes": list(self.notes),

@@ -18,11 +18,10 @@ from orchestrator.planning.memory.layer import (
     rotary_width,
     saved_by_layer,
 )
-from orchestrator.planning.memory.outside import outside_the_allocator
+from orchestrator.planning.memory.outside import MIB, outside_the_allocator
 from orchestrator.planning.parameters import stage_parameters
 from orchestrator.spec.job import JobSpec
 
-MIB = 2**20
 _CUBLAS_WORKSPACE = 32 * MIB
 """What torch gives each cuBLAS handle on Hopper and later (8 MiB before); the forward and the backward thread have one
 each, and Transformer Engine one of its own."""
