@@ -19,120 +19,124 @@ _EXPERTS = "experts are not in this version"
 _NO_DEEPSPEED = "DeepSpeed's engine is not here; parallelism.use_distributed_optimizer shards the optimizer"
 _OLD = "it has no effect in Megatron-LM either any more"
 
+# By reason; `name=` takes a value, `name=*` any number of them, `name` none.
 _NO_EFFECT: dict[str, str] = {
     _LOGS: """
-        tensorboard-dir tensorboard-log-interval tensorboard-queue-size log-timers-to-tensorboard
+        tensorboard-dir= tensorboard-log-interval= tensorboard-queue-size= log-timers-to-tensorboard
         log-batch-size-to-tensorboard log-learning-rate-to-tensorboard no-log-learnig-rate-to-tensorboard
         no-log-loss-scale-to-tensorboard log-validation-ppl-to-tensorboard log-memory-to-tensorboard
         log-world-size-to-tensorboard log-params-norm log-num-zeros-in-grad log-throughput log-progress log-energy
-        log-memory-interval log-device-memory-used logging-level wandb-save-dir wandb-entity no-one-logger
-        one-logger-project one-logger-run-name one-logger-async app-tag-run-name app-tag-run-version config-logger-dir
-        timing-log-level timing-log-option no-barrier-with-level-1-timing""",
+        log-memory-interval= log-device-memory-used logging-level= wandb-save-dir= wandb-entity= no-one-logger
+        one-logger-project= one-logger-run-name= one-logger-async app-tag-run-name= app-tag-run-version=
+        config-logger-dir=
+        timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",
     _KERNELS: """
         no-masked-softmax-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
-        no-persist-layer-norm no-gradient-accumulation-fusion cross-entropy-loss-fusion cross-entropy-fusion-impl
-        use-flash-attn attention-backend disable-bf16-reduced-precision-matmul use-te te-rng-tracker
-        enable-cuda-graph cuda-graph-impl cuda-graph-scope cuda-graph-warmup-steps external-cuda-graph
+        no-persist-layer-norm no-gradient-accumulation-fusion cross-entropy-loss-fusion cross-entropy-fusion-impl=
+        use-flash-attn attention-backend= disable-bf16-reduced-precision-matmul use-te te-rng-tracker
+        enable-cuda-graph cuda-graph-impl= cuda-graph-scope=* cuda-graph-warmup-steps= external-cuda-graph
         attention-softmax-in-fp32 export-force-local-attention""",
     _COMMUNICATION: """
-        distributed-backend no-overlap-p2p-communication overlap-p2p-communication-warmup-flush
+        distributed-backend= no-overlap-p2p-communication overlap-p2p-communication-warmup-flush
         no-scatter-gather-tensors-in-pipeline no-async-tensor-model-parallel-allreduce use-ring-exchange-p2p
-        ddp-num-buckets ddp-bucket-size ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective
-        no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion tp-comm-overlap tp-comm-overlap-cfg
+        ddp-num-buckets= ddp-bucket-size= ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective
+        no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion tp-comm-overlap tp-comm-overlap-cfg=
         disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs tp-comm-overlap-rs-dgrad disable-tp-comm-bulk-dgrad
-        disable-tp-comm-bulk-wgrad tp-comm-bootstrap-backend disable-tp-comm-split-ag disable-tp-comm-split-rs
-        pipeline-model-parallel-comm-backend nccl-communicator-config-path use-sharp sharp-enabled-group use-nccl-ub
-        high-priority-stream-groups defer-embedding-wgrad-compute wgrad-deferral-limit delay-wgrad-compute
-        overlap-param-gather-with-optimizer-step distributed-timeout-seconds-after-init disable-gloo-process-groups
-        microbatch-group-size-per-virtual-pipeline-stage use-tp-pp-dp-mapping create-all-gather-group
-        use-contiguous-buffers-in-local-ddp no-contiguous-buffers-in-local-ddp DDP-impl""",
+        disable-tp-comm-bulk-wgrad tp-comm-bootstrap-backend= disable-tp-comm-split-ag disable-tp-comm-split-rs
+        pipeline-model-parallel-comm-backend= nccl-communicator-config-path= use-sharp sharp-enabled-group= use-nccl-ub
+        high-priority-stream-groups=* defer-embedding-wgrad-compute wgrad-deferral-limit= delay-wgrad-compute
+        overlap-param-gather-with-optimizer-step distributed-timeout-seconds-after-init= disable-gloo-process-groups
+        microbatch-group-size-per-virtual-pipeline-stage= use-tp-pp-dp-mapping create-all-gather-group
+        use-contiguous-buffers-in-local-ddp no-contiguous-buffers-in-local-ddp DDP-impl=""",
     _CHECKPOINTS: """
-        ckpt-format dist-ckpt-format use-dist-ckpt ckpt-fully-parallel-save ckpt-fully-parallel-load
+        ckpt-format= dist-ckpt-format= use-dist-ckpt ckpt-fully-parallel-save ckpt-fully-parallel-load
         no-ckpt-fully-parallel-save ckpt-assume-constant-structure use-persistent-ckpt-worker auto-detect-ckpt-format
-        dist-ckpt-strictness load-model-opt-format exit-on-missing-checkpoint""",
-    _LAUNCH: "local-rank rank world-size lazy-mpu-init",
+        dist-ckpt-strictness= load-model-opt-format exit-on-missing-checkpoint""",
+    _LAUNCH: "local-rank= rank= world-size= lazy-mpu-init=",
     _WATCH: """
         no-check-for-nan-in-loss-and-grad check-for-nan-in-loss-and-grad check-for-spiky-loss check-for-large-grads
-        log-straggler disable-straggler-on-startup straggler-ctrlr-port straggler-minmax-count enable-ft-package
-        calc-ft-timeouts ft-num-warmup-iters rerun-mode error-injection-rate error-injection-type
-        run-workload-inspector-server check-weight-hash-across-dp-replicas-interval result-rejected-tracker-filename""",
+        log-straggler disable-straggler-on-startup straggler-ctrlr-port= straggler-minmax-count= enable-ft-package
+        calc-ft-timeouts ft-num-warmup-iters= rerun-mode= error-injection-rate= error-injection-type=
+        run-workload-inspector-server check-weight-hash-across-dp-replicas-interval=
+        result-rejected-tracker-filename=""",
     _PROFILING: """
-        profile profile-step-start profile-step-end profile-ranks use-pytorch-profiler record-memory-history
-        memory-snapshot-path nvtx-ranges""",
+        profile profile-step-start= profile-step-end= profile-ranks=* use-pytorch-profiler record-memory-history
+        memory-snapshot-path= nvtx-ranges""",
     _MEMORY: """
-        empty-unused-memory-level manual-gc manual-gc-interval no-manual-gc-eval use-cpu-initialization
+        empty-unused-memory-level= manual-gc manual-gc-interval= no-manual-gc-eval use-cpu-initialization
         init-model-with-meta-device no-initialization no-clone-scatter-output-in-embedding
-        train-sync-interval""",
+        train-sync-interval=""",
     "the data is read through memory maps, and each rank reads only what it needs": """
-        no-mmap-bin-files mmap-warmup data-impl no-create-attention-mask-in-dataloader mid-level-dataset-surplus
+        no-mmap-bin-files mmap-warmup data-impl= no-create-attention-mask-in-dataloader mid-level-dataset-surplus=
         dataloader-fast-cache-load dataloader-defer-npy-index-mmap""",
     "a signal or a time limit ends in a checkpoint by itself": "exit-signal-handler exit-signal-handler-dataloader",
-    "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval",
+    "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval=",
     "the loss is always the average over tokens": "calculate-per-token-loss",
     "scores are scaled by the head's width alone": "no-query-key-layer-scaling",
     "the model is always the one of megatron-core": "use-mcore-models",
     "a preset or the flags say the sizes": "no-use-tokenizer-model-from-checkpoint-args",
     "optimizer and random state are always saved and loaded": "override-opt-param-scheduler override-lr-scheduler",
-    "it has to do with object stores": "disable-msc object-storage-cache-path",
-    _OLD: "onnx-safe rotary-seq-len trust-remote-code",
+    "it has to do with object stores": "disable-msc object-storage-cache-path=",
+    _OLD: "onnx-safe= rotary-seq-len= trust-remote-code",
 }
 
 _NOT_SUPPORTED: dict[str, str] = {
     _EXPERTS: """
-        num-experts expert-tensor-parallel-size overlap-moe-expert-parallel-comm enable-experimental-moe""",
+        num-experts= expert-tensor-parallel-size= overlap-moe-expert-parallel-comm enable-experimental-moe""",
     _FP8: "first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16",
     "of optimizers this version has Adam": """
-        sgd-momentum optimizer-cpu-offload optimizer-offload-fraction use-torch-optimizer-for-cpu-offload
-        overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer main-grads-dtype
-        main-params-dtype exp-avg-dtype exp-avg-sq-dtype""",
+        sgd-momentum= optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
+        overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer main-grads-dtype=
+        main-params-dtype= exp-avg-dtype= exp-avg-sq-dtype=""",
     "one learning rate and one weight decay hold for all layers and steps": """
-        decoupled-lr decoupled-min-lr start-weight-decay end-weight-decay weight-decay-incr-style
-        apply-wd-to-qk-layernorm no-weight-decay-cond-type""",
-    "this decay is not in this version": "lr-wsd-decay-samples lr-wsd-decay-iters lr-wsd-decay-style",
+        decoupled-lr= decoupled-min-lr= start-weight-decay= end-weight-decay= weight-decay-incr-style=
+        apply-wd-to-qk-layernorm no-weight-decay-cond-type=""",
+    "this decay is not in this version": "lr-wsd-decay-samples= lr-wsd-decay-iters= lr-wsd-decay-style=",
     "sharded parameters (FSDP) are not in this version": """
-        use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy outer-dp-sharding-strategy use-torch-fsdp2
+        use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy= outer-dp-sharding-strategy= use-torch-fsdp2
         torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-manual-registration
-        suggested-communication-unit-size keep-fp8-transpose-cache enable-full-sharding-in-hsdp
-        num-distributed-optimizer-instances no-strict-fsdp-dtensor-load disable-symmetric-registration""",
+        suggested-communication-unit-size= keep-fp8-transpose-cache enable-full-sharding-in-hsdp
+        num-distributed-optimizer-instances= no-strict-fsdp-dtensor-load disable-symmetric-registration""",
     "stages of unequal length are not in this version": """
-        decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers pipeline-model-parallel-layout
+        decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
         account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
-    "context parallelism is not in this version": "cp-comm-type hierarchical-context-parallel-sizes",
+    "context parallelism is not in this version": "cp-comm-type=* hierarchical-context-parallel-sizes=*",
     "this variant of the model is not in this version": """
         apply-layernorm-1p apply-residual-connection-post-layernorm openai-gelu squared-relu quick-geglu
-        glu-linear-offset activation-func-clamp-value softmax-type window-size window-attn-skip-freq
-        multi-latent-attention rotary-interleaved rotary-seq-len-interpolation-factor use-rope-scaling
-        rope-scaling-factor no-rope-freq mrope-section rope-type relative-attention-num-buckets
-        relative-attention-max-distance embedding-init-method-std init-method-xavier-uniform fp32-residual-connection
-        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec is-hybrid-model
-        hybrid-attention-ratio hybrid-mlp-ratio hybrid-override-pattern enable-gpt-oss linear-attention-freq
+        glu-linear-offset= activation-func-clamp-value= softmax-type= window-size= window-attn-skip-freq=
+        multi-latent-attention rotary-interleaved rotary-seq-len-interpolation-factor= use-rope-scaling
+        rope-scaling-factor= no-rope-freq= mrope-section=* rope-type= relative-attention-num-buckets=
+        relative-attention-max-distance= embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection
+        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec=* is-hybrid-model
+        hybrid-attention-ratio= hybrid-mlp-ratio= hybrid-override-pattern= enable-gpt-oss linear-attention-freq=
         use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
     "the attention mask across documents is not in this version": "reset-attention-mask",
-    "of samplers this version has the one of `--dataloader-type single`": "dataloader-type sample-rate",
+    "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
     "fill-in-the-middle data is not in this version": "fim-data",
-    "the data is written in data.blend: list its sources there": "data-args-path per-split-data-args-path",
+    "the data is written in data.blend: list its sources there": "data-args-path= per-split-data-args-path=",
     "the batch grows linearly (batch.rampup_batch_size) or not at all": """
-        step-batch-size-schedule decrease-batch-size-if-needed""",
+        step-batch-size-schedule=* decrease-batch-size-if-needed""",
     "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
         full-validation multiple-validation-sets""",
     "starting from a pretrained checkpoint is not in this version": """
-        finetune pretrained-checkpoint load-main-params-from-ckpt
+        finetune pretrained-checkpoint= load-main-params-from-ckpt
         use-checkpoint-args use-mp-args-from-checkpoint-args use-checkpoint-opt-param-scheduler
-        use-checkpoint-lr-scheduler ckpt-step ckpt-convert-format ckpt-convert-save
+        use-checkpoint-lr-scheduler ckpt-step= ckpt-convert-format= ckpt-convert-save=
         ckpt-convert-update-legacy-dist-opt-format""",
     "the optimizer and the random state are always saved and loaded": """
         no-load-optim no-load-rng no-save-optim no-save-rng""",
-    "supervised fine-tuning is not in this version": "sft sft-tokenizer-prompt-format",
+    "supervised fine-tuning is not in this version": "sft sft-tokenizer-prompt-format=",
     "reinforcement learning is not in this version": "perform-rl-step",
     "the recomputed activations stay on the rank they are of": "distribute-saved-activations",
     "checkpoints in memory or on local disks are not in this version": """
-        non-persistent-save-interval non-persistent-ckpt-type non-persistent-global-ckpt-dir
-        non-persistent-local-ckpt-dir non-persistent-local-ckpt-algo replication replication-jump replication-factor""",
-    "settings are in the job spec": "yaml-cfg",
-    "steps that are left out are not in this version": "iterations-to-skip phase-transition-iterations",
+        non-persistent-save-interval= non-persistent-ckpt-type= non-persistent-global-ckpt-dir=
+        non-persistent-local-ckpt-dir= non-persistent-local-ckpt-algo= replication replication-jump=
+        replication-factor=""",
+    "settings are in the job spec": "yaml-cfg=",
+    "steps that are left out are not in this version": "iterations-to-skip=* phase-transition-iterations=",
     "training always runs": "skip-train test-mode",
     "write launch.time and schedule: a run ends with its training, or at its time limit and then comes back": """
-        exit-interval exit-duration-in-mins""",
+        exit-interval= exit-duration-in-mins=""",
 }
 
 _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
@@ -166,11 +170,17 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
 
 
 def _by_name(groups: dict[str, str]) -> dict[str, str]:
-    return {name: reason for reason, names in groups.items() for name in names.split()}
+    return {name.partition("=")[0]: reason for reason, names in groups.items() for name in names.split()}
 
 
 NO_EFFECT = _by_name(_NO_EFFECT)
 NOT_SUPPORTED = _by_name(_NOT_SUPPORTED)
+WORDS: dict[str, int | None] = {
+    name.rstrip("=*"): {"": 0, "=": 1, "=*": None}[name[len(name.rstrip("=*")) :]]
+    for names in (*_NO_EFFECT.values(), *_NOT_SUPPORTED.values())
+    for name in names.split()
+}
+"""How many words each of them takes; None for any number. What stands behind them belongs to no flag."""
 HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "expert-tensor-parallel-size": ("1",),
     "weight-decay-incr-style": ("constant",),

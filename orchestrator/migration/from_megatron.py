@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from orchestrator.errors import UserError
-from orchestrator.migration.elsewhere import HARMLESS_VALUES, NO_EFFECT, NOT_SUPPORTED, elsewhere
+from orchestrator.migration.elsewhere import HARMLESS_VALUES, WORDS, elsewhere
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
@@ -34,7 +34,7 @@ from orchestrator.migration.together.training import as_name
 from orchestrator.spec.suggestions import closest
 
 _ROWS = {row.flag: row for row in ROWS}
-_WORDS: dict[str, int | None] = {row.flag: row.kind.values for row in ROWS}
+_WORDS: dict[str, int | None] = {**WORDS, **{row.flag: row.kind.values for row in ROWS}}
 _WORDS |= {name: count for together in TOGETHER for name, count in together.flags.items()}
 _WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
 _WORDS |= {name: 0 for name in IMPLIED if name not in _WORDS}
@@ -256,7 +256,7 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         return
     found = elsewhere(name)
     if found is None:
-        near = closest(name, [*_WORDS, *NO_EFFECT, *NOT_SUPPORTED])
+        near = closest(name, list(_WORDS))
         hint = f": did you mean --{' or --'.join(near)}?" if near else ""
         given.settle(name, "no_counterpart", reason=f"not a flag that is known here{hint}")
         return

@@ -42,14 +42,22 @@ _SOURCES = {
 
 
 def sources(words: list[str]) -> list[dict[str, Any]]:
-    """Megatron-LM's list of prefixes, or of weights and prefixes in turn, as a blend. Raises ValueError."""
-    if len(words) % 2 == 0:
-        weights = [_weight(word) for word in words[::2]]
-        if all(weight is not None for weight in weights):
-            return [{"path": path, "weight": weight} for path, weight in zip(words[1::2], weights, strict=True)]
-        if any(weight is not None for weight in weights):
-            raise ValueError("weights and prefixes do not alternate")
-    return [{"path": word} for word in words]
+    """Megatron-LM's prefix, or weights and prefixes in turn, as a blend. Raises ValueError for what is none.
+
+    Several prefixes without weights are read in proportion to how many samples each has, which no flag says.
+    """
+    weights = [_weight(word) for word in words[::2]]
+    if _are_weighted(words):
+        return [{"path": path, "weight": weight} for path, weight in zip(words[1::2], weights, strict=True)]
+    if len(words) == 1:
+        return [{"path": words[0]}]
+    if len(words) % 2 == 0 and any(weight is not None for weight in weights):
+        raise ValueError("weights and prefixes do not alternate")
+    raise ValueError("without weights Megatron-LM takes each in proportion to its samples: give each its weight")
+
+
+def _are_weighted(words: list[str]) -> bool:
+    return bool(words) and len(words) % 2 == 0 and all(_weight(word) is not None for word in words[::2])
 
 
 def _weight(word: str) -> float | None:
@@ -64,9 +72,9 @@ def read_sources(given: Gathering) -> None:
         if not given.has(name):
             continue
         words = given.words(name)
-        if words is not None and len(words) == 1:
-            words = words[0].split()
-        if not words:
+        if words is not None and len(words) == 1 and _are_weighted(together := words[0].split()):
+            words = together
+        if not words or not all(words):
             given.write_it(name, path)
             continue
         try:
@@ -130,8 +138,8 @@ def _write_blend(writer: FlagWriter, name: str, entries: list[BlendEntry]) -> No
         writer.unsaid_value(
             path, "Megatron-LM makes no data set from text while it starts: tools/preprocess_data.py does"
         )
-    elif len(words) == 1 and words[0].split() != words:
-        writer.say_otherwise(path, "a prefix with blanks reads like several")
+    elif len(words) == 1 and _are_weighted(words[0].split()):
+        writer.say_otherwise(path, "a prefix with blanks that reads like weights and prefixes")
 
 
 def read_tokenizer(given: Gathering) -> None:

@@ -120,8 +120,7 @@ def test_samples_and_ramp_up(flags: Flags) -> None:
         (["a"], [("a", 1.0)]),
         (["0.3", "a", "0.7", "b"], [("a", 0.3), ("b", 0.7)]),
         (["0.3 a 0.7 b"], [("a", 0.3), ("b", 0.7)]),
-        (["a", "b", "c"], [("a", 1.0), ("b", 1.0), ("c", 1.0)]),
-        (["a", "b"], [("a", 1.0), ("b", 1.0)]),
+        (["my data"], [("my data", 1.0)]),
         (["2", "7"], [("7", 2.0)]),
     ],
 )
@@ -238,6 +237,8 @@ def test_unknown_flags_and_stray_words_are_listed(flags: Flags) -> None:
         ("--rampup-batch-size 1 2", "batch.rampup_batch_size"),
         ("--split a,b", "data.split"),
         ("--data-path 0.5 a b c", "data.blend"),
+        ("--data-path a b", "data.blend"),
+        ("--data-path a b c", "data.blend"),
         ("--train-iters 1e999", "schedule.train_iters"),
         ("--seed x", "runtime.seed"),
         ("--lr-warmup-iters 2.5", "schedule.lr_warmup_iters"),
@@ -251,6 +252,12 @@ def test_values_that_are_none_have_to_be_written(flags: Flags, words: str, path:
     with pytest.raises(SpecError) as raised:
         _ = migrated.job
     assert any(path.startswith(problem.paths[0]) for problem in raised.value.problems if problem.paths)
+
+
+@pytest.mark.parametrize("switch", ["--use-flash-attn", "--finetune", "--tensorboard-dir x", "--bf16"])
+def test_what_stands_behind_a_flag_that_takes_no_more_is_not_lost_with_it(flags: Flags, switch: str) -> None:
+    migrated = flags(*switch.split(), "more", "--swiglu")
+    assert [account.flag for account in migrated.migration.of("no_counterpart")] == ["more"]
 
 
 def test_every_flag_is_accounted_for(flags: Flags) -> None:

@@ -165,6 +165,9 @@ def test_sourced_files_are_followed() -> None:
 
 
 def test_words_that_may_hold_flags_are_listed() -> None:
+    for switch in ("--use-flash-attn", "--no-load-optim", "--tensorboard-dir $LOGS"):
+        migration = migrate_script(f"torchrun pretrain_gpt.py {FLAGS} {switch} $EXTRA", "x.sh")
+        assert [account.flag for account in migration.of("not_known")] == ["$EXTRA"]
     migration = migrate_script(f"torchrun pretrain_gpt.py {FLAGS} --bf16 $EXTRA", "x.sh")
     assert [account.flag for account in migration.of("not_known")] == ["$EXTRA"]
     assert "--set-var EXTRA=VALUE" in (migration.of("not_known")[0].reason or "")
