@@ -289,7 +289,7 @@ def test_bash_starts_what_the_flags_say(tmp_path: Path) -> None:
     script, command = megatron_script(job)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     ran = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=30
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     exported, *words = ran.stdout.split("\0")[:-1]
     assert exported == "it's $(odd)"

@@ -34,7 +34,7 @@ def bash(script: str, *arguments: str) -> list[list[str]]:
     finished = subprocess.run(
         ["bash", "-c", prelude + script, "script", *arguments],
         capture_output=True,
-        timeout=30,
+        timeout=120,
         env={"LC_ALL": "C.UTF-8"},
     )
     assert finished.returncode == 0, finished.stderr.decode()
@@ -68,7 +68,8 @@ def pieces(draw: st.DrawFn, depth: int = 0) -> str:
         return draw(
             st.sampled_from(("${A}", "${B}", '"$A"', '"${LIST[@]}"', "${LIST[@]}", '"${LIST[*]}"', "$@", '"$@"', "$2"))
         )
-    inner = draw(pieces(depth + 1))
+    # Something always stands inside: bash 5.2 drops an empty quoted word there behind some neighbours, not all.
+    inner = draw(pieces(depth + 1)) + draw(_BARE)
     name = draw(_NAMES)
     if kind == 5:
         return f"${{{name}{draw(st.sampled_from((':-', ':+')))}{inner}}}"
