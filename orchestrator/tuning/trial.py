@@ -112,7 +112,7 @@ class Trials:
         watcher = _Steps(run, self.steps)
         try:
             end = launch(run, short, watcher=watcher, module=self.module)
-        except UserError:
+        except (UserError, KeyboardInterrupt):  # the latter only before it has started: then `launch` catches signals
             remove_new_run(run)
             raise
         if watcher.interrupted:

@@ -226,7 +226,7 @@ def test_the_best_are_measured_here_and_known_afterwards(
         assert column in said.out
     records = list(read_lines(tmp_path / "runs" / "tiny-tune" / "measured.jsonl"))
     assert 2 <= len(records) <= 4
-    assert all(record["outcome"] == "measured" and 0 < record["step_seconds"] < 10 for record in records)
+    assert all(record["outcome"] == "measured" and record["step_seconds"] > 0 for record in records)
     assert "s per step measured" in (tmp_path / "tiny.tuned.yaml").read_text()
     assert [path.name for path in (tmp_path / "runs" / "tiny-tune").iterdir()] == ["measured.jsonl"]
     again = orchestrator("tune", tiny, *words, "--json").json
@@ -241,14 +241,17 @@ def test_the_best_are_measured_here_and_known_afterwards(
 def test_an_interrupt_keeps_what_is_known(tiny: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "orchestrator", "tune", "tiny.yaml", "--measure", "--best", "1"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/tiny-tune/*/events.jsonl")) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while not _is_launched(tmp_path) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    process.send_signal(signal.SIGINT)  # its ranks are importing torch
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "stopped; what was measured is kept" in err
     assert "Traceback" not in err
     assert "The fastest of" in out
     assert not list(tmp_path.glob("runs/tiny-tune/*"))
+
+
+def _is_launched(folder: Path) -> bool:
+    return any('"launched"' in events.read_text() for events in folder.glob("runs/tiny-tune/*/events.jsonl"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,23 +99,37 @@ def test_what_cannot_be_started_here_is_refused(trials: Trials, make_job: MakeJo
 def test_an_interrupt_ends_the_trial_without_saving(
     trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.5")
-    interrupt = threading.Thread(target=_interrupt_when_stepping, args=(trials.runs_dir,))
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "2")  # eight of them would be enough: the interrupt comes long before
+    over = threading.Event()
+    interrupt = threading.Thread(target=_interrupt_when_started, args=(trials.runs_dir, over))
     interrupt.start()
-    with pytest.raises(KeyboardInterrupt):
-        trials.run(make_job())
-    interrupt.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trials.run(make_job())
+    finally:
+        over.set()  # from here on the signal would end the tests
+        interrupt.join()
     assert trials.known(make_job()) is None
     assert not list(trials.runs_dir.glob("job-tune/*"))
 
 
-def _interrupt_when_stepping(runs_dir: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not list(runs_dir.glob("job-tune/*/metrics.jsonl")):
-        if time.monotonic() > deadline:
+def _interrupt_when_started(runs_dir: Path, over: threading.Event) -> None:
+    while not over.wait(0.02):
+        if any('"started"' in events.read_text() for events in runs_dir.glob("job-tune/*/events.jsonl")):
+            os.kill(os.getpid(), signal.SIGINT)
             return
-        time.sleep(0.02)
-    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_before_the_start_leaves_nothing(
+    trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.tuning.trial.launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trials.run(make_job())
+    assert not list(trials.runs_dir.glob("job-tune/*"))
 
 
 def test_slow_steps_need_not_be_many(trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
