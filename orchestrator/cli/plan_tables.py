@@ -165,22 +165,31 @@ def _blend(plan: Plan, console: Console) -> Table:
 
     Where exact counts do not fit into the console, they are rounded rather than cut off.
     """
-    exact = _blend_table(plan, lambda count: f"{count:,}")
+    exact = _blend_table(plan, _BLEND, lambda count: f"{count:,}")
     wanted = Measurement.get(console, console.options.update(max_width=10_000), exact).maximum
-    return exact if wanted <= console.width else _blend_table(plan, short_count)
-
-
-def _blend_table(plan: Plan, shown: Callable[[int], str]) -> Table:
-    columns = ("for", "source", "share", "samples", "tokens", "tokens held", "documents", "epochs", "again from step")
-    table = _table("Data blend", *columns, numbers=columns[2:])
-    for column in table.columns:
+    if wanted <= console.width:
+        return exact
+    narrow = _blend_table(plan, _NARROW_BLEND, short_count)
+    narrow.padding = (0, 1, 0, 0)
+    for column in narrow.columns:
+        column.no_wrap = column.header != "source"
         column.overflow = "fold"
+    return narrow
+
+
+_BLEND = ("for", "source", "share", "samples", "tokens", "tokens held", "documents", "epochs", "again from step")
+_NARROW_BLEND = ("for", "source", "share", "samples", "tokens", "held", "docs", "epochs", "again\nat step")
+
+
+def _blend_table(plan: Plan, columns: tuple[str, ...], shown: Callable[[int], str]) -> Table:
+    table = _table("Data blend", *columns, numbers=columns[2:])
+    gap = " " if columns == _BLEND else "\n"
     for part in (plan.blend.train, plan.blend.validation, plan.blend.test):
-        times = f", {part.evaluations:,} times" if part.part == "validation" else ""
+        times = f",{gap}{part.evaluations:,} times" if part.part == "validation" else ""
         for source in part.sources:
             if not part.samples and not source.documents:
                 continue  # neither read nor held back
-            label = f"{part.part}{times}" if part.samples else f"{part.part} (not read)"
+            label = f"{part.part}{times}" if part.samples else f"{part.part}{gap}(not read)"
             absent = "to be made" if source.made_first else "not here"
             table.add_row(
                 label,

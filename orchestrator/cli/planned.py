@@ -70,7 +70,10 @@ def judge_loaded(loaded: LoadedJob, cluster: ClusterSpec | None, *, starting: bo
     plan, problems = _planned(loaded, cluster, starting)
     if plan is None:
         raise _placed(loaded, problems)
-    taken = forecast(plan, cluster)
+    try:
+        taken = forecast(plan, cluster)
+    except SpecError as error:
+        raise _placed(loaded, error.problems) from error  # launch.gpu names none
     verdict = judge(plan, taken, cluster, problems)
     placed = replace(verdict, stops=_in_order(loaded, verdict.stops), doubts=_in_order(loaded, verdict.doubts))
     return Judged(plan, taken, placed, cluster)

@@ -182,6 +182,9 @@ def test_an_unknown_gpu(orchestrator: Any, seed: Path) -> None:
     for words in (("--gpu", "H20O"), ("--set", "launch.gpu=H20O")):
         finished = orchestrator("plan", seed, *words)
         assert finished.code == 2
+        assert finished.err.startswith(
+            "error: there is" if words[0] == "--gpu" else "--set launch.gpu=H20O: launch.gpu: "
+        )
         assert "did you mean" in finished.err
         assert "H200" in finished.err
 
