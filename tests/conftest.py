@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Variables that would change what a test sees: a launcher's, a scheduler's, a tracker's, a hub's.
 FOREIGN_PREFIXES = (
@@ -73,8 +73,12 @@ def _has_gpu() -> bool:
     return subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
 
-# Wall-clock deadlines per example say more about the machine than about the code.
-settings.register_profile("orchestrator", parent=settings(), deadline=None)
+# How long an example takes says more about the machine than about the code, and chance must not decide whether a test
+# passes: examples are the same in every run. `pytest -m hypothesis --hypothesis-profile=random` looks for others.
+settings.register_profile(
+    "orchestrator", parent=settings(), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("random", settings.get_profile("orchestrator"), derandomize=False, print_blob=True)
 settings.load_profile("orchestrator")
 
 
