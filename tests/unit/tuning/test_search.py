@@ -30,7 +30,7 @@ H100 = device_named("H100")
 
 MODELS = st.fixed_dictionaries(
     {
-        "num_layers": st.sampled_from([4, 6, 8, 12]),
+        "num_layers": st.sampled_from([4, 6, 8]),
         "hidden_size": st.sampled_from([1024, 2048, 4096]),
         "num_attention_heads": st.sampled_from([8, 16, 32]),
         "seq_length": st.sampled_from([1024, 2048, 4096]),
@@ -68,7 +68,7 @@ def tasks(draw: st.DrawFn) -> tuple[Space, Planned]:
     return Space(on_machines(job, 1, gpus)), estimates
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)  # each of them tries up to 3,400 layouts
 @given(task=tasks())
 def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, Planned]) -> None:
     space, estimates = task
