@@ -197,7 +197,7 @@ def _lines(migration: Migration) -> Iterable[str]:
     defaults = [path for path, source in migration.sources.items() if source.is_default and path in migration.values]
     if defaults:
         yield ""
-        yield f"written because Megatron-LM's default is not ours ({len(defaults)})"
+        yield f"written because the default there is not ours ({len(defaults)})"
         yield from (f"  {path}: {migration.values[path]}" for path in defaults)
     if migration.notes:
         yield ""

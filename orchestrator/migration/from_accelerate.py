@@ -111,6 +111,9 @@ def migrate_accelerate(text: str, source: str, preset: str | None = None) -> Mig
     for key, value in {**inner, **document}.items():
         _read_key(migration, key, value)
     _spread(migration, document)
+    if "mixed_precision" not in document:
+        migration.values["precision.dtype"] = "fp32"
+        migration.sources["precision.dtype"] = Source("Accelerate's default", is_default=True)
     if preset is not None:
         migration.values["model.preset"] = preset
         migration.sources["model.preset"] = Source("--preset")

@@ -83,6 +83,7 @@ def test_every_key_is_accounted_for() -> None:
         ("mixed_precision: fp16", "mixed_precision: 'no'", "precision.dtype", "fp32"),
         ("mixed_precision: fp16", "mixed_precision: no", "precision.dtype", "fp32"),
         ("mixed_precision: fp16", "mixed_precision: bf16", "precision.dtype", "bf16"),
+        ("mixed_precision: fp16\n", "", "precision.dtype", "fp32"),
         ("use_cpu: false", "use_cpu: true\nmixed_precision: no", "runtime.device", "cpu"),
         ("tp_degree: 2", "tp_degree: '2'", "parallelism.tensor_model_parallel_size", 2),
         ("tp_degree: 2", "tp_degree: 1", "parallelism.sequence_parallel", False),

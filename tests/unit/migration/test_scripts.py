@@ -78,6 +78,17 @@ def test_secrets_are_not_written_down(script_text: Text) -> None:
     assert load_text(text).job.launch.env["WANDB_API_KEY"] == "${env:WANDB_API_KEY}"
 
 
+@pytest.mark.parametrize("name", ["MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN_PATH", "some_password", "MY_APIKEYS"])
+def test_names_of_secrets(name: str) -> None:
+    migration = migrate_script(f"export {name}=hidden\ntorchrun pretrain_gpt.py {FLAGS}", "x.sh")
+    assert migration.values["launch.env"] == {name: f"${{env:{name}}}"}
+
+
+def test_tokenizers_are_no_secret() -> None:
+    migration = migrate_script(f"export TOKENIZERS_PARALLELISM=false\ntorchrun pretrain_gpt.py {FLAGS}", "x.sh")
+    assert migration.values["launch.env"] == {"TOKENIZERS_PARALLELISM": "false"}
+
+
 def test_variables_of_the_environment_are_referred_to(script_text: Text) -> None:
     assert migrated("slurm-unknown", script_text).values["launch.env"]["HF_HOME"] == "${env:SCRATCH}/hf"
 
