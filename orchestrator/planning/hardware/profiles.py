@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from orchestrator.spec.base import Section
 from orchestrator.spec.document import Document
 from orchestrator.spec.loading import load_document
-from orchestrator.spec.values import Count, Positive, PositiveNumber, Text, refuse_bool
+from orchestrator.spec.values import Count, Positive, Text, refuse_bool
 
 PROJECT_FOLDER = Path("gpus")
 """In the folder where the command is started."""
@@ -20,8 +20,12 @@ PROJECT_FOLDER = Path("gpus")
 _SUFFIX = ".yaml"
 GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
 
-Share = Annotated[float, Field(gt=0.0, le=1000.0), BeforeValidator(refuse_bool)]
+Share = Annotated[float, Field(ge=1e-9, le=1000.0), BeforeValidator(refuse_bool)]
 """Part of a datasheet figure. A CPU of many cores passes the nominal figures of one by far."""
+Latency = Annotated[float, Field(gt=0.0, le=3600.0), BeforeValidator(refuse_bool)]
+"""Seconds. With more, times of whole trainings would be no numbers any more."""
+Bandwidth = Annotated[float, Field(ge=1000.0, le=1e18), BeforeValidator(refuse_bool)]
+"""B/s."""
 
 
 class _Part(Section):
@@ -49,11 +53,11 @@ class MeasuredEfficiency(_Part):
     """Of the link between the GPUs of a machine."""
     network: Share | None = None
     """Of the network between machines."""
-    link_latency: PositiveNumber | None = None
+    link_latency: Latency | None = None
     """Seconds that a collective takes at the least inside a machine."""
-    network_latency: PositiveNumber | None = None
+    network_latency: Latency | None = None
     """Seconds that a collective takes at the least between machines."""
-    launch: PositiveNumber | None = None
+    launch: Latency | None = None
     """Seconds in which the host starts one kernel."""
 
 
@@ -68,9 +72,9 @@ class GpuProfile(_Part):
     """Memory of a GPU, where it is not the usual one."""
     gpus_per_node: Positive | None = None
     """GPUs of a machine, where it is not the usual one."""
-    link_bandwidth: PositiveNumber | None = None
+    link_bandwidth: Bandwidth | None = None
     """B/s in one direction from one GPU to the others of its machine, where it is not the usual one."""
-    network_bandwidth: PositiveNumber | None = None
+    network_bandwidth: Bandwidth | None = None
     """B/s in one direction and per GPU to other machines, where it is not the usual one."""
     measured_at: Text | None = None
     """When."""

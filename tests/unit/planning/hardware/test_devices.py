@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.planning.hardware import choice, device_named, device_of, shipped, shipped_names
+from orchestrator.planning.hardware.devices import calibrated
 from orchestrator.planning.hardware.profile_text import profile_text
 from orchestrator.planning.hardware.profiles import GPU_PROFILE, GpuProfile, MeasuredEfficiency
+from orchestrator.planning.time import estimate_time
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.loading import load_document_text
 
@@ -138,6 +141,40 @@ def test_a_wrong_profile_is_refused_with_every_problem(own: Path) -> None:
     assert "mine.yaml:3:3" in text
     assert "did you mean gemm" in text
     assert "mine.yaml:4:3" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "link_bandwidth: 1.0e-300",
+        "network_bandwidth: 1.0e+300",
+        "efficiency: {gemm: 1.0e-300}",
+        "efficiency: {memory: 1.0e+4}",
+        "efficiency: {launch: 1.0e+300}",
+        "efficiency: {link_latency: 0}",
+    ],
+)
+def test_figures_of_no_machine_are_refused(own: Path, text: str) -> None:
+    (own / "mine.yaml").write_text(f"base: H100\n{text}\n")
+    with pytest.raises(SpecError, match=r"mine\.yaml:2"):
+        device_named("mine")
+
+
+@pytest.mark.parametrize("extreme", [0, 1])
+def test_the_worst_and_the_best_machine_have_a_step_time(make_job: Any, extreme: int) -> None:
+    base = shipped("H100")
+    assert base is not None
+    share, latency, bandwidth = ((1e-9, 1000.0)[extreme], (3600.0, 1e-300)[extreme], (1000.0, 1e18)[extreme])
+    seconds = {"link_latency", "network_latency", "launch"}
+    efficiency = {name: latency if name in seconds else share for name in MeasuredEfficiency.model_fields}
+    profile = GpuProfile.model_validate(
+        {"base": "H100", "efficiency": efficiency, "link_bandwidth": bandwidth, "network_bandwidth": bandwidth}
+    )
+    degrees = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "data_parallel_size": 2}
+    job = make_job(parallelism=degrees, batch={"global_batch_size": 16}, launch={"nodes": 4})
+    found = estimate_time(job, 512, "torch", calibrated("mine", base, profile))
+    assert 0 < found.step_seconds < math.inf
+    assert all(0 <= part < math.inf for part in found.parts.values())
 
 
 def test_a_profile_needs_a_known_base(own: Path) -> None:
