@@ -34,7 +34,8 @@ def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine
     template.write_text(TEMPLATE)
     (tmp_path / "clusters" / "test.yaml").write_text(f"name: test\ndata_partition: low\ntemplate: {template}\n")
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "books.jsonl").write_text('{"text": "One book."}\n{"text": "Another one."}\n')
+    books = [{"text": "One book. " * 20}, {"text": "Another one. " * 20}]
+    (tmp_path / "raw" / "books.jsonl").write_text("".join(json.dumps(book) + "\n" for book in books))
     monkeypatch.setenv("PYTHONPATH", str(FAKE_RUNTIME))
     return CommandLine(tmp_path)
 
