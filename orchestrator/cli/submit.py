@@ -74,8 +74,8 @@ def command(
       orchestrator submit job.yaml --array runtime.seed=1,2,3
     """
     if array:
-        if new or from_scratch or after:
-            raise UserError("--array starts a sweep, which knows no --new, --from-scratch or --after")
+        if new or from_scratch or after or strict:
+            raise UserError("--array starts a sweep, which knows no --new, --from-scratch, --after or --strict")
         start_sweep(jobs, overrides, array, dry_run, None, False, cluster, False, runs_dir, as_json)
         return
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]

@@ -81,6 +81,7 @@ def test_an_array_is_a_sweep_over_its_values(orchestrator: Any, project: Path) -
         (["--array", "runtime.sed=1,2"], "--array:3:5: runtime.sed: there is no such field in a job spec"),
         (["--array", "runtime.seed=1,["], "--array:3:19: not YAML"),
         (["--array", "runtime.seed=1,2", "--new"], "--array starts a sweep, which knows no --new"),
+        (["--array", "runtime.seed=1,2", "--strict"], "--after or --strict"),
     ],
 )
 def test_wrong_arrays(orchestrator: Any, arguments: list[str], message: str) -> None:
