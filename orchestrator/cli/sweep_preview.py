@@ -10,6 +10,7 @@ from orchestrator.cli.common import print_json
 from orchestrator.cli.sweep_tables import describe_cells
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.submission import place_of
+from orchestrator.planning.hardware.choice import device_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
@@ -47,6 +48,11 @@ def show_dry_run(
         if len(starts) > 1:
             typer.echo("# The scripts of the other cells differ in their run directory and in what this table shows:\n")
     typer.echo(describe_cells(loaded, every=True))
+    if any(device_of(start.job, profile).is_assumed for start in starts):
+        typer.echo(
+            "nothing says which GPUs these cells will run on, so none is left out for its memory: write launch.gpu, or "
+            "gpu in the cluster's profile"
+        )
     if profile is None and not local:
         typer.echo(
             "without a cluster profile no script can be shown: say which with --cluster; `orchestrator cluster init` "
