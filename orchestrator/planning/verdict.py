@@ -214,11 +214,13 @@ def _room_for_checkpoints(plan: Plan, forecast: Forecast, cluster: ClusterSpec |
         return
     free = shutil.disk_usage(there).free
     if needed > free:
+        several = f"{kept} checkpoints" if kept > 1 else "a checkpoint"
         message = (
-            f"{kept} checkpoints of {disk_size(forecast.checkpoint_bytes)} are kept at once, and {there} has "
-            f"{disk_size(free)} free"
+            f"{several} of {disk_size(forecast.checkpoint_bytes)} {'are kept at once' if kept > 1 else 'is kept'}, and "
+            f"{there} has {disk_size(free)} free"
         )
-        yield Problem(message, ("checkpoint.keep_last", "checkpoint.keep_every", "launch.runs_dir"))
+        hint = "keep fewer, or write to another disk with launch.runs_dir"
+        yield Problem(message, ("checkpoint.keep_last", "checkpoint.keep_every", "launch.runs_dir"), hint)
 
 
 def _arithmetic(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
