@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from orchestrator.errors import UserError
+from orchestrator.migration.defaults import REQUIRED
 from orchestrator.migration.elsewhere import HARMLESS_VALUES, WORDS, elsewhere
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
@@ -221,7 +222,7 @@ def _renamed(given: dict[str, Flag]) -> tuple[dict[str, Flag], list[Flag]]:
 def _read_row(given: Gathering, row: Row) -> None:
     if not given.has(row.flag):
         is_said = any(other.path == row.path and given.has(other.flag) for other in ROWS)
-        if row.default is not OURS and not is_said:
+        if row.default not in (OURS, REQUIRED) and not is_said:
             given.default(row.path, row.default)
         return
     if row.only is not None and given.get(row.only[0]) != row.only[1]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.migration.defaults import REQUIRED
+
 OURS: Any = object()
 """The default of Megatron-LM is the spec's own."""
 
@@ -77,7 +79,7 @@ class Row:
     path: str
     kind: Kind
     default: Any = OURS
-    """What Megatron-LM does without the flag, where the spec's default is another."""
+    """What Megatron-LM does without the flag, where the spec's default is another; REQUIRED where it refuses."""
     only: tuple[str, Any] | None = None
     """(path, value): what it is for; elsewhere it has no effect."""
 
@@ -123,7 +125,7 @@ ROWS: tuple[Row, ...] = (
     Row("use-distributed-optimizer", "parallelism.use_distributed_optimizer", switch(True), False),
     Row("overlap-grad-reduce", "parallelism.overlap_grad_reduce", switch(True), False),
     # batch
-    Row("micro-batch-size", "batch.micro_batch_size", WHOLE),
+    Row("micro-batch-size", "batch.micro_batch_size", WHOLE, REQUIRED),
     # data
     Row("data-cache-path", "data.cache_dir", TEXT),
     Row("num-workers", "data.num_workers", WHOLE),

@@ -53,6 +53,7 @@ MODEL_PARALLEL_ARGS=(
 )
 
 TRAINING_ARGS=(
+  --micro-batch-size 1
   --lr 0.0003
   --min-lr 3e-05
   --weight-decay 0.1

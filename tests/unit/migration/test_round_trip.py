@@ -303,6 +303,14 @@ def test_the_script_is_exactly_the_golden_one() -> None:
     assert megatron_script(job)[0] == (GOLDEN / "megatron-lm-two-machines.sh").read_text()
 
 
+def test_what_megatron_refuses_to_go_without_is_written() -> None:
+    """Its argument parser, and the checks behind it, want each of these of every GPT."""
+    job = load_job([JOBS / "llama3-8b.yaml"], ["batch.micro_batch_size=1"]).job
+    needed = {"num-layers", "hidden-size", "num-attention-heads", "seq-length", "max-position-embeddings"}
+    needed |= {"micro-batch-size", "lr", "tokenizer-type"}
+    assert {f"--{name}" for name in needed} <= set(megatron_script(job)[1].words)
+
+
 def test_every_word_is_quoted() -> None:
     document = {
         "name": "job",
