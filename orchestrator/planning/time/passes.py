@@ -67,7 +67,7 @@ def layer_pass(setting: Setting) -> Pass:
         setting.kernels,
     )
     memory = layer_seconds(setting)
-    exchange = _key_value_exchange(setting)
+    exchange = add(_key_value_exchange(setting), _shared_groups(setting))
     forward = {"attention": attention.forward, "memory_bound": memory.forward, **exchange}
     backward = {"attention": attention.backward, "memory_bound": memory.backward, **exchange}
     return Pass(add(products.forward, forward), add(products.backward, backward))
@@ -111,6 +111,17 @@ def _key_value_exchange(setting: Setting) -> Parts:
     group = group_of(setting.job, setting.device, setting.cp, setting.tp)
     whole = 2 * setting.cp * setting.tokens * setting.key / setting.tp * setting.size
     return {"context_parallel": group.gather_seconds(whole)}
+
+
+def _shared_groups(setting: Setting) -> Parts:
+    """Where several tensor-parallel ranks share a key/value head, each gathers the projections of all (megatron-core's
+    `get_query_key_value_tensors`), and their gradients are scattered back.
+    """
+    if setting.model.query_groups >= setting.tp:
+        return {}
+    group = group_of(setting.job, setting.device, setting.tp, 1)
+    whole = setting.tokens * (setting.query + 2 * setting.key) * setting.size
+    return {"tensor_parallel": group.gather_seconds(whole)}
 
 
 def recomputed(setting: Setting, layer: Pass, layers: int) -> Parts:

@@ -145,6 +145,28 @@ def test_sequence_parallelism_saves_what_lies_between(make_job: Any) -> None:
     assert with_it < 0.7 * without
 
 
+def test_ranks_that_share_a_key_head_gather_all_of_them(make_job: Any) -> None:
+    """Fewer key/value heads than ranks cost the gathering of every rank's projections, both ways."""
+    shared, own = (
+        make_job(
+            model={"hidden_size": 4096, "num_attention_heads": 32, "num_query_groups": groups, "seq_length": 2048},
+            parallelism={"tensor_model_parallel_size": 8, "sequence_parallel": True},
+        )
+        for groups in (4, 8)
+    )
+    more = [
+        estimate_time(each, 51200, "torch", device()).parts["tensor_parallel"]
+        / each.num_micro_batches
+        / each.model.num_layers
+        for each in (shared, own)
+    ]
+    widths = 32 * 128 + 2 * 4 * 128
+    moved = 2 * shared.batch.micro_batch_size * 2048 * widths * 2 * 7 / 8
+    on = device()
+    expected = moved / (on.link_bandwidth * on.efficiency.link) + 2 * on.efficiency.link_latency
+    assert more[0] - more[1] == pytest.approx(expected, rel=0.05)  # other products hide a little more or less
+
+
 def test_virtual_stages_cut_the_bubble(make_job: Any) -> None:
     one, several = (
         estimate_time(job(make_job, pp=4, vp=vp, micro_batches=8, tied=False), 51200, "torch", device()).parts["bubble"]
