@@ -202,18 +202,24 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
 
 
 def _renamed(given: dict[str, Flag]) -> tuple[dict[str, Flag], list[Flag]]:
-    """(the flags under the names that they have now, older ones that say what another one says)."""
+    """(the flags under the names that they have now, those that another one says).
+
+    A flag that stands for another goes over it; an older name of a flag does not.
+    """
+    stand_ins = {IMPLIED[name][0] for name in given if name in IMPLIED}
     flags: dict[str, Flag] = {}
     replaced: list[Flag] = []
     for name, flag in given.items():
-        meant = [Flag(OLD_NAMES[name], flag.words, flag.shown)] if name in OLD_NAMES else []
+        meant = []
+        if name in OLD_NAMES and OLD_NAMES[name] not in given:
+            meant.append(Flag(OLD_NAMES[name], flag.words, flag.shown))
         if name in IMPLIED:
             implied, word = IMPLIED[name]
             meant.append(Flag(implied, ((word,),) if word is not None else (), flag.shown))
-        kept = [each for each in meant if each.name not in given and each.name not in flags]
-        if not meant:
-            flags[name] = flag
-        elif not kept:
+        if name not in OLD_NAMES and name not in IMPLIED and name not in stand_ins:
+            meant.append(flag)
+        kept = [each for each in meant if each.name not in flags]
+        if not kept:
             replaced.append(flag)
         flags.update({each.name: each for each in kept})
     return flags, replaced

@@ -184,7 +184,7 @@ IMPLIED: dict[str, tuple[str, str | None]] = {
     "activations-checkpoint-method": ("recompute-granularity", "full"),
     "distribute-checkpointed-activations": ("distribute-saved-activations", None),
 }
-"""Older flags, and the flag that they stand for."""
+"""Flags that stand for another one, and go over it where both are given."""
 OLD_NAMES: dict[str, str] = {
     "activations-checkpoint-method": "recompute-method",
     "activations-checkpoint-num-layers": "recompute-num-layers",

@@ -94,6 +94,13 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--seed 7", "data.seed", 7),
         ("--seed 7", "runtime.seed", 7),
         ("--recompute-activations", "runtime.recompute_granularity", "selective"),
+        ("--recompute-granularity full --recompute-activations", "runtime.recompute_granularity", "selective"),
+        (
+            "--use-rotary-position-embeddings --position-embedding-type learned_absolute",
+            "model.position_embedding_type",
+            "rope",
+        ),
+        ("--layernorm-epsilon 1e-3 --norm-epsilon 1e-6", "model.norm_epsilon", 1e-6),
         ("--checkpoint-activations", "runtime.recompute_num_layers", 1),
         ("--activations-checkpoint-method block --checkpoint-num-layers 2", "runtime.recompute_num_layers", 2),
         ("--transformer-impl local", "runtime.layers", "torch"),
