@@ -94,7 +94,7 @@ def _from_measurements(
         _datasheet(base, base)  # a slip is told before minutes of measuring
     found = measure_machine(seconds, cpu=cpu)
     sheet = _datasheet(found["device"], base)
-    name = gpu_name or sheet.name
+    name = _name(gpu_name, sheet)
     reached = efficiency_of(found, sheet)
     path = output or _in_force(name)
     earlier = _earlier(path, sheet.name)
@@ -125,7 +125,7 @@ def _from_runs(
     if len(devices) > 1:
         raise UserError(f"the runs are of different GPUs, {' and '.join(devices)}: calibrate each by its own runs")
     sheet = _datasheet(devices[0], base)
-    name = gpu_name or sheet.name
+    name = _name(gpu_name, sheet)
     path = output or _in_force(name)
     earlier = _earlier(path, sheet.name)
     before = calibrated(name, sheet, earlier)
@@ -153,6 +153,19 @@ def _from_runs(
         rows.append([record["run"], f"{measured:.4g} s", *cells])
     typer.echo(aligned(rows))
     typer.echo(_written(path, name))
+
+
+def _name(gpu_name: str | None, sheet: Device) -> str:
+    """What the profile is called. Raises UserError for the name of another shipped GPU, whose place it would take."""
+    if gpu_name is None:
+        return sheet.name
+    taken = shipped(gpu_name)
+    if taken is not None and taken.name != sheet.name and taken.name.lower() == gpu_name.lower():
+        raise UserError(
+            f"--gpu-name {gpu_name}: this is of {sheet.name}, and every job planned for {taken.name} would use it: "
+            f"choose another name, or say --base {taken.name} where it is one"
+        )
+    return gpu_name
 
 
 def _in_force(name: str) -> Path:

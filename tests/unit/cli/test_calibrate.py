@@ -106,6 +106,10 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
         (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known here: name the nearest with --base"),
         (("--base", "H1O0"), "no datasheet of H1O0 is known here"),
         (("--from", "runs/one/run", "--gpu-name", "taken"), "is the profile of another GPU, A100"),
+        (
+            ("--from", "runs/one/run", "--gpu-name", "h100"),
+            "this is of H200, and every job planned for H100 would use it",
+        ),
         (("--from", "runs/one/run", "--base", "cpu"), "is nothing like cpu: its efficiency."),
         (("--from", "runs/one/run", "--cpu"), "with --from nothing is measured"),
         (("--gpu-name", "a/b"), "'a/b' is no name for a profile"),
