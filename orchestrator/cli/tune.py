@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.cli.tune_tables import Report, layout_words, trial_line
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import JobError, SpecError, UserError
-from orchestrator.launch.runs import runs_dir_of
+from orchestrator.launch.runs import all_runs, runs_dir_of
+from orchestrator.lease import read_holder
 from orchestrator.planning.forecast import layers_of
 from orchestrator.planning.hardware import DeviceChoice, device_named, device_of
 from orchestrator.planning.limits import partition_of, what_is_refused
@@ -84,6 +86,7 @@ def command(
     task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
     if measure:
         _check_measurable(task.space.job, task.choice)
+        _check_alone(task.choice, runs_dir_of(task.space.job, runs_dir))
     found = search(task.space, task.estimates, tight=measure)
     if not found.fitting and not measure:
         found = search(task.space, task.estimates, tight=True)
@@ -217,6 +220,17 @@ def _check_measurable(job: JobSpec, choice: DeviceChoice) -> None:
         return
     way = f"add --gpus {here}" if here else "leave --measure out, or write runtime.device: cpu for what a CPU can train"
     raise UserError(f"--measure needs {job.world_size} GPUs, and this machine has {here or 'none'}: {way}")
+
+
+def _check_alone(choice: DeviceChoice, runs_dir: Path) -> None:
+    """A trial fills GPUs to the brim: beside it, a run that trains on this machine could run out of memory."""
+    for run in [] if choice.device.is_cpu else all_runs(runs_dir):
+        holder = read_holder(run)
+        if holder is not None and holder.live and holder.process.host == socket.gethostname():
+            raise UserError(
+                f"--measure would disturb run {run.run_id}, which trains on this machine ({holder.describe()}): "
+                f"wait for its end, or stop it with `orchestrator cancel {run.run_id}`"
+            )
 
 
 def _measure(measuring: Measuring, trials: Trials, best: int, found: Found, *, quiet: bool) -> bool:

@@ -17,6 +17,8 @@ import pytest
 
 from orchestrator.cli import tune
 from orchestrator.cli.main import main
+from orchestrator.launch.runs import create_run
+from orchestrator.lease import Lease
 from orchestrator.rundir import read_lines
 from orchestrator.spec.loading import load_job
 from orchestrator.tuning.machine import gpus_counted
@@ -171,6 +173,20 @@ def test_what_this_machine_has_not_is_not_measured(orchestrator: Orchestrator, l
     said = orchestrator("tune", large, "--gpus", "8", "--measure")
     assert said.code == 2
     assert "--measure needs 8 GPUs, and this machine has" in said.err
+
+
+def test_a_run_that_trains_here_is_left_alone(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune, "gpus_counted", lambda: 64)
+    monkeypatch.setattr(tune, "check_installed", lambda job: None)
+    monkeypatch.setattr(tune, "Trials", lambda *arguments: pytest.fail("nothing is tried"))
+    run = create_run(load_job([large]).job, LARGE, tmp_path / "runs")
+    lease = Lease.acquire(run, launch_id="one")
+    assert main(["tune", str(large), "--measure", "--set", "launch.gpus_per_node=16"]) == 2
+    lease.release()
+    assert f"--measure would disturb run {run.run_id}" in capsys.readouterr().err
 
 
 def test_nothing_that_was_tried_can_be_run(
