@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from orchestrator.causes import Exit, cause_of
 from orchestrator.errors import UserError
-from orchestrator.launch.local import Watcher, launch, request_stop
+from orchestrator.launch.local import Watcher, launch, request_stop, stop_at_once
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import create_run, remove_new_run
 from orchestrator.rundir import RunDir, append_line, read_lines
@@ -32,6 +32,7 @@ _SPARE_STEPS = 200
 _LONGEST_STEP = 900
 _LEARNING_RATE = 1e-6
 _NAME_LENGTH = 70
+_ASKED_BY = "orchestrator tune"
 
 Outcome = Literal["measured", "out_of_memory", "failed"]
 
@@ -123,6 +124,8 @@ class Trials:
         append_line(self.kept_in(job), record)
         if trial.outcome != "failed":
             shutil.rmtree(run.path)
+        if watcher.interrupted_since:
+            raise KeyboardInterrupt
         return trial
 
     def _key(self, short: JobSpec) -> dict[str, Any]:
@@ -140,15 +143,18 @@ class _Steps(Watcher):
         self.seconds: list[float] = []
         self.peak_bytes: int | None = None
         self.interrupted = False
+        self.interrupted_since = False
+        """Somebody asked it to stop while it was ending anyway: its result counts, and there is to be no other."""
 
     def poll(self) -> None:
         self._read()
         if self._asked:
+            self.interrupted_since = stop_at_once(self._run) != _ASKED_BY
             return
         self.interrupted = self._run.stop_file.exists()
         if self.interrupted or self.enough:
             self._asked = True
-            request_stop(self._run, "orchestrator tune", at_once=True)
+            request_stop(self._run, _ASKED_BY, at_once=True)
 
     @property
     def counted(self) -> list[float]:

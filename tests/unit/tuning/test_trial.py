@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.causes import Exit
 from orchestrator.errors import UserError
-from orchestrator.rundir import read_lines
+from orchestrator.launch.local import Watcher, request_stop
+from orchestrator.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import layout_of
 from orchestrator.tuning.trial import WARM_UP, Trials, trial_job, tune_name
@@ -130,6 +132,27 @@ def test_an_interrupt_before_the_start_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         trials.run(make_job())
     assert not list(trials.runs_dir.glob("job-tune/*"))
+
+
+def test_an_interrupt_while_a_trial_ends_keeps_it_and_is_heard(
+    trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(run: RunDir, job: JobSpec, *, watcher: Watcher, module: str) -> Exit:
+        for iteration in range(1, WARM_UP + trials.steps + 1):
+            record = {"time": 1.0, "iteration": iteration, "samples": iteration, "tokens": iteration}
+            append_line(run.metrics_file, {**record, "values": {"throughput/step_seconds": 0.5}})
+        watcher.poll()
+        request_stop(run, "SIGINT")
+        watcher.poll()
+        return Exit("killed", "", 8, 1)
+
+    monkeypatch.setattr("orchestrator.tuning.trial.launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trials.run(make_job())
+    known = trials.known(make_job())
+    assert known is not None
+    assert known.step_seconds == 0.5
+    assert os.listdir(trials.kept_in(make_job()).parent) == ["measured.jsonl"]
 
 
 def test_slow_steps_need_not_be_many(trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
