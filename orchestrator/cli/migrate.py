@@ -68,11 +68,8 @@ def command(
       orchestrator migrate megatron_gpt_config.yaml --preset gpt2-large --set data.blend=data/mine
       orchestrator migrate -- --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024
     """
-    if output.is_dir():
-        raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
-    if output.exists() and not force:
-        raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
     migration = _migrate(sources, _pairs(variables or []), which, preset)
+    _check_output(output, sources, force)
     for each in overrides or []:
         override(migration, each)
     if migration.refused is not None:
@@ -87,6 +84,17 @@ def command(
     _show(migration, output, problems, as_json, job)
     if problems or migration.missing:
         raise typer.Exit(2)
+
+
+def _check_output(output: Path, sources: list[str], force: bool) -> None:
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
+    if not output.exists():
+        return
+    if not is_training(sources) and output.samefile(sources[0]):
+        raise UserError(f"{output} is what is migrated, and is left as it is: choose another file with -o")
+    if not force:
+        raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
 
 
 def _migrate(sources: list[str], given: dict[str, str], which: int | None, preset: str | None) -> Migration:

@@ -111,7 +111,10 @@ def command(
         raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
     words = _run_words(jobs, path, overrides or [])
     text = overlay_text(report.best.candidate.layout, report.job, [*report.told(), f"Use it: {words}"], gpu)
-    write_atomically(path, text)
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
     if as_json:
         print_json({**report.to_json(top), "path": str(path), "overlay": text})
     else:

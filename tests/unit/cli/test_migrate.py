@@ -159,3 +159,15 @@ def test_the_flags_of_a_job(orchestrator: Any, job_file: Path, tmp_path: Path) -
     assert document["flags"][:2] == ["--num-layers", "4"]
     assert {each["path"] for each in document["unsaid"]} >= {"model.preset"}
     assert orchestrator("render", job_file, "--as", "deepspeed").code == 2
+
+
+def test_the_script_itself_is_never_written_over(orchestrator: Any, script: Path, tmp_path: Path) -> None:
+    before = script.read_text()
+    refused = orchestrator("migrate", script, "-o", script, "--force")
+    assert refused.code == 2
+    assert "is what is migrated, and is left as it is" in refused.err
+    assert script.read_text() == before
+    (tmp_path / "job.yaml").write_text("name: mine\n")
+    missing = orchestrator("migrate", "nope.sh")
+    assert missing.code == 2
+    assert "nope.sh: there is no such file" in missing.err, "what was asked for comes first"
