@@ -87,11 +87,7 @@ def command(
     if measure:
         _check_measurable(task.space.job, task.choice)
         _check_alone(task.choice, runs_dir_of(task.space.job, runs_dir))
-    found = search(task.space, task.estimates, tight=measure)
-    if not found.fitting and not measure:
-        found = search(task.space, task.estimates, tight=True)
-    if not found.fitting:
-        raise UserError(_nothing_fits(task, found))
+    found = _search(task, tight=measure)
     measuring = Measuring(found.fitting, task.estimates.memory_bytes)
     stopped = False
     if measure:
@@ -190,6 +186,16 @@ def _vocabulary(loaded: LoadedJob) -> int:
         return vocabulary(loaded.job).size
     except SpecError as error:
         raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
+
+
+def _search(task: _Task, *, tight: bool) -> Found:
+    """What fits; what is tight counts where it is going to be measured, or where nothing else fits."""
+    found = search(task.space, task.estimates, tight=tight)
+    if not found.fitting and not tight:
+        found = search(task.space, task.estimates, tight=True)
+    if not found.fitting:
+        raise UserError(_nothing_fits(task, found))
+    return found
 
 
 def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
 from orchestrator.planning.hardware import DeviceChoice
@@ -66,10 +66,15 @@ class Report:
         """Print everything."""
         # In a file there is no terminal width to keep to; names may hold brackets, so nothing is markup.
         console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+        tables = [self._table(title, rows) for title, rows in self._tables(top)]
+        unbounded = console.options.update(width=1000)
+        # A narrow terminal wraps lines; a figure that was cut off would be a wrong one.
+        needed = max(console.measure(table, options=unbounded).maximum for table in tables)
+        console.size = ConsoleDimensions(max(console.width, needed), console.height)
         typer.echo(self._where())
         typer.echo()
-        for title, rows in self._tables(top):
-            console.print(self._table(title, rows))
+        for table in tables:
+            console.print(table)
             console.print()
         if self.found.own not in [each.candidate for each in self.ranking]:
             typer.echo(f"{_OWN}: {self._why_not_own()}")

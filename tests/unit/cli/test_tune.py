@@ -203,6 +203,18 @@ def test_nothing_that_was_tried_can_be_run(
     assert not (tmp_path / "tiny.tuned.yaml").exists()
 
 
+def test_no_figure_is_cut_off_in_a_narrow_terminal(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["tune", str(large), "--gpus", "64"]) == 0
+    tables = capsys.readouterr().out.split("why the rest lost")[0]
+    assert tables.count("tokens/s/GPU") == 2
+    assert "…" not in tables
+
+
 def test_a_file_of_somebody_else_is_left_as_it_is(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "large.tuned.yaml"
     theirs.write_text("name: mine\n")
@@ -213,6 +225,12 @@ def test_a_file_of_somebody_else_is_left_as_it_is(orchestrator: Orchestrator, la
     theirs.unlink()
     assert orchestrator("tune", large, "--gpus", "64").code == 0
     assert orchestrator("tune", large, "--gpus", "32").code == 0, "its own overlay it writes again"
+
+
+def test_an_overlay_that_cannot_be_written(orchestrator: Orchestrator, large: Path) -> None:
+    finished = orchestrator("tune", large, "--gpus", "1024", "-o", "/proc/tuned.yaml")
+    assert finished.code == 2
+    assert "/proc/tuned.yaml cannot be written" in finished.err
 
 
 def test_a_cluster_says_what_its_machines_have(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
