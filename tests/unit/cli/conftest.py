@@ -57,7 +57,7 @@ def orchestrator(tmp_path: Path) -> Orchestrator:
             input="" if typed is None else typed,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,  # an end to what hangs, not a measure of speed: several tests may share the cores
         )
         finished = Finished(process)
         assert "Traceback" not in finished.err, finished.err
