@@ -58,9 +58,9 @@ def rendezvous(slurm: SlurmJob, node_rank: int) -> dict[str, str]:
 def _beside(supervisor: Process, run: RunDir, slurm: SlurmJob, program: list[str]) -> int:
     """Run the program as a child, beside the batch script. SLURM's signals go to the whole step: none is passed on."""
     settled = False
+    job = load_resolved(run.resolved())  # now: once the batch script is dead, SLURM leaves only KillWait seconds
     with caught_signals() as signals:
         child = subprocess.Popen(program)
-        job = load_resolved(run.resolved())  # now: once the batch script is dead, SLURM leaves only KillWait seconds
         while (code := child.poll()) is None:
             told = signals.first is not None
             if not settled and supervisor.is_dead:

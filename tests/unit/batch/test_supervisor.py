@@ -196,11 +196,12 @@ def wait(condition: Callable[[], Any]) -> None:
 def test_the_node_program_takes_over_from_a_killed_batch_script(
     run: RunDir, slurm: FakeSlurm, beside: Callable[[str, str], subprocess.Popen[str]]
 ) -> None:
-    program = f"until [ -e {run.stop_file} ]; do sleep 0.05; done; sleep 0.5"
+    begun = run.path / "begun"
+    program = f"touch {begun}; until [ -e {run.stop_file} ]; do sleep 0.05; done; sleep 0.5"
     with beside("child.wait()", program) as batch:
         assert batch.stdout is not None
         node = int(batch.stdout.readline())
-        time.sleep(1)
+        wait(begun.exists)
         batch.kill()
     wait(lambda: ended(node))
     assert [event["cause"] for event in events(run, "exited")] == ["killed"]
@@ -211,12 +212,13 @@ def test_a_job_that_slurm_ends_is_not_raised_from_the_dead(
     run: RunDir, slurm: FakeSlurm, beside: Callable[[str, str], subprocess.Popen[str]]
 ) -> None:
     """scancel: everything is sent SIGTERM, and the batch script is killed when it takes too long."""
-    with beside("child.wait()", "sleep 3") as batch:
+    begun = run.path / "begun"
+    with beside("child.wait()", f"touch {begun}; sleep 4") as batch:
         assert batch.stdout is not None
         node = int(batch.stdout.readline())
-        time.sleep(1)
+        wait(begun.exists)
         os.kill(node, signal.SIGTERM)
-        time.sleep(0.7)
+        time.sleep(2)  # it looks five times a second
         batch.kill()
     wait(lambda: ended(node))
     assert slurm.calls("scontrol") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ def test_a_hang_ends_the_process_and_leaves_its_stacks(tmp_path: Path) -> None:
     assert iteration == "7", "the last that was named"
     assert float(seconds) > 0.5
     stacks = (tmp_path / "stacks" / "rank-00002.txt").read_text()
-    assert stacks.startswith("no progress for 0.")
+    assert re.match(r"no progress for \d+\.\d", stacks)
     assert "a_function_that_hangs" in stacks
 
 

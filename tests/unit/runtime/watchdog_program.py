@@ -15,7 +15,7 @@ def a_function_that_hangs() -> None:
     time.sleep(30)
 
 
-def watch(folder: Path, timeout: float = 0.5) -> Watchdog:
+def watch(folder: Path, timeout: float) -> Watchdog:
     def note(iteration: int | None, seconds: float) -> None:
         (folder / "hang").write_text(f"{iteration} {seconds}")
 
@@ -39,7 +39,7 @@ def main() -> None:
                 return
             time.sleep(0.01)
         return
-    watchdog = watch(folder)
+    watchdog = watch(folder, timeout=0.5 if what == "hang" else 1.0)
     if what == "hang":
         watchdog.beat(7)
         watchdog.beat()
@@ -51,7 +51,7 @@ def main() -> None:
     if what == "rest":
         watchdog.beat()
         watchdog.rest()
-        time.sleep(1.2)
+        time.sleep(1.5)
     watchdog.stop()
 
 
