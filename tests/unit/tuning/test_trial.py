@@ -156,6 +156,7 @@ def test_an_interrupt_while_a_trial_ends_keeps_it_and_is_heard(
 
 
 def test_slow_steps_need_not_be_many(trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")  # a hundred of them would take twenty seconds
     monkeypatch.setattr("orchestrator.tuning.trial._ENOUGH_SECONDS", 0.05)
     trial = Trials(trials.runs_dir, 300, steps=100, module="fake_runtime").run(make_job())
     assert trial.outcome == "measured"
