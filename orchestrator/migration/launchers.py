@@ -83,6 +83,7 @@ _FOR_PROGRAMS = re.compile(
     r"(NCCL|CUDA|TORCH|PYTORCH|NVTE|OMP|UCX|UB|FI|GLOO|HF|TRANSFORMERS|TOKENIZERS|TRITON|NVIDIA|NVSHMEM)_.*"
 )
 _SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_.*)?", re.IGNORECASE)
+_ADDRESS_WITH_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _DEFAULT_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONUNBUFFERED": "1"}
 """What the launch script sets by itself."""
 
@@ -319,7 +320,8 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
         if name in read and not _FOR_PROGRAMS.fullmatch(name):
             continue
         account = f"export {name}={shown(value)}"
-        if _SECRET.fullmatch(name) and value:
+        is_address = _ADDRESS_WITH_CREDENTIALS.search(shown(value))
+        if (_SECRET.fullmatch(name) or is_address) and value:
             kept[name] = f"${{env:{name}}}"
             reason = "a secret is not written down: it is read where the job starts"
             migration.accounts.append(Account("carried", f"export {name}", f"launch.env.{name}", kept[name], reason))

@@ -84,6 +84,13 @@ def test_names_of_secrets(name: str) -> None:
     assert migration.values["launch.env"] == {name: f"${{env:{name}}}"}
 
 
+def test_an_address_with_a_password_is_a_secret() -> None:
+    script = f"export METRICS=postgres://me:hidden@host/db\ntorchrun pretrain_gpt.py {FLAGS}"
+    migration = migrate_script(script, "x.sh")
+    assert migration.values["launch.env"] == {"METRICS": "${env:METRICS}"}
+    assert "hidden" not in repr(migration.accounts)
+
+
 def test_tokenizers_are_no_secret() -> None:
     migration = migrate_script(f"export TOKENIZERS_PARALLELISM=false\ntorchrun pretrain_gpt.py {FLAGS}", "x.sh")
     assert migration.values["launch.env"] == {"TOKENIZERS_PARALLELISM": "false"}
