@@ -85,10 +85,10 @@ def test_names_of_secrets(name: str) -> None:
 
 
 def test_an_address_with_a_password_is_a_secret() -> None:
-    script = f"export METRICS=postgres://me:hidden@host/db\ntorchrun pretrain_gpt.py {FLAGS}"
+    script = f"export METRICS=postgres://me:pa55@host/db\ntorchrun pretrain_gpt.py {FLAGS}"
     migration = migrate_script(script, "x.sh")
     assert migration.values["launch.env"] == {"METRICS": "${env:METRICS}"}
-    assert "hidden" not in repr(migration.accounts)
+    assert "pa55" not in repr(migration.accounts)
 
 
 def test_tokenizers_are_no_secret() -> None:
