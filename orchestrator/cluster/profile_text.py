@@ -13,6 +13,7 @@ WIDTH = 120
 
 _OPTIONS = {
     "qos": "long",
+    "gpu": "H100",
     "memory_per_node": "0",
     "exclusive": "true",
     "exclude": '["gpu[001-003]"]',

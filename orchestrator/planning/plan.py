@@ -99,7 +99,7 @@ def make_plan(job: JobSpec) -> Plan:
         data_sets=tuple(data_sets),
         blend=blend,
         doubts=tuple(_data_doubts(job, words, data_sets, blend)),
-        notes=tuple(_data_notes(job, blend)),
+        notes=tuple(_data_notes(job, data_sets, blend)),
     )
 
 
@@ -107,11 +107,11 @@ def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend
     doubts = []
     if words.tokenizer_size is None and not job.data.random_tokens:
         doubts.append(f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed")
-    return [*doubts, *(each.note for each in data_sets if each.note is not None), *blend.doubts]
+    return [*doubts, *(each.trouble for each in data_sets if each.trouble is not None), *blend.doubts]
 
 
-def _data_notes(job: JobSpec, blend: BlendReport) -> list[str]:
-    notes = list(blend.notes)
+def _data_notes(job: JobSpec, data_sets: list[Source], blend: BlendReport) -> list[str]:
+    notes = [*(each.note for each in data_sets if each.is_to_be_made and each.note is not None), *blend.notes]
     if job.data.test is not None:
         notes.append("test data (data.test) is not evaluated during training")
     elif job.data.blend is not None and (held_back := split_shares(job.data)[2]) > 0:

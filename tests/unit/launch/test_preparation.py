@@ -303,11 +303,11 @@ def test_what_nobody_may_make_is_refused(
 def test_validate_and_plan_say_what_will_be_made(orchestrator: Orchestrator, project: Path, make_job: MakeJob) -> None:
     job = write_job(project, make_job, validation=[{"path": "data/v", "text": "raw"}, {"path": "data/gone"}])
     _, out, _ = orchestrator("validate", job)
-    assert "  data     1 of 3 sources are not on this machine; 2 sources will be made from text first\n" in out
+    assert "  data         1 of 3 sources are not on this machine; 2 sources will be made from text first\n" in out
     assert "note: data/v is not there yet; it is made first, from raw\n" in out
-    assert "note: no indexed data set at data/gone" in out
+    assert re.search(r"doubt .*no indexed data set at data/gone", out)
     _, out, _ = orchestrator("plan", job)
-    assert re.search(r"data/a +100.0% +320 +to be made", out)
+    assert re.search(r"data/a +100.0% .*to be made", out)
     _, out, _ = orchestrator("plan", job, "--json")
     assert [source["made_first"] for source in json.loads(out)["blend"]] == [True]
 
