@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.defaults import default_of
-from orchestrator.migration.report import WRITE_IT, Account, Migration, Source
+from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
 from orchestrator.migration.together.training import as_name
 from orchestrator.spec.written import Written, parse_yaml
 
@@ -139,15 +139,15 @@ def _read_key(migration: Migration, key: str, value: Any) -> None:
         migration.accounts.append(Account("no_effect", shown, reason=_NO_EFFECT[key]))
         return
     if key not in _KEYS:
-        outcome, reason = ("no_effect", "it asks for nothing") if value in _EMPTY else ("no_counterpart", None)
-        migration.accounts.append(Account(outcome, shown, reason=reason))  # type: ignore[arg-type]
+        empty = Account("no_effect", shown, reason="it asks for nothing")
+        migration.accounts.append(empty if value in _EMPTY else Account("no_counterpart", shown))
         return
     path, read = _KEYS[key]
     try:
         meant = read(value)
     except ValueError as error:
-        outcome = "not_supported" if path == "precision.dtype" else "not_known"
-        migration.accounts.append(Account(outcome, shown, path, reason=str(error)))  # type: ignore[arg-type]
+        outcome: Outcome = "not_supported" if path == "precision.dtype" else "not_known"
+        migration.accounts.append(Account(outcome, shown, path, reason=str(error)))
         migration.missing[path] = f"{shown} ({error})"
         migration.values[path] = WRITE_IT
         migration.sources[path] = Source(f"write it: {shown}")

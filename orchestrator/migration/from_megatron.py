@@ -28,7 +28,7 @@ from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.started import Script, Started
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, shown, split, unknowns
-from orchestrator.migration.shell.variables import Variables
+from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.together.training import as_name
@@ -112,7 +112,8 @@ def _variables(arguments: Sequence[str], given: dict[str, str], slurm: dict[str,
             positional.append((Unknown(f"${missing}", f"argument {missing} of the script", missing),))
         positional[number - 1] = (given[name],)
     named: dict[str, Value] = {name: (value,) for name, value in given.items() if not name.isdigit()}
-    return Variables(given=named, values=dict(slurm), arguments=positional)
+    values: dict[str, Array] = {name: (value,) for name, value in slurm.items()}
+    return Variables(given=named, values=values, arguments=positional)
 
 
 def _chosen(script: Script, source: str, which: int | None) -> Started:

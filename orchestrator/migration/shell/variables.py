@@ -18,8 +18,10 @@ class Variables:
     """Variables at a point of a script. Those of `given` keep their values whatever the script says."""
 
     given: dict[str, Value] = field(default_factory=dict)
-    values: dict[str, Value | Array] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+    """In the order in which the script gave them; of a plain variable, an array of its one word."""
     arrays: set[str] = field(default_factory=set)
+    """Which of them are arrays."""
     arguments: list[Value] = field(default_factory=list)
     """`$1`, `$2`, …: those that are known."""
     shifted: int = 0
@@ -53,7 +55,7 @@ class Variables:
         if sum(len(part) for part in value if isinstance(part, str)) > _LONGEST:
             raise UserError(f"the variable {name} grows to more than {_LONGEST:,} characters")
         if name not in self.given:
-            self.values[name] = value
+            self.values[name] = (value,)
             self.arrays.discard(name)
 
     def set_array(self, name: str, words: Array) -> None:
@@ -74,10 +76,7 @@ class Variables:
         self.read.add(name)
         if name in self.given:
             return (self.given[name],)
-        value = self.values.get(name)
-        if value is None:
-            return None
-        return value if name in self.arrays else (value,)  # type: ignore[return-value]
+        return self.values.get(name)
 
     def value(self, name: str) -> Value | None:
         """The value of a plain variable, or the first word of an array; None where there is none."""
@@ -86,8 +85,9 @@ class Variables:
 
     def plain_value(self, name: str) -> Value:
         """What a program finds in its environment; that the script has read it is not noted."""
-        value = self.given.get(name) or self.values.get(name, ())
-        return () if name in self.arrays else value  # type: ignore[return-value]
+        if name in self.arrays:
+            return ()
+        return self.given.get(name) or self.values.get(name, ((),))[0]
 
     def missing(self, name: str, shown: str) -> Value:
         """What stands for a variable without a value: nothing where the script itself leaves it empty."""
@@ -111,7 +111,7 @@ def agreed(ends: list[Variables]) -> Variables:
         for name in first.values.keys() | other.values.keys():
             if first.values.get(name) != other.values.get(name):
                 unknown = Unknown(f"${name}", "depends on a condition that cannot be known", name)
-                first.values[name] = (unknown,)
+                first.values[name] = ((unknown,),)
                 first.arrays.discard(name)
         first.exported |= other.exported
     return first

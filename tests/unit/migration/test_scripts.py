@@ -91,6 +91,15 @@ def test_an_address_with_a_password_is_a_secret() -> None:
     assert "pa55" not in repr(migration.accounts)
 
 
+def test_what_slurm_sets_is_known_from_the_head_of_the_script() -> None:
+    launcher = "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8"
+    script = (
+        f"#SBATCH --nodes=12 --gres=gpu:8\n{launcher} pretrain_gpt.py {FLAGS} --global-batch-size $((SLURM_NNODES * 8))"
+    )
+    migration = migrate_script(script, "x.sh")
+    assert (migration.values["launch.nodes"], migration.values["batch.global_batch_size"]) == (12, 96)
+
+
 def test_tokenizers_are_no_secret() -> None:
     migration = migrate_script(f"export TOKENIZERS_PARALLELISM=false\ntorchrun pretrain_gpt.py {FLAGS}", "x.sh")
     assert migration.values["launch.env"] == {"TOKENIZERS_PARALLELISM": "false"}
