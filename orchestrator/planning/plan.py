@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.data.preparation import Source, survey
+from orchestrator.errors import Problem
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, split_shares
 from orchestrator.planning.blend_report import BlendReport, SourcePlan
@@ -34,7 +35,7 @@ class Plan:
     data_sets: tuple[Source, ...]
     """Every data set of the job, those for validation and test too: there, made first, or missing."""
     blend: BlendReport
-    doubts: tuple[str, ...]
+    doubts: tuple[Problem, ...]
     """What is hardly meant so, or could not be looked at: missing data or tokenizer, sources that give nothing."""
     notes: tuple[str, ...]
     """What is worth knowing and may well be meant so: many epochs, test data that is not evaluated."""
@@ -103,11 +104,15 @@ def make_plan(job: JobSpec) -> Plan:
     )
 
 
-def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[str]:
+def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[Problem]:
     doubts = []
     if words.tokenizer_size is None and not job.data.random_tokens:
-        doubts.append(f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed")
-    return [*doubts, *(each.trouble for each in data_sets if each.trouble is not None), *blend.doubts]
+        text = f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed"
+        doubts.append(Problem(text, ("data.tokenizer.path", "data.tokenizer")))
+    for each in data_sets:
+        if each.trouble is not None:
+            doubts.append(Problem(each.trouble, (each.place, each.place.partition("[")[0])))
+    return [*doubts, *(Problem(text, ("data.blend",)) for text in blend.doubts)]
 
 
 def _data_notes(job: JobSpec, data_sets: list[Source], blend: BlendReport) -> list[str]:

@@ -145,8 +145,10 @@ def _tensor_groups_cross_nodes(plan: Plan, forecast: Forecast, cluster: ClusterS
     layout = plan.topology
     if layout.tensor_parallel_crosses_nodes:
         size = layout.world_size // layout.nodes
-        message = f"tensor-parallel groups of {layout.tensor_model_parallel_size} span machines of {size} GPUs: slow"
-        yield Problem(message, _LAYOUT, f"a tensor-parallel size that divides {size} keeps them on one machine")
+        gpus = f"{size} GPU{'s' if size > 1 else ''}"
+        message = f"tensor-parallel groups of {layout.tensor_model_parallel_size} span machines of {gpus}: slow"
+        hint = f"a tensor-parallel size of at most {size} that divides it keeps them on one machine"
+        yield Problem(message, _LAYOUT, hint)
 
 
 def _bubble(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -231,8 +233,7 @@ def _arithmetic(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> 
 
 
 def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    for text in plan.doubts:
-        yield Problem(text, _DATA)
+    yield from plan.doubts
 
 
 DOUBTS = (

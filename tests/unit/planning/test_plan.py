@@ -37,8 +37,11 @@ def test_doubts_and_notes(make_job: Any) -> None:
     assert (plain.doubts, plain.notes) == ((), ())
     away = {"random_tokens": False, "blend": ["away"], "tokenizer": {"type": "huggingface", "path": "no/such"}}
     plan = make_plan(make_job(data=away))
-    assert any("tokenizer no/such is not on this machine" in doubt for doubt in plan.doubts)
-    assert any("no indexed data set at away" in doubt for doubt in plan.doubts)
+    tokenizer, data = plan.doubts
+    assert "tokenizer no/such is not on this machine" in tokenizer.message
+    assert tokenizer.paths[0] == "data.tokenizer.path"
+    assert "no indexed data set at away" in data.message
+    assert data.paths[0] == "data.blend[0]"
     assert "test data (0.10% of each source, by data.split) is not evaluated during training" in plan.notes
     assert not any("test data" in note for note in make_plan(make_job(data={**away, "split": "9,1,0"})).notes)
     tested = make_plan(make_job(data={**away, "test": ["held/back"]})).notes
