@@ -19,6 +19,7 @@ from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import all_runs, runs_dir_of
 from orchestrator.lease import read_holder
+from orchestrator.planning.figures import memory_size
 from orchestrator.planning.forecast import layers_of
 from orchestrator.planning.hardware import DeviceChoice, device_named, device_of
 from orchestrator.planning.limits import partition_of, what_is_refused
@@ -270,8 +271,8 @@ def _nothing_fits(task: _Task, found: Found) -> str:
         lost = found.lost.get("not legal")
         why = f", for example {layout_words(lost.example)}: {lost.why}" if lost and lost.example else ""
         return f"no layout of {job.name} is legal on {where}{why}"
-    needs, has = found.miss.memory.device_bytes / 2**30, limit / 2**30
-    nearest = f"the leanest, {layout_words(found.miss.layout)}, needs {needs:.1f} GiB on a GPU that has {has:.1f}"
+    needs, has = memory_size(found.miss.memory.device_bytes), memory_size(limit)
+    nearest = f"the leanest, {layout_words(found.miss.layout)}, needs {needs} on a GPU that has {has}"
     count = enough(task.space, task.estimates, task.per_node)
     way = f"{count} GPUs would do: --gpus {count}" if count else "no number of GPUs was found that would do"
     return f"{job.name} does not fit {where} in any layout: {nearest}\n      {way}"

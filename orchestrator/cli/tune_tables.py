@@ -11,6 +11,7 @@ import typer
 from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
+from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice
 from orchestrator.planning.memory import capacity
 from orchestrator.spec.job import JobSpec
@@ -178,7 +179,7 @@ class Report:
     def _where(self) -> str:
         machines = f" on {self.job.launch.nodes} machines" if self.job.launch.nodes > 1 else ""
         total = self.estimates.memory_bytes
-        memory = f" of {total / 2**30:.1f} GiB" if total else ""
+        memory = f" of {memory_size(total)}" if total else ""
         return (
             f"{self.job.name} on {self.job.world_size} x {self.choice.device.name}{memory}{machines} "
             f"({self.choice.how}), layers {self.estimates.layers} ({self.layers_from}), "
@@ -193,7 +194,7 @@ class Report:
         tokens = candidate.time.tokens_per_second_per_gpu * speed
         return (
             f"{seconds_words(each.step_seconds)} s per step {how}, {tokens:,.0f} tokens/s per GPU{mfu}, "
-            f"{each.device_bytes / 2**30:.1f} GiB"
+            f"{memory_size(each.device_bytes)}"
         )
 
     def _why_not_own(self) -> str:
@@ -203,7 +204,7 @@ class Report:
         trial = self.trials.get(own.layout)
         if trial is not None and trial.outcome != "measured":
             return f"{layout_words(own.layout)}: {trial.message}"
-        return f"{layout_words(own.layout)}: does not fit, needs {own.device_bytes / 2**30:.1f} GiB"
+        return f"{layout_words(own.layout)}: does not fit, needs {memory_size(own.device_bytes)}"
 
     def _ranked_json(self, each: Ranked) -> dict[str, Any]:
         return {
@@ -269,6 +270,6 @@ def trial_line(trial: Trial, candidate: Candidate) -> str:
         return trial.message
     line = f"{seconds_words(trial.step_seconds)} s per step (predicted {seconds_words(candidate.step_seconds)})"
     if trial.peak_bytes:
-        predicted = candidate.memory.stages[0].peak_bytes / 2**30
-        line += f", {trial.peak_bytes / 2**30:.1f} GiB on the first rank (predicted {predicted:.1f})"
+        predicted = memory_size(candidate.memory.stages[0].peak_bytes)
+        line += f", {memory_size(trial.peak_bytes)} on the first rank (predicted {predicted})"
     return line

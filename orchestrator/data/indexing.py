@@ -30,6 +30,7 @@ def build(request: IndexRequest) -> IndexAnswer:
     """Build what is missing; the files are those that the training will look for."""
     if missing is not None:
         raise MissingDependency(f"data index needs {missing}: pip install 'megatron-orchestrator[train]'")
+    # megatron-core's data sets ask a process group, also where there is one process. torch's stubs lack this name.
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:

@@ -14,9 +14,9 @@ from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.time import StepTime, estimate_time
-from orchestrator.planning.time.kernels import Layers
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
 
 FORWARD_SHARE = 1 / 3
 """Of a step's time: the forward pass alone, which is what an evaluation does."""

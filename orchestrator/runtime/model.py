@@ -13,10 +13,11 @@ from torch.nn import functional
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.initialization import initialize_weights
-from orchestrator.runtime.layers.choice import Layers, block_spec_function
+from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.runtime import Layers
 
 
 class GPT(GPTModel):  # type: ignore[misc]

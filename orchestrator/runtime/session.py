@@ -18,12 +18,12 @@ from orchestrator.runtime.batches import BatchStream, MicroBatch, MicroBatchSamp
 from orchestrator.runtime.checkpointing import Checkpointer
 from orchestrator.runtime.control import Control, StopRequest
 from orchestrator.runtime.device import Device
-from orchestrator.runtime.layers.choice import Layers
 from orchestrator.runtime.process_groups import Groups, Ranks
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
 
 
 @dataclass

@@ -7,6 +7,9 @@ from typing import Literal
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Positive, PositiveNumber
 
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Bytes of one element."""
+
 
 class PrecisionSpec(Section):
     """bf16 needs no loss scaling; fp16 scales dynamically unless `loss_scale` fixes it."""

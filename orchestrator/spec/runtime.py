@@ -7,6 +7,9 @@ from typing import Literal
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Duration, Positive, Seed
 
+Layers = Literal["torch", "transformer_engine"]
+"""The implementations of a transformer layer."""
+
 
 class RuntimeSpec(Section):
     """How the training program behaves."""

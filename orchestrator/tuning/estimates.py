@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 from orchestrator.planning.hardware import Device
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.time import StepTime, estimate_time
-from orchestrator.planning.time.kernels import Layers
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
 from orchestrator.tuning.layout import Layout
 
 

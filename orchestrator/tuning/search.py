@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from orchestrator.errors import Problem
+from orchestrator.planning.figures import memory_size
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.tuning.estimates import Candidate, Estimates, front
@@ -239,7 +240,7 @@ class _Hunt:
         total = self.estimates.memory_bytes
         assert total is not None, "everything fits where nothing limits"
         part = "" if self.tight else f"{TIGHT:.0%} of "
-        why = f"needs {each.memory.device_bytes / 2**30:.1f} GiB, more than {part}{total / 2**30:.1f}"
+        why = f"needs {memory_size(each.memory.device_bytes)}, more than {part}{memory_size(total)}"
         self.lose(NO_FIT, each.layout, why, count)
         if self.miss is None or each.memory.device_bytes < self.miss.memory.device_bytes:
             self.miss = each

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 MOST_SECONDS = 20.0
 """The bar, for 70B on 1,024 GPUs."""
@@ -91,8 +92,8 @@ def measure(folder: Path, model: str, gpus: int, batch: int, gpu: str, repeats: 
     return Row(model, gpus, batch, gpu, seconds, cpu, found["fitting"], lost, _words(found["best"]))
 
 
-def _words(best: dict[str, object]) -> str:
-    layout: dict[str, dict[str, object]] = best["layout"]  # type: ignore[assignment]
+def _words(best: dict[str, Any]) -> str:
+    layout = best["layout"]
     degrees, runtime = layout["parallelism"], layout["runtime"]
     words = f"TP {degrees['tensor_model_parallel_size']} PP {degrees['pipeline_model_parallel_size']}"
     if chunks := degrees["virtual_pipeline_model_parallel_size"]:

@@ -9,13 +9,12 @@ micro-batch on this rank, h hidden, q and k the widths of this rank's queries an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.precision import DTYPE_BYTES
+from orchestrator.spec.runtime import Layers
 
-Layers = Literal["torch", "transformer_engine"]
 FP32 = 4
-BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def layer_sizes(job: JobSpec) -> LayerSizes:
     # Where several ranks share a key/value head, each gathers the projections of all of them and takes its part.
     projected = (heads + 2 * groups) if all_groups >= tp else model.num_attention_heads + 2 * all_groups
     return LayerSizes(
-        width=BYTES[job.precision.dtype],
+        width=DTYPE_BYTES[job.precision.dtype],
         tokens=tokens,
         own_tokens=tokens // tp if sharded else tokens,
         positions=positions,

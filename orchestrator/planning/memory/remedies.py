@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from orchestrator.planning.memory.layer import Layers
 from orchestrator.planning.memory.stages import Memory, estimate_memory
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
+from orchestrator.spec.runtime import Layers
 
 Price = Callable[[JobSpec], float]
 """Seconds of a step of a job."""

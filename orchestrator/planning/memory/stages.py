@@ -8,9 +8,7 @@ from functools import cache
 
 from orchestrator.planning import pipeline
 from orchestrator.planning.memory.layer import (
-    BYTES,
     FP32,
-    Layers,
     LayerSizes,
     backward_of_layer,
     layer_sizes,
@@ -21,6 +19,8 @@ from orchestrator.planning.memory.layer import (
 from orchestrator.planning.memory.outside import MIB, outside_the_allocator
 from orchestrator.planning.parameters import stage_parameters
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.precision import DTYPE_BYTES
+from orchestrator.spec.runtime import Layers
 
 _CUBLAS_WORKSPACE = 32 * MIB
 """What torch gives each cuBLAS handle on Hopper and later (8 MiB before); the forward and the backward thread have one
@@ -165,7 +165,7 @@ def _moments(
     if last:
         norm = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
         # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
-        logits = sizes.tokens * vocab * (FP32 + FP32 + BYTES["bf16"])
+        logits = sizes.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
         moments.append(("loss", {**lasting, "activations": passes + norm, "logits": logits, "temporary": 0}))
         linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
         gradient = sizes.tokens * vocab * width

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.spec.precision import DTYPE_BYTES
 
 _TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.6))
 """(rows, columns, rate): output tiles that a library chooses from; a small one loads more operands per product."""
@@ -14,7 +15,7 @@ _SHORTEST = 4e-6
 
 def gemm_seconds(m: float, n: float, k: float, device: Device, dtype: str) -> float:
     """Seconds of an [m, k] by [k, n] product: the slower of arithmetic and memory."""
-    size = dtype_bytes(dtype)
+    size = DTYPE_BYTES[dtype]
     efficiency = device.efficiency
     rate = peak(device, dtype) * efficiency.gemm * _full_tiles(m, n, device.multiprocessors) * k / (k + _PROLOGUE)
     arithmetic = 2.0 * m * n * k / rate
@@ -25,11 +26,6 @@ def gemm_seconds(m: float, n: float, k: float, device: Device, dtype: str) -> fl
 def peak(device: Device, dtype: str) -> float:
     """FLOP/s of a dtype; where the datasheet has none (bf16 on a V100) that of fp32, which then does the work."""
     return device.peak_flops.get(dtype) or device.peak_flops["fp32"]
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element."""
-    return 4 if dtype == "fp32" else 2
 
 
 def _full_tiles(m: float, n: float, processors: int) -> float:

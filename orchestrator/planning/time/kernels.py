@@ -7,9 +7,8 @@ code does, one by one; a fused kernel reads its inputs and writes its outputs on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Layers = Literal["torch", "transformer_engine"]
+from orchestrator.spec.runtime import Layers
 
 
 @dataclass(frozen=True)

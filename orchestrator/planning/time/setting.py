@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.gemm import dtype_bytes
 from orchestrator.planning.time.kernels import Kernels
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.precision import DTYPE_BYTES
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
     tp, cp = degrees.tensor_model_parallel_size, degrees.context_parallel_size
     sp = degrees.uses_sequence_parallel and tp > 1
     tokens = job.batch.micro_batch_size * model.seq_length / cp
-    size = dtype_bytes(job.precision.dtype)
+    size = DTYPE_BYTES[job.precision.dtype]
     return Setting(
         job=job,
         model=model,

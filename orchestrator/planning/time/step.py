@@ -12,7 +12,7 @@ from orchestrator.planning.parameters import parameters
 from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
-from orchestrator.planning.time.kernels import Kernels, Layers, kernels_of
+from orchestrator.planning.time.kernels import Kernels, kernels_of
 from orchestrator.planning.time.passes import (
     Parts,
     Pass,
@@ -27,6 +27,7 @@ from orchestrator.planning.time.passes import (
 from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
 
 PARTS = (
     "gemm",

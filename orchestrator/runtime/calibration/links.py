@@ -26,6 +26,7 @@ def measure_links(count: int, gather_bytes: int, *, on_gpus: bool) -> dict[str, 
     # CUDA does not survive a fork; without it one saves each process the import of torch.
     method = "spawn" if on_gpus else "fork"
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
+        # One process that fails ends the others, with its traceback. It has no types, and torch's stubs lack its name.
         torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call,attr-defined]
             _rank, args=(count, gather_bytes, folder, on_gpus), nprocs=count, start_method=method
         )

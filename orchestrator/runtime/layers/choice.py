@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from orchestrator.errors import MissingDependency
 from orchestrator.runtime.device import Device
-
-Layers = Literal["torch", "transformer_engine"]
+from orchestrator.spec.runtime import Layers
 
 
 def choose_layers(choice: Literal["auto", "torch", "transformer_engine"], device: Device) -> Layers:

@@ -193,11 +193,11 @@ def test_groups_span_machines_only_where_nothing_else_fits(space: Spaces) -> Non
 
 def test_what_is_tight_counts_only_where_asked_for(space: Spaces) -> None:
     """Everything needs 95 % of the GPU: the own layout counts, others only when a measurement is going to tell."""
-    full = replace(laws(100), bytes_of=lambda job: 95)
+    full = replace(laws(100 * GIB), bytes_of=lambda job: 95 * GIB)
     one = space(gpus=1)
     found = search(one, full)
     assert found.fitting == (found.own,)
-    assert found.lost[NO_FIT].why == "needs 0.0 GiB, more than 92% of 0.0"
+    assert found.lost[NO_FIT].why == "needs 95.0 GiB, more than 92% of 100.0 GiB"
     assert len(search(one, full, tight=True).fitting) > 1
 
 
