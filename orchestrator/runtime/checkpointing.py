@@ -210,8 +210,8 @@ class Checkpointer:
             whole["rng"] = ShardedObject(
                 "rng",
                 rng_state(),
-                (ranks.pp_size, ranks.tp_size, ranks.dp_size),
-                (ranks.pp, ranks.tp, ranks.dp),
+                (ranks.pp_size, ranks.tp_size, ranks.dp_size * ranks.cp_size),
+                (ranks.pp, ranks.tp, ranks.dp * ranks.cp_size + ranks.cp),
                 replica_id=0,
             )
         whole["train_state"] = state.state_dict()

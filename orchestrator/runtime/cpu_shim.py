@@ -42,10 +42,11 @@ def patch_megatron_random(random_module: Any) -> None:
 
 
 def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """The factory with a CUDA `device` replaced."""
+    """The factory with a CUDA `device` replaced, and without memory that is pinned for copies to one."""
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("pin_memory", None)
         if str(kwargs.get("device")).startswith("cuda"):
             kwargs["device"] = _CPU
         return factory(*args, **kwargs)

@@ -28,6 +28,8 @@ class Ranks:
     dp: int
     dp_size: int
     num_chunks: int
+    cp: int = 0
+    cp_size: int = 1
 
     @property
     def is_first(self) -> bool:
@@ -40,7 +42,7 @@ class Ranks:
 
     @property
     def reports_loss(self) -> bool:
-        """One rank of each replica's last stage."""
+        """The ranks of each replica's last stage that have losses of their own: one for each part of the sequence."""
         return self.is_last_stage and self.tp == 0
 
     def is_pre_process(self, chunk: int) -> bool:
@@ -59,6 +61,7 @@ class Groups:
     control: dist.ProcessGroup
     """All ranks, gloo: small facts on the host, never through the GPU."""
     data_parallel: dist.ProcessGroup
+    """Ranks that hold the same weights: of all replicas and, in each, of all parts of the sequence."""
     pipeline: dist.ProcessGroup
 
 
@@ -92,6 +95,8 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
         dp=parallel_state.get_data_parallel_rank(),
         dp_size=parallel_state.get_data_parallel_world_size(),
         num_chunks=parallelism.num_model_chunks,
+        cp=parallel_state.get_context_parallel_rank(),
+        cp_size=parallel_state.get_context_parallel_world_size(),
     )
     groups = Groups(
         control=dist.new_group(backend="gloo", timeout=timeout),
@@ -107,9 +112,17 @@ def get_tensor_model_parallel_rank() -> int:
     return rank
 
 
+def get_context_parallel_group() -> dist.ProcessGroup | None:
+    """The ranks that share this one's sequences; None where no sequence is shared."""
+    group: dist.ProcessGroup | None = parallel_state.get_context_parallel_group(check_initialized=False)
+    return group if group is not None and group.size() > 1 else None
+
+
 def seed_everything(seed: int, ranks: Ranks) -> None:
-    """Seed dropout: stages and replicas differ; tensor-parallel ranks differ only inside tensor-parallel regions."""
-    own_seed = seed + 100 * ranks.pp + 10 * ranks.dp * 1009
+    """Seed dropout: stages, replicas and parts of the sequence differ; tensor-parallel ranks differ only inside
+    tensor-parallel regions.
+    """
+    own_seed = seed + 100 * ranks.pp + 10 * (ranks.dp * ranks.cp_size + ranks.cp) * 1009
     torch.manual_seed(own_seed)
     tensor_parallel.model_parallel_cuda_manual_seed(own_seed)
 
