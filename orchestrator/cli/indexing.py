@@ -42,7 +42,7 @@ def command(jobs: JobFiles, overrides: Overrides = None, runs_dir: RunsDir = Non
     needed = samples_needed(job, batch)
     request = IndexRequest(
         data=job.data,
-        sequence_length=job.model.seq_length,
+        model=job.model,
         train_samples=needed.train,
         validation_samples=needed.validation,
         cache_dir=sample_index_dir(job.data, runs_dir_of(job, runs_dir)),

@@ -13,20 +13,21 @@ from typing import Any
 import numpy as np
 import torch
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from torch.utils.data import Dataset
 
 from orchestrator.data.blending import surplus
 from orchestrator.data.checks import PARTS, check_data, source_names, split_fractions, split_weights
+from orchestrator.data.families.choice import dataset_family
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
 from orchestrator.data.sample_index import IndexFiles
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
+from orchestrator.spec.model import ModelSpec
 
 Samples = Dataset[dict[str, torch.Tensor]]
-"""Item i holds `tokens`, `labels`, `position_ids` (int64) and `loss_mask` (float32), each [s]."""
+"""Item i holds the fields that the family's training step reads; `families/` says which."""
 
 BLEND = "blend"
 """Name of the validation set that draws from all validation sources by weight."""
@@ -48,7 +49,7 @@ class Datasets:
 def build_datasets(
     data: DataSpec,
     *,
-    sequence_length: int,
+    model: ModelSpec,
     tokenizer: Tokenizer,
     train_samples: int,
     validation_samples: int,
@@ -68,13 +69,13 @@ def build_datasets(
     samples = (train_samples, validation_samples, test_samples)
     check_data(
         data,
-        sequence_length=sequence_length,
+        sequence_length=model.seq_length,
         vocab_size=tokenizer.vocab_size,
         tokenizer_hash=tokenizer.content_hash,
         samples=samples,
     )
     cache = _cache_folder(cache_dir, data)
-    build = _Builder(data, sequence_length, tokenizer, cache)
+    build = _Builder(data, model, tokenizer, cache)
     started = time.monotonic()
     with _alone(cache) as before:
         validation: dict[str, Samples] = {}
@@ -98,31 +99,28 @@ def build_datasets(
 @dataclass(frozen=True)
 class _Builder:
     data: DataSpec
-    sequence_length: int
+    model: ModelSpec
     tokenizer: Tokenizer
     cache: Path
 
     def __call__(self, blend: Sequence[BlendEntry], part: int, samples: int, whole: bool = False) -> Samples:
         """One data set. Only its own part is built: megatron-core never ends on an empty part, even an unused one."""
         weights = [float(number == part) for number in range(len(PARTS))] if whole else split_weights(self.data)
-        config = GPTDatasetConfig(
-            random_seed=self.data.seed,
-            sequence_length=self.sequence_length,
-            blend=([entry.path for entry in blend], _blend_weights(blend)),
-            split="1,1,1",  # takes no part: the matrix set below decides
-            path_to_cache=str(self.cache),
-            tokenizer=self.tokenizer,
-            num_dataset_builder_threads=self.data.num_dataset_builder_threads,
-            mid_level_dataset_surplus=surplus([entry.weight for entry in blend], samples),
-            reset_position_ids=self.data.reset_position_ids,
-            reset_attention_mask=False,
-            eod_mask_loss=self.data.eod_mask_loss,
-            create_attention_mask=False,
-        )
+        settings = {
+            "random_seed": self.data.seed,
+            "sequence_length": self.model.seq_length,
+            "blend": ([entry.path for entry in blend], _blend_weights(blend)),
+            "split": "1,1,1",  # takes no part: the matrix set below decides
+            "path_to_cache": str(self.cache),
+            "tokenizer": self.tokenizer,
+            "num_dataset_builder_threads": self.data.num_dataset_builder_threads,
+            "mid_level_dataset_surplus": surplus([entry.weight for entry in blend], samples),
+        }
+        kind, config = dataset_family(self.model).dataset(self.model, self.data, settings)
         fractions = split_fractions(weights)
         config.split_matrix = [fractions[number] if number == part else None for number in range(len(PARTS))]
         sizes = [samples if number == part else 0 for number in range(len(PARTS))]
-        built: Samples = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()[part]
+        built: Samples = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[part]
         return built
 
 

@@ -36,7 +36,7 @@ def build(request: IndexRequest) -> IndexAnswer:
     try:
         datasets = build_datasets(
             request.data,
-            sequence_length=request.sequence_length,
+            model=request.model,
             tokenizer=load_tokenizer(request.data.tokenizer),
             train_samples=request.train_samples,
             validation_samples=request.validation_samples,
@@ -53,7 +53,7 @@ def build(request: IndexRequest) -> IndexAnswer:
         built=datasets.index.built,
         seconds=datasets.index.seconds,
         sets=tuple(
-            IndexedSet(part, name, samples, measured(made, samples, request.sequence_length))
+            IndexedSet(part, name, samples, measured(made, samples, request.model.seq_length))
             for part, name, samples, made in sets
         ),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.spec.data import DataSpec
+from orchestrator.spec.model import ModelSpec
 
 
 def sample_index_dir(data: DataSpec, runs_dir: Path) -> Path:
@@ -19,20 +20,21 @@ class IndexRequest:
     """Build what a training would build when it starts."""
 
     data: DataSpec
-    sequence_length: int
+    model: ModelSpec
     train_samples: int
     validation_samples: int
     cache_dir: Path
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {**vars(self), "data": self.data.model_dump(mode="json"), "cache_dir": str(self.cache_dir)}
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in ("data", "model")}
+        return {**vars(self), **sections, "cache_dir": str(self.cache_dir)}
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> IndexRequest:
         """The request that `to_dict` wrote."""
-        values = {**record, "data": DataSpec.model_validate(record["data"]), "cache_dir": Path(record["cache_dir"])}
-        return cls(**values)
+        sections = {"data": DataSpec.model_validate(record["data"]), "model": ModelSpec.model_validate(record["model"])}
+        return cls(**{**record, **sections, "cache_dir": Path(record["cache_dir"])})
 
 
 @dataclass(frozen=True)

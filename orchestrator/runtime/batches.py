@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,18 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.runtime.device import Device
-
-_KEYS = ("tokens", "labels", "loss_mask", "position_ids")
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """One micro-batch on the device. All tensors are [b, s]; `loss_mask` is 1 where a token counts."""
-
-    tokens: torch.Tensor
-    labels: torch.Tensor
-    loss_mask: torch.Tensor
-    position_ids: torch.Tensor
+from orchestrator.runtime.steps.base import Batch
 
 
 class RandomTokens(Dataset[dict[str, torch.Tensor]]):
@@ -68,9 +56,18 @@ class BatchStream:
     """An endless-enough iterator of micro-batches on the device, for the model chunks of one rank.
 
     Virtual stages each ask for the same micro-batches, so each gets an iterator of its own over shared fetches.
+    `get_batch` makes a micro-batch of the data set's fields, once they are collated and on the device.
     """
 
-    def __init__(self, dataset: Dataset[Any], sampler: Any, device: Device, workers: int, num_chunks: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        sampler: Any,
+        get_batch: Callable[[Batch], Batch],
+        device: Device,
+        workers: int,
+        num_chunks: int,
+    ) -> None:
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
@@ -81,14 +78,15 @@ class BatchStream:
             generator=torch.Generator(),
         )
         self._source = iter(loader)
+        self._get_batch = get_batch
         self._device = device
-        self._queues: list[list[MicroBatch]] = [[] for _ in range(num_chunks)]
+        self._queues: list[list[Batch]] = [[] for _ in range(num_chunks)]
 
-    def iterators(self) -> Sequence[Iterator[MicroBatch]]:
+    def iterators(self) -> Sequence[Iterator[Batch]]:
         """One iterator per model chunk."""
         return [self._iterate(index) for index in range(len(self._queues))]
 
-    def _iterate(self, index: int) -> Iterator[MicroBatch]:
+    def _iterate(self, index: int) -> Iterator[Batch]:
         queue = self._queues[index]
         while True:
             if not queue:
@@ -97,7 +95,7 @@ class BatchStream:
                     other.append(batch)
             yield queue.pop(0)
 
-    def _fetch(self) -> MicroBatch:
-        raw = next(self._source)
+    def _fetch(self) -> Batch:
         device = self._device.torch_device
-        return MicroBatch(*(raw[key].to(device, non_blocking=True) for key in _KEYS))
+        samples = {name: values.to(device, non_blocking=True) for name, values in next(self._source).items()}
+        return self._get_batch(samples)

@@ -6,7 +6,9 @@ end of the next one, so it never makes the GPU or the host wait; a stop therefor
 
 from __future__ import annotations
 
+import math
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,25 @@ import torch.distributed as dist
 
 from orchestrator.rundir import RunDir
 
-_FIELDS = 5
+_FIELDS = 3
+
+Sums = tuple[tuple[float, float], ...]
+"""For each part of the loss its sum and how many count."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Means over the global batch."""
+
+    total: float
+    """The sum of the parts: what is minimised."""
+    parts: dict[str, float]
+
+    @classmethod
+    def of(cls, names: Sequence[str], sums: Sums) -> Losses:
+        """From what all ranks agreed on; NaN where nothing counts."""
+        means = [total / count if count else math.nan for total, count in sums]
+        return cls(sum(means), dict(zip(names, means, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -24,17 +44,12 @@ class Agreement:
 
     iteration: int
     stop: bool
-    loss_sum: float
-    tokens: float
+    sums: Sums
+    """Of the loss, over the global batch."""
     writers_busy: int
     """Ranks that are still writing a checkpoint."""
     save: bool
     """Some rank finds that a checkpoint is due by the clock."""
-
-    @property
-    def loss(self) -> float:
-        """Mean loss per token of the global batch."""
-        return self.loss_sum / self.tokens if self.tokens else float("nan")
 
 
 class StopRequest:
@@ -60,20 +75,23 @@ class StopRequest:
 
 
 class Control:
-    """The exchange itself. `offer` starts one, `take` ends it; `exchange` does both at once."""
+    """The exchange itself. `offer` starts one, `take` ends it; `exchange` does both at once.
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+    `parts` is how many parts the loss has.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, parts: int = 1) -> None:
+        self._group, self._parts = group, parts
         self._pending: tuple[int, torch.Tensor, Any] | None = None
 
     def offer(
         self, iteration: int, *, stop: bool, loss: torch.Tensor | None, writer_busy: bool, save: bool = False
     ) -> None:
-        """Say this rank's part for a step. `loss` is [sum, tokens] on the one rank of each replica that reports it."""
-        values = torch.zeros(_FIELDS, dtype=torch.float64)
-        values[0], values[3], values[4] = float(stop), float(writer_busy), float(save)
+        """Say this rank's part for a step. `loss` is [parts, 2], sums and counts, on one rank of each replica."""
+        values = torch.zeros(_FIELDS + 2 * self._parts, dtype=torch.float64)
+        values[:_FIELDS] = torch.tensor([float(stop), float(writer_busy), float(save)])
         if loss is not None:
-            values[1:3] = loss.to("cpu", torch.float64)
+            values[_FIELDS:] = loss.to("cpu", torch.float64).view(-1)
         work = dist.all_reduce(values, group=self._group, async_op=True)
         self._pending = (iteration, values, work)
 
@@ -84,8 +102,8 @@ class Control:
         iteration, values, work = self._pending
         self._pending = None
         work.wait()
-        stop, loss_sum, tokens, busy, save = values.tolist()
-        return Agreement(iteration, stop > 0, loss_sum, tokens, round(busy), save > 0)
+        stop, busy, save, *loss = values.tolist()
+        return Agreement(iteration, stop > 0, tuple(zip(loss[::2], loss[1::2], strict=True)), round(busy), save > 0)
 
     def exchange(self, iteration: int, *, stop: bool = False, loss: torch.Tensor | None = None) -> Agreement:
         """`offer` and `take` at once, for the places that must know before they go on."""

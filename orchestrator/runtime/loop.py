@@ -49,7 +49,7 @@ def train(session: Session, callbacks: list[Callback]) -> Outcome:
 
 
 def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
-    """One optimizer step on one global batch. Returns its record and, on the host, [loss sum, tokens].
+    """One optimizer step on one global batch. Returns its record and, on the host, the loss's [parts, 2].
 
     Only the last stages have losses; elsewhere that is None.
     """
@@ -61,6 +61,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         chunk.zero_grad_buffer()
     session.optimizer.zero_grad()
     loss = run_micro_batches(
+        session.step,
         session.chunks,
         session.batches,
         num_micro_batches=schedule.num_micro_batches(state.consumed_samples),

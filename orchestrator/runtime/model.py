@@ -1,4 +1,4 @@
-"""The network of one rank: megatron-core's GPT, built from a job spec."""
+"""The network of one rank, built from a job spec by its model's family."""
 
 from __future__ import annotations
 
@@ -6,39 +6,17 @@ from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.initialization import initialize_weights
-from orchestrator.runtime.layers.choice import block_spec_function
-from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank
+from orchestrator.runtime.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers
-
-
-class GPT(GPTModel):  # type: ignore[misc]
-    """megatron-core's GPT whose padded vocabulary entries never get any probability.
-
-    So the loss does not depend on how far the vocabulary is padded, which changes with the tensor-parallel size.
-    """
-
-    def __init__(self, config: TransformerConfig, spec: Any, *, valid_vocab_size: int, **kwargs: Any) -> None:
-        super().__init__(config, spec, **kwargs)
-        self.valid_vocab_size = valid_vocab_size
-
-    def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
-        local = logits.size(-1)
-        first_padding = self.valid_vocab_size - get_tensor_model_parallel_rank() * local
-        if first_padding < local:
-            logits[..., max(first_padding, 0) :] = torch.finfo(logits.dtype).min
-        loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
-        return loss
-
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -109,48 +87,28 @@ def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
 
 def build_chunks(
     job: JobSpec, config: TransformerConfig, device: Device, layers: Layers, vocabulary: Vocabulary, ranks: Ranks
-) -> list[GPT]:
+) -> list[Any]:
     """The model chunks of this rank (one, or one per virtual stage), weights filled."""
-    block_spec = block_spec_function(layers)
-    model = job.model
-    virtual = job.parallelism.virtual_pipeline_model_parallel_size is not None
-    chunks = []
-    for index in range(ranks.num_chunks):
-        vp_stage = index if virtual else None
-        chunks.append(
-            GPT(
-                config,
-                block_spec(config, vp_stage),
-                valid_vocab_size=vocabulary.size,
-                vocab_size=vocabulary.padded_size,
-                max_sequence_length=model.positions,
-                pre_process=ranks.is_pre_process(index),
-                post_process=ranks.is_post_process(index),
-                share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
-                position_embedding_type=model.position_embedding_type,
-                rotary_percent=model.rotary_percent,
-                rotary_base=model.rotary_base,
-                vp_stage=vp_stage,
-            )
-        )
+    build_chunk = family_of(job).build_chunk
+    chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
         chunk.to(device.torch_device, config.params_dtype)
     initialize_weights(
         chunks,
         seed=job.runtime.seed,
-        std=model.init_method_std,
-        num_layers=model.num_layers,
+        std=job.model.init_method_std,
+        num_layers=job.model.num_layers,
         vocab_size=vocabulary.size,
     )
     return chunks
 
 
-def parameter_count(chunks: list[GPT]) -> int:
+def parameter_count(chunks: list[Any]) -> int:
     """Parameters that this rank holds, a tied output layer's copy on the last stage included."""
     return sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
 
 
-def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[GPT]) -> list[Any]:
+def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[Any]) -> list[Any]:
     """The chunks with gradient buffers, and gradient reduction and parameter gathering as the spec says."""
     parallelism = job.parallelism
     replicated = job.data_parallel_size > 1

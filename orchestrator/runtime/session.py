@@ -14,13 +14,14 @@ from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.batches import BatchStream, MicroBatch, MicroBatchSampler
+from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
 from orchestrator.runtime.checkpointing import Checkpointer
-from orchestrator.runtime.control import Control, StopRequest
+from orchestrator.runtime.control import Control, Losses, StopRequest
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.process_groups import Groups, Ranks
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import StepRecord, TrainState
+from orchestrator.runtime.steps.base import Batch, TrainStep
 from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
@@ -47,6 +48,7 @@ class Session:
     """The network's chunks themselves."""
     chunks: list[Any]
     """The same, wrapped in data parallelism."""
+    step: TrainStep
     optimizer: Any
     checkpointer: Checkpointer
     train_data: Dataset[Any]
@@ -61,9 +63,9 @@ class Session:
     """All ranks have agreed that one is."""
     writing_ended: bool = False
     """All ranks have agreed that the checkpoint in progress is written."""
-    batches: Sequence[Iterator[MicroBatch]] = ()
+    batches: Sequence[Iterator[Batch]] = ()
     """Training micro-batches, one iterator per chunk."""
-    loss_listeners: Sequence[Callable[[Session, StepRecord, float], None]] = ()
+    loss_listeners: Sequence[Callable[[Session, StepRecord, Losses], None]] = ()
     _unsettled: StepRecord | None = None
 
     @property
@@ -85,7 +87,7 @@ class Session:
         workers = self.job.data.num_workers
         if workers is None:
             workers = 2 if self.device.is_cuda and not self.job.data.random_tokens else 0
-        return BatchStream(dataset, sampler, self.device, workers, self.ranks.num_chunks)
+        return BatchStream(dataset, sampler, self.step.get_batch, self.device, workers, self.ranks.num_chunks)
 
     def begin_batches(self) -> None:
         """Open the training data where the training stands."""
@@ -127,4 +129,4 @@ class Session:
         self.save_due = agreed.save
         self.writing_ended = self.checkpointer.in_progress and agreed.writers_busy == 0
         for listener in self.loss_listeners:
-            listener(self, record, agreed.loss)
+            listener(self, record, Losses.of(self.step.parts, agreed.sums))

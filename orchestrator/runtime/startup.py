@@ -27,6 +27,7 @@ from orchestrator.runtime.control import Control, StopRequest
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.environment import record_environment
 from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_record
+from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
@@ -49,7 +50,8 @@ def open_session(
     megatron_compat.apply(device)
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
     ranks, groups = start_process_groups(job, device, timeout_seconds=2.0 * job.runtime.hang_timeout + 60)
-    control = Control(groups.control)
+    step = family_of(job).train_step(job)
+    control = Control(groups.control, len(step.parts))
     lease = _take_lease(run, ranks, control, launch_id)
     closing.callback(lease.release)
     records = Records(run, lease)
@@ -91,6 +93,7 @@ def open_session(
         learning_rates=LearningRateSchedule.of(job, schedule),
         modules=modules,
         chunks=chunks,
+        step=step,
         optimizer=optimizer,
         checkpointer=checkpointer,
         train_data=datasets.train,
@@ -149,7 +152,7 @@ def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSche
         return Datasets(train=random, validation={"validation": held_out} if needed.validation else {}, test=None)
     datasets = build_datasets(
         job.data,
-        sequence_length=job.model.seq_length,
+        model=job.model,
         tokenizer=load_tokenizer(job.data.tokenizer),
         train_samples=needed.train,
         validation_samples=needed.validation,

@@ -1,44 +1,51 @@
-"""One training step and one evaluation step: forward, loss, backward over all micro-batches of a global batch."""
+"""Forward, loss and backward over all micro-batches of a global batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from orchestrator.runtime.batches import MicroBatch
+from orchestrator.runtime.steps.base import Batch, Part, TrainStep
 
 
-def loss_function(loss_mask: torch.Tensor, per_token: bool, output: torch.Tensor) -> tuple[Any, ...]:
-    """Mean cross entropy over the tokens that count. `output`: loss per token, [b, s].
+def objective(parts: Mapping[str, Part], per_token: bool) -> tuple[Any, ...]:
+    """What megatron-core's schedules take from a loss function. The report, {"loss": [parts, 2]}, has sums and counts.
 
     With `per_token` megatron-core divides the summed gradients by the tokens of the whole global batch, so that each
     token weighs the same however the batch is cut; else each micro-batch is averaged by itself, which is the same
-    when every token counts, and cheaper.
+    when every token counts, and cheaper. Raises ValueError for several parts with `per_token`: they count differently.
     """
-    losses, mask = output.float().view(-1), loss_mask.view(-1)
-    total, count = (losses * mask).sum(), mask.sum()
-    report = {"loss": torch.stack([total.detach(), count.detach()])}
+    report = {"loss": torch.stack([torch.stack([part.total.detach(), part.count.detach()]) for part in parts.values()])}
+    if per_token:
+        if len(parts) > 1:
+            raise ValueError(f"a loss per token has one part, not {', '.join(parts)}")
+        [part] = parts.values()
+        return _visible(part.total), part.count.to(torch.int), report
+    means = [_visible(part.total) / part.count.clamp(min=1) for part in parts.values()]
+    return torch.stack(means).sum(), report
+
+
+def _visible(total: torch.Tensor) -> torch.Tensor:
     # A loss can be infinite (the true token's logit overflowed) while its gradient is finite. Times 1, or times NaN:
     # so every rank sees it in the gradient's norm and skips the step.
-    total = total * (1 + 0 * total.detach())
-    if per_token:
-        return total, count.to(torch.int), report
-    return total / count.clamp(min=1), report
+    return total * (1 + 0 * total.detach())
 
 
-def forward_step(per_token: bool, batches: Iterator[MicroBatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+def forward_step(
+    step: TrainStep, per_token: bool, batches: Iterator[Batch], model: Any
+) -> tuple[torch.Tensor, Callable[..., Any]]:
     """Run one model chunk on the next micro-batch."""
     batch = next(batches)
-    output = model(batch.tokens, batch.position_ids, None, labels=batch.labels)
-    return output, lambda result: loss_function(batch.loss_mask, per_token, result)
+    return step.forward(model, batch), lambda output: objective(step.loss(output, batch), per_token)
 
 
 def run_micro_batches(
+    step: TrainStep,
     chunks: list[Any],
-    iterators: Sequence[Iterator[MicroBatch]],
+    iterators: Sequence[Iterator[Batch]],
     *,
     num_micro_batches: int,
     micro_batch_size: int,
@@ -47,12 +54,12 @@ def run_micro_batches(
 ) -> torch.Tensor | None:
     """Forward (and backward) over the micro-batches of one global batch on this replica.
 
-    Returns [sum of token losses, tokens that counted] on the device, on the last stage; None elsewhere.
+    Returns the sum and the count of each part of the loss, [parts, 2], on the device; None where there is no loss.
     """
     several = len(chunks) > 1
     per_token = bool(chunks[0].config.calculate_per_token_loss)
     reports = get_forward_backward_func()(
-        forward_step_func=lambda batches, model: forward_step(per_token, batches, model),
+        forward_step_func=lambda batches, model: forward_step(step, per_token, batches, model),
         data_iterator=list(iterators) if several else iterators[0],
         model=chunks if several else chunks[0],
         num_microbatches=num_micro_batches,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.runtime.control import Losses
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
 
@@ -15,7 +16,7 @@ class Callback:
     def on_step(self, session: Session) -> None:
         """After each step; `session.state` counts it."""
 
-    def on_loss(self, session: Session, record: StepRecord, loss: float) -> None:
+    def on_loss(self, session: Session, record: StepRecord, losses: Losses) -> None:
         """When the loss of a step has been agreed on: one step later, but always before a checkpoint of that step."""
 
     def on_end(self, session: Session) -> None:

@@ -12,6 +12,8 @@ from torch.utils.data import Dataset
 
 from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.callbacks.logging import loss_metrics
+from orchestrator.runtime.control import Losses
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 
@@ -51,14 +53,16 @@ def evaluate(session: Session) -> None:
     values: dict[str, float] = {}
     with evaluating(session):
         for number, (name, dataset) in enumerate(session.validation_data.items()):
-            loss = mean_loss(session, dataset)
-            if loss is None:
+            losses = mean_losses(session, dataset)
+            if losses is None:
                 session.event("evaluation_skipped", iteration=session.state.iteration)
                 return
             # The first set is everything together; what follows are its sources one by one.
             prefix = f"validation/{name}" if number else "validation"
-            values[f"{prefix}/loss"] = loss
-            values[f"{prefix}/perplexity"] = math.exp(min(loss, _LARGEST_EXPONENT))
+            values |= loss_metrics(prefix, losses)
+            # The first part is the language modelling, whose perplexity is known by that name.
+            first = losses.parts[session.step.parts[0]]
+            values[f"{prefix}/perplexity"] = math.exp(min(first, _LARGEST_EXPONENT))
     if session.ranks.is_first and values:
         state = session.state
         session.records.metrics(
@@ -86,8 +90,8 @@ def evaluating(session: Session) -> Iterator[None]:
             chunk.enable_forward_pre_hook()
 
 
-def mean_loss(session: Session, dataset: Dataset[Any]) -> float | None:
-    """Mean loss per token over `eval_iters` global batches; None when a stop was requested meanwhile.
+def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
+    """Mean losses over `eval_iters` global batches; None when a stop was requested meanwhile.
 
     After the last step there is no later evaluation that would make up for this one, so it is not stopped.
     """
@@ -95,10 +99,11 @@ def mean_loss(session: Session, dataset: Dataset[Any]) -> float | None:
     samples = job.evaluation.eval_iters * job.global_batch_size
     full = schedule.at_full_size()
     iterators = session.stream(dataset, MicroBatchSampler(full, 0, samples, session.ranks.dp)).iterators()
-    loss_sum = tokens = 0.0
+    sums = [(0.0, 0.0)] * len(session.step.parts)
     for _ in range(job.evaluation.eval_iters):
         session.progress()
         loss = run_micro_batches(
+            session.step,
             session.chunks,
             iterators,
             num_micro_batches=full.num_micro_batches(0),
@@ -114,5 +119,5 @@ def mean_loss(session: Session, dataset: Dataset[Any]) -> float | None:
         if agreed.stop and not session.finished:
             session.stopping = True
             return None
-        loss_sum, tokens = loss_sum + agreed.loss_sum, tokens + agreed.tokens
-    return loss_sum / tokens if tokens else math.nan
+        sums = [(total + a, count + b) for (total, count), (a, b) in zip(sums, agreed.sums, strict=True)]
+    return Losses.of(session.step.parts, tuple(sums))

@@ -6,6 +6,7 @@ import torch
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.control import Losses
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
 
@@ -17,7 +18,7 @@ class MetricLogging(Callback):
         self._seconds = 0.0
         self._samples = 0
 
-    def on_loss(self, session: Session, record: StepRecord, loss: float) -> None:
+    def on_loss(self, session: Session, record: StepRecord, losses: Losses) -> None:
         if not session.ranks.is_first:
             return
         self._seconds += record.seconds
@@ -26,7 +27,7 @@ class MetricLogging(Callback):
         if record.iteration % session.job.tracking.log_interval and not is_last:
             return
         values = {
-            "train/loss": loss,
+            **loss_metrics("train", losses),
             "train/lr": record.learning_rate,
             "train/grad_norm": record.grad_norm,
             "train/skipped_steps": record.skipped_steps,
@@ -41,11 +42,17 @@ class MetricLogging(Callback):
         tokens = record.consumed_samples * session.job.model.seq_length
         session.records.metrics(record.iteration, record.consumed_samples, tokens, values)
         print(
-            f"iteration {record.iteration}/{session.schedule.train_iters}  loss {loss:.6f}  "
+            f"iteration {record.iteration}/{session.schedule.train_iters}  loss {losses.total:.6f}  "
             f"lr {record.learning_rate:.3e}  grad norm {record.grad_norm:.3f}  {record.seconds * 1000:.0f} ms  "
             f"{values['throughput/tokens_per_second']:.0f} tokens/s",
             flush=True,
         )
+
+
+def loss_metrics(prefix: str, losses: Losses) -> dict[str, float]:
+    """`PREFIX/loss`, and `PREFIX/loss/PART` for each part where there are several."""
+    parts = {f"{prefix}/loss/{name}": value for name, value in losses.parts.items()} if len(losses.parts) > 1 else {}
+    return {f"{prefix}/loss": losses.total, **parts}
 
 
 def throughput(session: Session, samples: int, seconds: float) -> dict[str, float]:

@@ -21,6 +21,11 @@ from orchestrator.data.manifest import manifest_path
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
+from orchestrator.spec.model import ModelSpec
+
+
+def small_model(length: int) -> ModelSpec:
+    return ModelSpec(num_layers=1, hidden_size=64, num_attention_heads=1, seq_length=length)
 
 
 def build(
@@ -28,7 +33,7 @@ def build(
 ) -> Datasets:
     return build_datasets(
         data,
-        sequence_length=length,
+        model=small_model(length),
         tokenizer=load_tokenizer(data.tokenizer),
         train_samples=train,
         validation_samples=validation,
@@ -205,10 +210,12 @@ from pathlib import Path
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.spec.data import DataSpec
+from orchestrator.spec.model import ModelSpec
 rank, rendezvous, first, second, cache = sys.argv[1:]
 torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=2)
+model = ModelSpec(num_layers=1, hidden_size=64, num_attention_heads=1, seq_length=32)
 data = DataSpec(blend=[0.6, first, 0.4, second], validation=[first, second])
-datasets = build_datasets(data, sequence_length=32, tokenizer=load_tokenizer(data.tokenizer), train_samples=50,
+datasets = build_datasets(data, model=model, tokenizer=load_tokenizer(data.tokenizer), train_samples=50,
                           validation_samples=5, test_samples=0, cache_dir=Path(cache))
 print([datasets.train[i]["tokens"].sum().item() for i in range(50)])
 torch.distributed.destroy_process_group()

@@ -124,7 +124,7 @@ def test_the_report_is_what_the_index_holds(
     report, needed = blend_report(job, batch), samples_needed(job, batch)
     data = build_datasets(
         job.data,
-        sequence_length=32,
+        model=job.model,
         tokenizer=load_tokenizer(job.data.tokenizer),
         train_samples=needed.train,
         validation_samples=needed.validation,

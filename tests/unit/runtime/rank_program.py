@@ -27,16 +27,16 @@ from orchestrator.runtime.verification import newest_whole
 def control() -> Any:
     """What two ranks agree on."""
     dist.init_process_group("gloo")
-    rank, exchange = dist.get_rank(), Control(dist.group.WORLD)
+    rank, exchange = dist.get_rank(), Control(dist.group.WORLD, parts=2)
     found: dict[str, Any] = {"nothing offered": exchange.take()}
-    loss = torch.tensor([12.0, 4.0]) if rank == 1 else None
+    loss = torch.tensor([[12.0, 4.0], [5.0, 2.0]]) if rank == 1 else None
     exchange.offer(7, stop=rank == 1, loss=loss, writer_busy=True, save=rank == 0)
     agreed = exchange.take()
     assert agreed is not None
-    found["agreed"] = [agreed.iteration, agreed.stop, agreed.loss, agreed.writers_busy, agreed.save]
+    found["agreed"] = [agreed.iteration, agreed.stop, agreed.sums, agreed.writers_busy, agreed.save]
     found["taken once"] = exchange.take()
     quiet = exchange.exchange(8)
-    found["quiet"] = [quiet.iteration, quiet.stop, str(quiet.loss), quiet.writers_busy, quiet.save]
+    found["quiet"] = [quiet.iteration, quiet.stop, quiet.sums, quiet.writers_busy, quiet.save]
     found["any"] = [exchange.any(rank == 1), exchange.any(False)]
     found["from first"] = exchange.from_first({"rank": rank})
     found["gathered"] = exchange.gather_to_first(rank * 10)

@@ -75,7 +75,7 @@ def exercise() -> list[float]:
                     for _ in range(2):
                         _, loss = train_step(session)
                         assert loss is not None
-                        losses.append(float(loss[0]))
+                        losses.append(float(loss[0, 0]))
                     evaluate(session)
                     session.checkpointer.begin(session.state)
                     assert session.checkpointer.finish(), run.events()[-1]

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler, RandomTokens
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.steps.gpt import NextToken
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
@@ -85,20 +86,20 @@ class Counted(Dataset[dict[str, torch.Tensor]]):
 
 def test_chunks_share_fetches() -> None:
     data = Counted()
-    stream = BatchStream(data, [[0, 1], [2, 3], [4, 5]], CPU, workers=0, num_chunks=2)
+    stream = BatchStream(data, [[0, 1], [2, 3], [4, 5]], NextToken().get_batch, CPU, workers=0, num_chunks=2)
     first, second = stream.iterators()
     ahead = [next(first), next(first)]
     behind = [next(second), next(second), next(second)]
     last = next(first)
-    assert [batch.tokens[:, 0].tolist() for batch in behind] == [[0, 1], [2, 3], [4, 5]]
+    assert [batch["tokens"][:, 0].tolist() for batch in behind] == [[0, 1], [2, 3], [4, 5]]
     assert [a is b for a, b in zip([*ahead, last], behind, strict=True)] == [True] * 3
     assert data.reads == 6
-    assert ahead[1].labels.tolist() == [[3, 3, 3], [4, 4, 4]]
+    assert ahead[1]["labels"].tolist() == [[3, 3, 3], [4, 4, 4]]
 
 
 def test_reading_does_not_touch_the_default_generator() -> None:
     before = torch.get_rng_state()
-    next(iter(BatchStream(Counted(), [[0]], CPU, workers=0, num_chunks=1).iterators()[0]))
+    next(iter(BatchStream(Counted(), [[0]], NextToken().get_batch, CPU, workers=0, num_chunks=1).iterators()[0]))
     assert torch.equal(torch.get_rng_state(), before)
 
 

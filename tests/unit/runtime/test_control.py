@@ -18,9 +18,9 @@ from orchestrator.runtime.control import StopRequest
 def test_two_ranks_agree(run_ranks: Any) -> None:
     first, second = run_ranks("control", 2)
     assert first["nothing offered"] is None
-    assert first["agreed"] == second["agreed"] == [7, True, 3.0, 2, True]
+    assert first["agreed"] == second["agreed"] == [7, True, [[12.0, 4.0], [5.0, 2.0]], 2, True]
     assert first["taken once"] is None
-    assert first["quiet"] == second["quiet"] == [8, False, "nan", 0, False]
+    assert first["quiet"] == second["quiet"] == [8, False, [[0.0, 0.0], [0.0, 0.0]], 0, False]
     assert first["any"] == second["any"] == [True, False]
     assert first["from first"] == second["from first"] == {"rank": 0}
     assert first["gathered"] == [0, 10]

@@ -11,6 +11,7 @@ from support.training import tiny_job
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.logging import MetricLogging, throughput
+from orchestrator.runtime.control import Losses
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.state import StepRecord
 
@@ -64,7 +65,7 @@ def test_rates_are_over_the_steps_since_the_last_line(capsys: pytest.CaptureFixt
             seconds=seconds,
             loss_scale=None,
         )
-        logging.on_loss(here, record, 5.0 + iteration)
+        logging.on_loss(here, record, Losses(5.0 + iteration, {"lm": 5.0 + iteration}))
     # The last step is written whatever the interval.
     assert [record[:3] for record in here.written] == [(2, 16, 1024), (4, 32, 2048), (5, 40, 2560)]
     rates = [record[3]["throughput/tokens_per_second"] for record in here.written]

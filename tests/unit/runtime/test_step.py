@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from orchestrator.runtime.step import loss_function
+from orchestrator.runtime.step import objective
+from orchestrator.runtime.steps.base import Part
+from orchestrator.runtime.steps.gpt import NextToken
 
 LOSSES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def loss_function(mask: torch.Tensor, per_token: bool, output: torch.Tensor) -> tuple[Any, ...]:
+    return objective(NextToken().loss(output, {"loss_mask": mask}), per_token)
 
 
 def test_mean_over_the_tokens_that_count() -> None:
     mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     loss, report = loss_function(mask, False, LOSSES)
     assert loss.item() == torch.tensor(10 / 3).item()
-    assert report["loss"].tolist() == [10.0, 3.0]
+    assert report["loss"].tolist() == [[10.0, 3.0]]
 
 
 def test_per_token_gives_the_sum_and_the_count() -> None:
@@ -23,13 +31,22 @@ def test_per_token_gives_the_sum_and_the_count() -> None:
     assert total.item() == 9.0
     assert count.item() == 3
     assert count.dtype == torch.int
-    assert report["loss"].tolist() == [9.0, 3.0]
+    assert report["loss"].tolist() == [[9.0, 3.0]]
+
+
+def test_the_sum_of_the_means_of_several_parts_is_minimised() -> None:
+    words, order = torch.tensor([6.0, 4.0]), torch.tensor([3.0, 3.0])
+    loss, report = objective({"lm": Part(*words), "order": Part(*order)}, False)
+    assert loss.item() == 2.5
+    assert report["loss"].tolist() == [[6.0, 4.0], [3.0, 3.0]]
+    with pytest.raises(ValueError, match="lm, order"):
+        objective({"lm": Part(*words), "order": Part(*order)}, True)
 
 
 def test_nothing_counts() -> None:
     loss, report = loss_function(torch.zeros(2, 3), False, LOSSES)
     assert loss.item() == 0.0
-    assert report["loss"].tolist() == [0.0, 0.0]
+    assert report["loss"].tolist() == [[0.0, 0.0]]
 
 
 def test_the_report_keeps_no_graph_and_sums_in_fp32() -> None:

@@ -29,8 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from orchestrator.runtime import _plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.runtime.batches import MicroBatch
 from orchestrator.runtime.device import Device, select_device
+from orchestrator.runtime.steps.base import Batch
+from orchestrator.runtime.steps.gpt import NextToken
 
 CUDA = Device("cuda", torch.device("cpu"), "nccl", "stand-in")
 """Has the settings of a GPU, and tensors on the CPU."""
@@ -201,12 +202,12 @@ def groups(job: Any, rank: int) -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-def batches(job: Any) -> Iterator[MicroBatch]:
+def batches(job: Any) -> Iterator[Batch]:
     """Micro-batches as the loader hands them over."""
     shape = (job.batch.micro_batch_size, job.model.seq_length)
     for _ in itertools.count():
         tokens, labels, positions = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
-        yield MicroBatch(tokens, labels, torch.ones(shape), positions)
+        yield {"tokens": tokens, "labels": labels, "loss_mask": torch.ones(shape), "position_ids": positions}
 
 
 def network(job: Any, padded_vocab: int, ranks: Any) -> tuple[Any, list[Any]]:
@@ -228,7 +229,7 @@ def kept_by_forward(job: Any, padded_vocab: int, rank: int) -> int:
             ALLOCATIONS.count(list(chunk.parameters()))
             gc.collect()
             before = ALLOCATIONS.held
-            loss = chunk(batch.tokens, batch.position_ids, None, labels=batch.labels)
+            loss = NextToken().forward(chunk, batch)
             gc.collect()
             kept = ALLOCATIONS.held - before
             del loss
@@ -262,6 +263,7 @@ def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
             optimizer.zero_grad()
             ALLOCATIONS.take_most()
             run_micro_batches(
+                NextToken(),
                 chunks,
                 [batches(job) for _ in chunks],
                 num_micro_batches=job.num_micro_batches,

@@ -1,0 +1,16 @@
+"""Which data set a model's family trains on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrator.data.families import gpt
+from orchestrator.data.families.base import DatasetFamily
+from orchestrator.spec.model import ModelSpec
+
+_FAMILIES: Final[dict[str, DatasetFamily]] = {"gpt": gpt}
+
+
+def dataset_family(model: ModelSpec) -> DatasetFamily:
+    """The data side of a model's family."""
+    return _FAMILIES[model.architecture]

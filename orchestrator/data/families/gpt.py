@@ -1,0 +1,22 @@
+"""GPT: documents joined end to end and cut into sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+from orchestrator.spec.data import DataSpec
+from orchestrator.spec.model import ModelSpec
+
+
+def dataset(model: ModelSpec, data: DataSpec, settings: dict[str, Any]) -> tuple[type[GPTDataset], GPTDatasetConfig]:
+    """Item i holds `tokens`, `labels`, `position_ids` (int64) and `loss_mask` (float32), each [s]."""
+    config = GPTDatasetConfig(
+        **settings,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=False,
+        eod_mask_loss=data.eod_mask_loss,
+        create_attention_mask=False,
+    )
+    return GPTDataset, config

@@ -1,0 +1,7 @@
+"""Exact parameter counts of a job, per (tensor, pipeline) rank."""
+
+from orchestrator.planning.parameters.choice import parameters, stage_parameters
+from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.layer import layer_parameters
+
+__all__ = ["Parameters", "RankParameters", "layer_parameters", "parameters", "stage_parameters"]

@@ -1,0 +1,28 @@
+"""Which family's counts a job's parameters are."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from orchestrator.planning.parameters import gpt
+from orchestrator.planning.parameters.counts import Parameters
+from orchestrator.spec.job import JobSpec
+
+
+class _Counting(Protocol):
+    def parameters(self, job: JobSpec, padded_vocab: int) -> Parameters: ...
+
+    def stage_parameters(self, job: JobSpec, padded_vocab: int) -> tuple[int, ...]: ...
+
+
+_FAMILIES: Final[dict[str, _Counting]] = {"gpt": gpt}
+
+
+def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
+    """Count the parameters of a job's model with a vocabulary of `padded_vocab` rows."""
+    return _FAMILIES[job.model.architecture].parameters(job, padded_vocab)
+
+
+def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
+    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
+    return _FAMILIES[job.model.architecture].stage_parameters(job, padded_vocab)

@@ -1,0 +1,36 @@
+"""Parameter counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RankParameters:
+    """What one (tensor, pipeline) rank holds."""
+
+    tp: int
+    pp: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameter counts of a job."""
+
+    total: int
+    """Unique parameters of the model, vocabulary padding included."""
+    embedding: int
+    """Of these: token and position tables."""
+    output: int
+    """Of these: the output layer; 0 when it is tied to the embedding."""
+    per_layer: int
+    """Of these: one transformer layer."""
+    per_rank: tuple[RankParameters, ...]
+    """Every (tensor, pipeline) rank. Norms, positions and output biases are replicated over tensor ranks; a tied output
+    layer on another stage than the embedding holds a copy of it. Both are counted where they are held."""
+
+    @property
+    def largest_rank(self) -> int:
+        """Parameters of the fullest rank."""
+        return max(rank.parameters for rank in self.per_rank)

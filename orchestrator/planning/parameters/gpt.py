@@ -1,0 +1,49 @@
+"""Exact parameter counts of a GPT, per (tensor, pipeline) rank, as megatron-core builds it."""
+
+from __future__ import annotations
+
+from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+
+def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
+    """Count the parameters of a decoder with a vocabulary of `padded_vocab` rows."""
+    model = job.model
+    tp = job.parallelism.tensor_model_parallel_size
+    tied = not model.untie_embeddings_and_output_weights
+    stages = stage_parameters(job, padded_vocab)
+    embedding = _embedding(model, padded_vocab, 1)
+    output = 0 if tied else padded_vocab * model.hidden_size
+    return Parameters(
+        total=embedding
+        + model.num_layers * layer_parameters(model, 1)
+        + norm_parameters(model, model.hidden_size)
+        + output,
+        embedding=embedding,
+        output=output,
+        per_layer=layer_parameters(model, 1),
+        per_rank=tuple(
+            RankParameters(tp_rank, stage, count) for stage, count in enumerate(stages) for tp_rank in range(tp)
+        ),
+    )
+
+
+def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
+    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
+    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    pp = job.parallelism.pipeline_model_parallel_size
+    counts = [model.num_layers // pp * layer_parameters(model, tp)] * pp
+    counts[0] += _embedding(model, padded_vocab, tp)
+    counts[-1] += norm_parameters(model, model.hidden_size)
+    if model.untie_embeddings_and_output_weights or pp > 1:
+        counts[-1] += padded_vocab // tp * model.hidden_size
+    return tuple(counts)
+
+
+def _embedding(model: ModelSpec, padded_vocab: int, tp: int) -> int:
+    tokens = padded_vocab // tp * model.hidden_size
+    if model.position_embedding_type == "learned_absolute":
+        return tokens + model.positions * model.hidden_size
+    return tokens

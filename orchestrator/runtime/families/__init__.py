@@ -1,0 +1,1 @@
+"""The model families: `base.py` has the protocol, `choice.py` the table, each other module one family."""

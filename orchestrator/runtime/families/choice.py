@@ -1,0 +1,16 @@
+"""Which family a job's model is of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrator.runtime.families import gpt
+from orchestrator.runtime.families.base import Family
+from orchestrator.spec.job import JobSpec
+
+_FAMILIES: Final[dict[str, Family]] = {"gpt": gpt}
+
+
+def family_of(job: JobSpec) -> Family:
+    """The family of a job's model."""
+    return _FAMILIES[job.model.architecture]

@@ -1,0 +1,30 @@
+"""The training step of a decoder: cross entropy of the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from orchestrator.runtime.steps.base import Batch, Part
+
+
+class NextToken:
+    """Cross entropy of the next token over the tokens that `loss_mask` counts."""
+
+    parts = ("lm",)
+
+    def get_batch(self, samples: Batch) -> Batch:
+        """`tokens`, `labels`, `position_ids` (int64) and `loss_mask` (1 where a token counts), [b, s] each."""
+        return {name: samples[name] for name in ("tokens", "labels", "loss_mask", "position_ids")}
+
+    def forward(self, model: Any, batch: Batch) -> torch.Tensor:
+        """The loss per token, [b, s], on the last stage."""
+        output: torch.Tensor = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+        return output
+
+    def loss(self, output: torch.Tensor, batch: Batch) -> Mapping[str, Part]:
+        """Sum of the counting tokens' losses, and their number."""
+        losses, mask = output.float().view(-1), batch["loss_mask"].view(-1)
+        return {"lm": Part((losses * mask).sum(), mask.sum())}
