@@ -95,7 +95,10 @@ def _wrote(prefix: Path, manifest: Manifest) -> str:
     left_out = f", {manifest.empty_documents} empty left out" if manifest.empty_documents else ""
     if manifest.skipped_records:
         left_out += f", {manifest.skipped_records} unreadable skipped: see {manifest.skipped_report}"
-    return f"wrote {prefix}: {manifest.documents} documents, {manifest.tokens} tokens ({manifest.dtype}){left_out}"
+    documents = f"{manifest.documents} documents"
+    if manifest.sentences is not None:
+        documents += f" of {manifest.sentences} sentences"
+    return f"wrote {prefix}: {documents}, {manifest.tokens} tokens ({manifest.dtype}){left_out}"
 
 
 def _inspect(request: ShowRequest, as_json: bool) -> int:

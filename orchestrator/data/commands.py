@@ -119,6 +119,9 @@ def build_app(run: Run) -> typer.Typer:
         append_eod: Annotated[
             bool, typer.Option("--append-eod", help="End each document with the end-of-document token.")
         ] = False,
+        split_sentences: Annotated[
+            bool, typer.Option("--split-sentences", help="Make each sentence a sequence, as BERT and T5 need it.")
+        ] = False,
         glob: Globs = None,
         exclude: Excludes = None,
         txt_documents: TxtDocuments = "file",
@@ -142,6 +145,7 @@ def build_app(run: Run) -> typer.Typer:
             tokenizer_path=tokenizer_path,
             tokenizer_merges=tokenizer_merges,
             append_eod=append_eod,
+            split_sentences=split_sentences,
             workers=workers,
             shard_size=shard_size,
             overwrite=overwrite,
@@ -268,9 +272,11 @@ def print_description(prefix: Path, as_json: bool) -> None:
         typer.echo(json.dumps(describe(prefix), indent=2))
         return
     header, manifest = read_index(prefix), read_manifest(prefix)
+    is_split = manifest is not None and manifest.sentences is not None
+    per_document = f" ({header.sequences / max(header.documents, 1):.1f} per document)"
     lines = {
         "documents": f"{header.documents}",
-        "sequences": f"{header.sequences}",
+        "sentences" if is_split else "sequences": f"{header.sequences}{per_document * is_split}",
         "tokens": f"{header.tokens} ({header.tokens / max(header.documents, 1):.1f} per document)",
         "stored as": f"{header.dtype}, {header.bin_bytes} bytes",
         "manifest": "none: made by another tool",
@@ -284,6 +290,8 @@ def print_description(prefix: Path, as_json: bool) -> None:
             "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text",
             "left out": f"{manifest.empty_documents} empty, {manifest.skipped_records} unreadable",
         }
+        if manifest.cut_sentences:
+            lines["cut"] = f"{manifest.cut_sentences} sentences of more than 512 tokens, stored in pieces"
         del lines["manifest"]
     for name, value in lines.items():
         typer.echo(f"{name:16}{value}")

@@ -36,6 +36,10 @@ class Manifest(BaseModel):
     """-1 in an empty data set."""
     dtype: str
     documents: int
+    sentences: int | None = None
+    """Of data made with `--split-sentences`, where each sentence is a sequence; None where a document is one."""
+    cut_sentences: int = 0
+    """Sentences that were stored in pieces: megatron-core takes up to 512 tokens."""
     tokens: int
     text_bytes: int
     """Bytes of input that were read, after decompression."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -33,11 +33,13 @@ _DTYPE_CODES = {name: code for code, (name, _) in DTYPES.items()}
 
 @dataclass
 class KeyProgress:
-    """What was written for one key."""
+    """What was written for one key. Its sequences are its documents, or their sentences."""
 
     tokens: int = 0
     documents: int = 0
+    sequences: int = 0
     empty: int = 0
+    cut: int = 0
     largest: int = -1
 
 
@@ -57,7 +59,7 @@ class Progress:
     def from_record(cls, record: dict[str, Any]) -> Progress:
         """The progress of one line of commits.jsonl."""
         values = {name: record[name] for name in cls.__dataclass_fields__}
-        keys = [KeyProgress(**key) for key in values.pop("keys")]
+        keys = [KeyProgress(**{"sequences": key["documents"], **key}) for key in values.pop("keys")]
         return cls(keys=keys, position=Position(**values.pop("position")), **values)
 
 
@@ -67,12 +69,18 @@ def skipped_path(prefix: Path) -> Path:
 
 
 class PartialOutput:
-    """The growing data sets, one per prefix. Use `open_output`."""
+    """The growing data sets, one per prefix. With `sentences` each sentence is a sequence. Use `open_output`."""
 
-    def __init__(self, folder: Path, prefixes: Sequence[Path], dtype: np.dtype[Any], progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, prefixes: Sequence[Path], dtype: np.dtype[Any], sentences: bool, progress: Progress
+    ) -> None:
         self.folder, self.prefixes, self.dtype, self.progress = folder, prefixes, dtype, progress
+        self._has_sentences = sentences
         self._tokens = [self._open(f"{i}.bin", key.tokens * dtype.itemsize) for i, key in enumerate(progress.keys)]
-        self._lengths = [self._open(f"{i}.lengths", key.documents * 4) for i, key in enumerate(progress.keys)]
+        self._lengths = [self._open(f"{i}.lengths", key.sequences * 4) for i, key in enumerate(progress.keys)]
+        self._sentences = [
+            self._open(f"{i}.sentences", key.documents * 4) for i, key in enumerate(progress.keys) if sentences
+        ]
         self._skipped = self._open("skipped.jsonl", progress.skipped_bytes)
 
     def _open(self, name: str, size: int) -> int:
@@ -92,9 +100,13 @@ class PartialOutput:
         for i, (new, key) in enumerate(zip(chunk.keys, progress.keys, strict=True)):
             self._write(self._tokens[i], new.tokens)
             self._write(self._lengths[i], new.lengths)
+            if self._has_sentences:
+                self._write(self._sentences[i], new.sentences)
             key.tokens += len(new.tokens) // self.dtype.itemsize
-            key.documents += len(new.lengths) // 4
+            key.sequences += len(new.lengths) // 4
+            key.documents += len(new.sentences if self._has_sentences else new.lengths) // 4
             key.empty += new.empty
+            key.cut += new.cut
             key.largest = max(key.largest, new.largest)
         report = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in chunk.malformed)
         encoded = report.encode(errors="backslashreplace")
@@ -113,7 +125,7 @@ class PartialOutput:
     def commit(self) -> None:
         """Make everything so far durable: a rerun goes on from here."""
         with self._explained():
-            for descriptor in (*self._tokens, *self._lengths, self._skipped):
+            for descriptor in (*self._tokens, *self._lengths, *self._sentences, self._skipped):
                 if descriptor >= 0:
                     os.fsync(descriptor)
             append_line(self.folder / "commits.jsonl", asdict(self.progress))
@@ -144,10 +156,10 @@ class PartialOutput:
             os.replace(report, target)
 
     def _write_index(self, number: int) -> None:
-        """The .idx of one key: each document is one sequence."""
-        documents = self.progress.keys[number].documents
+        """The .idx of one key."""
+        key = self.progress.keys[number]
         with open(self.folder / f"{number}.idx", "wb") as file:
-            file.write(HEADER.pack(MAGIC, 1, _DTYPE_CODES[self.dtype.name], documents, documents + 1))
+            file.write(HEADER.pack(MAGIC, 1, _DTYPE_CODES[self.dtype.name], key.sequences, key.documents + 1))
             with open(self.folder / f"{number}.lengths", "rb") as lengths:
                 shutil.copyfileobj(lengths, file, _BLOCK)
             offset = 0
@@ -157,10 +169,23 @@ class PartialOutput:
                     ends = np.cumsum(sizes, dtype="<i8") + offset
                     file.write((ends - sizes).tobytes())
                     offset = int(ends[-1])
-            for first in range(0, documents + 1, _BLOCK):
-                file.write(np.arange(first, min(first + _BLOCK, documents + 1), dtype="<i8").tobytes())
+            if self._has_sentences:
+                self._write_sentence_marks(number, file)
+            else:
+                for first in range(0, key.documents + 1, _BLOCK):
+                    file.write(np.arange(first, min(first + _BLOCK, key.documents + 1), dtype="<i8").tobytes())
             file.flush()
             os.fsync(file.fileno())
+
+    def _write_sentence_marks(self, number: int, file: BinaryIO) -> None:
+        """The document index: with which sentence each document begins, and the number of all sentences."""
+        total = 0
+        file.write(np.zeros(1, dtype="<i8").tobytes())
+        with open(self.folder / f"{number}.sentences", "rb") as counts:
+            while block := counts.read(_BLOCK):
+                ends = np.cumsum(np.frombuffer(block, dtype="<i4"), dtype="<i8") + total
+                file.write(ends.tobytes())
+                total = int(ends[-1])
 
     def discard(self) -> None:
         """Remove the folder; its commits first, so that a half-removed one is not taken for work to go on with."""
@@ -169,7 +194,7 @@ class PartialOutput:
 
     def close(self) -> None:
         """Close the files."""
-        for descriptor in (*self._tokens, *self._lengths, self._skipped):
+        for descriptor in (*self._tokens, *self._lengths, *self._sentences, self._skipped):
             if descriptor >= 0:
                 os.close(descriptor)
 
@@ -191,6 +216,7 @@ def open_output(
     folder: Path,
     prefixes: Sequence[Path],
     dtype: np.dtype[Any],
+    sentences: bool,
     job: dict[str, Any],
     overwrite: bool,
     wait: bool = False,
@@ -211,7 +237,7 @@ def open_output(
                     leftover.unlink()
             write_atomically(folder / "job.json", json.dumps(job))
             progress = Progress([KeyProgress() for _ in prefixes])
-        output = PartialOutput(folder, prefixes, dtype, progress)
+        output = PartialOutput(folder, prefixes, dtype, sentences, progress)
         try:
             yield output
         finally:

@@ -47,6 +47,8 @@ class TokenizeRequest(TextRequest):
     tokenizer_merges: str | None = None
     append_eod: bool = False
     """End each document with the tokenizer's end-of-document token."""
+    split_sentences: bool = False
+    """Make each sentence a sequence, for BERT and T5."""
     workers: int | None = None
     """Processes that tokenize; one per available core when None."""
     shard_size: int = 64

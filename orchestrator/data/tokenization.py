@@ -16,6 +16,7 @@ from orchestrator.data.manifest import Manifest, Source
 from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
 from orchestrator.data.request import TokenizeRequest
+from orchestrator.data.sentences import SENTENCE_RULES
 from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
@@ -38,7 +39,9 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     files = find_inputs(request)
     prefixes = [request.prefix(key) for key in request.json_keys]
     folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, files)
-    with open_output(folder, prefixes, tokenizer.dtype, identity, request.overwrite, wait) as out:
+    with open_output(
+        folder, prefixes, tokenizer.dtype, request.split_sentences, identity, request.overwrite, wait
+    ) as out:
         if not out.progress.finished:
             _encode_all(request, files, out, display)
         manifests = _manifests(request, tokenizer, files, out)
@@ -58,7 +61,7 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     chunks = read_chunks(files, request.json_keys, progress.position, min(CHUNK_BYTES, shard))
     most = max(1, -(-(total - progress.disk_bytes) // CHUNK_BYTES))
     workers = min(request.workers or available_cores(), most)
-    build = partial(make_encoder, request.tokenizer, request.json_keys, request.append_eod)
+    build = partial(make_encoder, request.tokenizer, request.json_keys, request.append_eod, request.split_sentences)
     uncommitted = 0
     with closing(ordered_map(build, chunks, workers)) as encoded:
         for chunk, result in encoded:
@@ -73,20 +76,23 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     display.end(progress)
 
 
-def make_encoder(tokenizer: TokenizerSpec, keys: tuple[str, ...], append_eod: bool) -> ChunkEncoder:
+def make_encoder(tokenizer: TokenizerSpec, keys: tuple[str, ...], append_eod: bool, sentences: bool) -> ChunkEncoder:
     """The encoder of one worker."""
-    return ChunkEncoder(load_tokenizer(tokenizer), keys, append_eod)
+    return ChunkEncoder(load_tokenizer(tokenizer), keys, append_eod, sentences)
 
 
 def _identity(request: TokenizeRequest, tokenizer: Tokenizer, files: Sequence[InputFile]) -> dict[str, object]:
     """All that decides the output: an unfinished tokenization is continued only when this is the same."""
     listing = "\n".join(f"{file.path} {file.kind} {file.bytes} {file.modified}" for file in files)
-    return {
+    identity: dict[str, object] = {
         "input files": hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest(),
         "tokenizer": tokenizer.content_hash,
         "json keys": list(request.json_keys),
         "end of documents": request.append_eod,
     }
+    if request.split_sentences:  # an identity without it is of whole documents
+        identity["sentences"] = SENTENCE_RULES
+    return identity
 
 
 def _manifests(
@@ -94,7 +100,7 @@ def _manifests(
 ) -> list[Manifest]:
     options = asdict(request)
     tokenizer_spec = request.tokenizer.model_copy(update=_absolute(request.tokenizer))
-    kept = ("json_keys", "globs", "excludes", "txt_documents", "on_error", "append_eod")
+    kept = ("json_keys", "globs", "excludes", "txt_documents", "on_error", "append_eod", "split_sentences")
     sources = [Source(path=_printable(file.path), bytes=file.bytes, modified=file.modified / 1e9) for file in files]
     return [
         Manifest(
@@ -104,6 +110,8 @@ def _manifests(
             largest_token_id=key.largest,
             dtype=tokenizer.dtype.name,
             documents=key.documents,
+            sentences=key.sequences if request.split_sentences else None,
+            cut_sentences=key.cut,
             tokens=key.tokens,
             text_bytes=out.progress.text_bytes,
             empty_documents=key.empty,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from orchestrator.data.optional import optional_module
 from orchestrator.data.vocabulary import (
     BYTE_LEVEL_EOD,
+    BYTE_LEVEL_TOKENS,
     GPT2_EOD,
+    MASKED_LM_TOKENS,
     WORDPIECE_EOD,
     content_hash,
     merges_file,
@@ -51,6 +54,14 @@ class Tokenizer(ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
 
+    @abstractmethod
+    def token_id(self, token: str) -> int | None:
+        """The id of a token of the vocabulary by its text; None when there is none."""
+
+    @abstractmethod
+    def tokens(self) -> dict[int, str]:
+        """id -> text of every token."""
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
         return self.encode_batch([text])[0]
@@ -68,6 +79,40 @@ class Tokenizer(ABC):
                 "name one as eos_token in a tokenizer_config.json beside it"
             )
         return self._eod
+
+    @property
+    def pad(self) -> int:
+        """The id that fills up a sample. Raises UserError when the tokenizer has none, as do those below."""
+        return self._masked_lm_token("pad")
+
+    @property
+    def cls(self) -> int:
+        """The id that begins a sample."""
+        return self._masked_lm_token("cls")
+
+    @property
+    def sep(self) -> int:
+        """The id that ends a part of a sample."""
+        return self._masked_lm_token("sep")
+
+    @property
+    def mask(self) -> int:
+        """The id in place of what is to be predicted."""
+        return self._masked_lm_token("mask")
+
+    def _masked_lm_token(self, name: str) -> int:
+        number = self.token_id(MASKED_LM_TOKENS[name])
+        if number is None:
+            raise UserError(
+                f"the tokenizer {self.spec.path} has no {MASKED_LM_TOKENS[name]} token; a masked language model needs "
+                f"{', '.join(MASKED_LM_TOKENS.values())}: use a wordpiece vocabulary, or byte_level"
+            )
+        return number
+
+    @cached_property
+    def inv_vocab(self) -> dict[int, str]:
+        """id -> text of every token; of a word's pieces, all but the first begin with ##. megatron-core's name."""
+        return self.tokens()
 
     @property
     def unique_identifiers(self) -> OrderedDict[str, str]:
@@ -89,8 +134,16 @@ class ByteLevelTokenizer(Tokenizer):
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype).tobytes() for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The end of a document has no text; bytes that are not UTF-8 become the replacement character."""
+        """What is no byte has no text; bytes that are not UTF-8 become the replacement character."""
         return bytes(number for number in ids if number < BYTE_LEVEL_EOD).decode(errors="replace")
+
+    def token_id(self, token: str) -> int | None:
+        return BYTE_LEVEL_TOKENS.get(token)
+
+    def tokens(self) -> dict[int, str]:
+        """Bytes are shown as Latin-1 does."""
+        special = {number: token for token, number in BYTE_LEVEL_TOKENS.items()}
+        return {number: special.get(number, chr(number)) for number in range(self.vocab_size)}
 
 
 class RustTokenizer(Tokenizer):
@@ -116,6 +169,13 @@ class RustTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._library.decode(list(ids), skip_special_tokens=False)
+
+    def token_id(self, token: str) -> int | None:
+        number: int | None = self._library.token_to_id(token)
+        return number
+
+    def tokens(self) -> dict[int, str]:
+        return {number: token for token, number in sorted(self._library.get_vocab().items(), key=lambda item: item[1])}
 
     def _encode_one(self, text: str) -> bytes:
         ids = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
@@ -147,6 +207,13 @@ class SentencePieceTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._library.decode(list(ids))
         return text
+
+    def token_id(self, token: str) -> int | None:
+        number = self._id(self._library.piece_to_id(token))
+        return None if number is None or self._library.id_to_piece(number) != token else number
+
+    def tokens(self) -> dict[int, str]:
+        return {number: self._library.id_to_piece(number) for number in range(self.vocab_size)}
 
 
 def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:

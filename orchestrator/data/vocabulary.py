@@ -14,6 +14,10 @@ from orchestrator.spec.data import TokenizerSpec
 
 BYTE_LEVEL_EOD = 256
 """byte_level: the id that ends a document; the ids below are bytes."""
+MASKED_LM_TOKENS = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+"""What a masked language model puts into its samples, by megatron-core's names."""
+BYTE_LEVEL_TOKENS = {token: BYTE_LEVEL_EOD + 1 + number for number, token in enumerate(MASKED_LM_TOKENS.values())}
+"""byte_level: the ids above the end of a document. No text holds them."""
 WORDPIECE_EOD = "[SEP]"
 GPT2_EOD = "<|endoftext|>"
 _USUAL_EOS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -40,7 +44,7 @@ def vocabulary_size(tokenizer: TokenizerSpec) -> int:
     Raises UserError when a file is missing or is not what the tokenizer's type needs.
     """
     if tokenizer.type == "byte_level":
-        return BYTE_LEVEL_EOD + 1
+        return BYTE_LEVEL_EOD + 1 + len(BYTE_LEVEL_TOKENS)
     path = tokenizer_file(tokenizer)
     if tokenizer.type == "huggingface":
         return _size_of_tokenizer_json(path)

@@ -85,7 +85,8 @@ Split = Annotated[str, AfterValidator(_check_split)]
 
 
 class TokenizerSpec(Section):
-    """How text becomes token ids. `byte_level` needs no file: ids 0 to 255 are bytes, 256 ends a document."""
+    """How text becomes token ids. `byte_level` needs no file: ids 0 to 255 are bytes, 256 ends a document, and 257 to 260
+    are [PAD], [CLS], [SEP] and [MASK] of masked language models."""
 
     type: Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"] = "byte_level"
     """The kind of tokenizer. Where only a `path` is written, its name tells the kind."""

@@ -47,7 +47,7 @@ def submit(orchestrator: CommandLine) -> Callable[..., Said]:
     def start(text: str = "raw/books.jsonl", *options: str) -> Said:
         blend = [{"path": "data/books", "text": text}]
         data = {"random_tokens": False, "blend": blend, "split": "1,0,0"}
-        job = tiny_job("tiny", data=data, model={"vocab_size": 257}, launch={"cluster": "test"})
+        job = tiny_job("tiny", data=data, model={"vocab_size": 261}, launch={"cluster": "test"})
         return orchestrator("submit", orchestrator.write(job), *options)
 
     return start

@@ -9,8 +9,8 @@ from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules.base import Unavailable, nearest_multiples
 from orchestrator.spec.sections import JobSections
 
-BYTE_LEVEL_TOKENS = 257
-"""The bytes, and the end of a document."""
+BYTE_LEVEL_TOKENS = 261
+"""The bytes, the end of a document, and [PAD], [CLS], [SEP] and [MASK] of masked language models."""
 
 
 def rotary(job: JobSections) -> Iterator[Problem]:

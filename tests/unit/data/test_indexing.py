@@ -63,7 +63,7 @@ def test_the_index_holds_what_was_planned(index: Any, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_indexed(index: Any, tmp_path: Path) -> None:
-    code, _, err = index({"random_tokens": True}, model={**JOB["model"], "vocab_size": 257})
+    code, _, err = index({"random_tokens": True}, model={**JOB["model"], "vocab_size": 261})
     assert (code, "random tokens have no index" in err) == (2, True)
     code, _, err = index({"blend": ["gone"]})
     assert (code, "no indexed data set at gone" in err) == (2, True)

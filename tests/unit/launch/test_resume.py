@@ -101,7 +101,7 @@ def test_resume_that_cannot_start_leaves_the_spec_as_it_was(
     make_run: Callable[[JobSpec], RunDir],
 ) -> None:
     (tmp_path / "broken.j2").write_text("{% if %}")
-    run = make_run(make_job(model__vocab_size=257))
+    run = make_run(make_job(model__vocab_size=261))
     words = [f"--set={change.format(folder=tmp_path)}" for change in changes]
     code, out, err = orchestrator("resume", run.path, *words, "--allow-changes")
     assert code == 2

@@ -39,7 +39,7 @@ MODELS = _maybe(
         "num_query_groups": st.sampled_from((1, 2, 4)),
         "kv_channels": st.sampled_from((16, 32, 64)),
         "max_position_embeddings": st.sampled_from((64, 128, 256)),
-        "vocab_size": st.sampled_from((257, 300, 50257)),
+        "vocab_size": st.sampled_from((261, 300, 50257)),
         "make_vocab_size_divisible_by": st.sampled_from((1, 64, 128)),
         "position_embedding_type": st.sampled_from(("rope", "learned_absolute", "none")),
         "rotary_percent": st.sampled_from((0.5, 1.0)),

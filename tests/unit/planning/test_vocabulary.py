@@ -13,7 +13,7 @@ from orchestrator.planning.vocabulary import Vocabulary, padded_vocab_size, voca
 
 @pytest.mark.parametrize(
     ("size", "divisible_by", "tp", "padded"),
-    [(50257, 128, 2, 50432), (50257, 128, 1, 50304), (128, 128, 1, 128), (129, 128, 1, 256), (1, 1, 1, 1)],
+    [(50261, 128, 2, 50432), (50261, 128, 1, 50304), (128, 128, 1, 128), (129, 128, 1, 256), (1, 1, 1, 1)],
 )
 def test_padding(size: int, divisible_by: int, tp: int, padded: int) -> None:
     assert padded_vocab_size(size, divisible_by, tp) == padded
@@ -21,12 +21,12 @@ def test_padding(size: int, divisible_by: int, tp: int, padded: int) -> None:
 
 def test_the_tokenizers_size_is_the_default(make_job: Any) -> None:
     job = make_job(model={"vocab_size": None}, data={"random_tokens": False, "blend": ["a"]})
-    assert vocabulary(job) == Vocabulary(size=257, padded_size=384, tokenizer_size=257)
+    assert vocabulary(job) == Vocabulary(size=261, padded_size=384, tokenizer_size=261)
 
 
 def test_a_written_size_may_be_larger(make_job: Any) -> None:
     job = make_job(model={"vocab_size": 300}, data={"random_tokens": False, "blend": ["a"]})
-    assert vocabulary(job) == Vocabulary(size=300, padded_size=384, tokenizer_size=257)
+    assert vocabulary(job) == Vocabulary(size=300, padded_size=384, tokenizer_size=261)
 
 
 def test_a_written_size_below_the_tokenizers_is_refused(make_job: Any) -> None:
@@ -35,7 +35,7 @@ def test_a_written_size_below_the_tokenizers_is_refused(make_job: Any) -> None:
         vocabulary(job)
     [problem] = caught.value.problems
     assert problem.paths[0] == "model.vocab_size"
-    assert "256 is smaller than the tokenizer's 257 tokens" in problem.message
+    assert "256 is smaller than the tokenizer's 261 tokens" in problem.message
 
 
 def test_random_tokens_need_no_tokenizer(make_job: Any) -> None:

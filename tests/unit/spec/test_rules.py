@@ -48,7 +48,7 @@ SP = "parallelism.sequence_parallel"
         ["model={position_embedding_type: learned_absolute, max_position_embeddings: 4096}"],
         ["model.rotary_percent=0.25"],
         ["model.make_vocab_size_divisible_by=1"],
-        ["model={vocab_size: 257}", f"{TP}=4"],
+        ["model={vocab_size: 261}", f"{TP}=4"],
         ["data={blend: null, random_tokens: true}", "model.vocab_size=1000", "evaluation.eval_interval=5"],
         ["data={split: '100,0,0', validation: [held-out]}", "evaluation.eval_interval=5"],
         ["data.tokenizer={type: huggingface, path: tokenizer.json}"],
