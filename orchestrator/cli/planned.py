@@ -221,9 +221,10 @@ def data_line(plan: Plan) -> str:
         parts += [making_line(made_first)] if made_first else []
         return "; ".join(parts)
     held = sum(source.tokens_held or 0 for source in plan.sources)
-    epochs = max((source.epochs or 0.0 for source in plan.sources), default=0.0)
+    known = [source.epochs for source in plan.sources if source.epochs is not None]
+    epochs = f", at most {max(known):.2f} epochs of one" if known else ""
     sources = f"{len(plan.sources)} source{'s' if len(plan.sources) > 1 else ''}"
-    return f"{sources}, {short_count(held)} training tokens, at most {epochs:.2f} epochs of one"
+    return f"{sources}, {short_count(held)} training tokens{epochs}"
 
 
 def making_line(count: int) -> str:

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.data.index import IndexHeader, bin_path, read_index, tokens_before
+from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index, sequences_before, tokens_before
 from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.errors import DataError
 from orchestrator.spec.data import BlendEntry, DataSpec
 
 PARTS = ("train", "validation", "test")
+SENTENCES = {"bert": 2, "t5": 1}
+"""The families whose samples are whole sentences of one document, and how many a sample has at least. Their data are
+split by documents; those of other families by sequences."""
+LONGEST_SENTENCE = 512
+"""megatron-core passes over a document of several sentences that has a longer one, in tokens."""
 _TYPECODES = {"uint8": "B", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H"}
 _SAMPLED_TOKENS = 1 << 18
 
@@ -25,6 +30,10 @@ class Part:
     path: str
     start: int
     stop: int
+    first: int
+    """The first of what the split counts: documents of sentences, or sequences."""
+    documents: int
+    """How many of these."""
 
 
 def split_weights(data: DataSpec) -> tuple[float, float, float]:
@@ -62,7 +71,13 @@ def source_names(blend: Sequence[BlendEntry]) -> list[str]:
 
 
 def check_data(
-    data: DataSpec, *, sequence_length: int, vocab_size: int, tokenizer_hash: str, samples: Sequence[int]
+    data: DataSpec,
+    *,
+    architecture: str,
+    sequence_length: int,
+    vocab_size: int,
+    tokenizer_hash: str,
+    samples: Sequence[int],
 ) -> None:
     """Check every source that is used. `samples` are those needed for train, validation and test.
 
@@ -73,8 +88,8 @@ def check_data(
     problems: list[str] = []
     for path, header in headers.items():
         problems += _vocabulary_problems(path, header, vocab_size, tokenizer_hash)
-    for part in used_parts(data, headers, samples):
-        problems += length_problems(part, headers[part.path], data, sequence_length)
+    for part in used_parts(data, architecture, headers, samples):
+        problems += length_problems(part, headers[part.path], data, architecture, sequence_length)
     if problems:
         raise DataError("\n".join(problems))
 
@@ -85,35 +100,67 @@ def _blends(data: DataSpec) -> list[Sequence[BlendEntry]]:
     return [blend, data.validation or blend, data.test or blend]
 
 
-def used_parts(data: DataSpec, headers: Mapping[str, IndexHeader], samples: Sequence[int]) -> Iterator[Part]:
+def used_parts(
+    data: DataSpec, architecture: str, headers: Mapping[str, IndexHeader], samples: Sequence[int]
+) -> Iterator[Part]:
     """Every part of which `samples` (train, validation, test) are needed, of the data sets that `headers` has."""
     for number, blend in enumerate(_blends(data)):
         for entry in blend if samples[number] else ():
             if entry.path in headers:
-                yield part_of(data, number, headers[entry.path], entry.path)
+                yield part_of(data, architecture, number, headers[entry.path], entry.path)
 
 
-def part_of(data: DataSpec, number: int, header: IndexHeader, path: str) -> Part:
+def part_of(data: DataSpec, architecture: str, number: int, header: IndexHeader, path: str) -> Part:
     """What train (0), validation (1) or test (2) takes of a data set: from 0 to 0 where the split leaves it nothing."""
-    if (None, data.validation, data.test)[number]:
-        return Part(PARTS[number], path, 0, header.sequences)
-    return Part(PARTS[number], path, *(split_bounds(split_weights(data), header.sequences)[number] or (0, 0)))
+    of_sentences = architecture in SENTENCES
+    units = header.documents if of_sentences else header.sequences
+    start, stop = 0, units
+    if not (None, data.validation, data.test)[number]:
+        start, stop = split_bounds(split_weights(data), units)[number] or (0, 0)
+    counted = start, stop - start
+    if of_sentences:
+        start, stop = sequences_before(header, start), sequences_before(header, stop)
+    return Part(PARTS[number], path, start, stop, *counted)
 
 
-def length_problems(part: Part, header: IndexHeader, data: DataSpec, sequence_length: int) -> Iterator[str]:
-    """Why a part cannot be built: it is empty, or shorter than one sequence."""
+def length_problems(
+    part: Part, header: IndexHeader, data: DataSpec, architecture: str, sequence_length: int
+) -> Iterator[str]:
+    """Why a part cannot be built: it is empty, shorter than one sequence, or has no document that gives a sample."""
     tokens = tokens_before(header, part.stop) - tokens_before(header, part.start)
     what = f"the {part.name} part of {part.path}"
     way_out = "use more data, or another data.split"
     if part.name != "train":
         way_out += f", or sources of its own (data.{part.name})"
+    needed = SENTENCES.get(architecture)
     if part.stop <= part.start or tokens == 0:
-        yield f"{what} is empty: {header.sequences} documents, split {data.split}; {way_out}"
-    elif tokens < sequence_length + 1:
+        units = header.sequences if needed is None else header.documents
+        yield f"{what} is empty: {units} documents, split {data.split}; {way_out}"
+    elif needed is None and tokens < sequence_length + 1:
         yield (
             f"{what} has {tokens} tokens in {part.stop - part.start} documents, fewer than one sequence of "
             f"{sequence_length} + 1; {way_out}, or a shorter model.seq_length"
         )
+    elif needed is not None and not _gives_samples(part, header, needed):
+        sentences = "a sentence" if needed == 1 else f"{needed} sentences"
+        yield (
+            f"{what} has no document of at least {sentences} and of none above {LONGEST_SENTENCE} tokens, of which "
+            f"{architecture} makes its samples; make it anew with `data tokenize --split-sentences`"
+        )
+
+
+def _gives_samples(part: Part, header: IndexHeader, needed: int) -> bool:
+    """Whether any document of a part gives megatron-core a sample: without one it looks for one for ever."""
+    with open(idx_path(header.prefix), "rb") as file:
+        for document in range(part.first, part.first + part.documents):
+            file.seek(HEADER.size + header.sequences * 12 + document * 8)
+            first, last = array("q", file.read(16))
+            file.seek(HEADER.size + first * 4)
+            sentences = array("i", file.read((last - first) * 4))
+            is_passed_over = len(sentences) > 1 and max(sentences) > LONGEST_SENTENCE
+            if len(sentences) >= needed and any(sentences) and not is_passed_over:
+                return True
+    return False
 
 
 def tokenizer_problem(path: str, tokenizer_hash: str) -> str | None:

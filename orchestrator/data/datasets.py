@@ -69,6 +69,7 @@ def build_datasets(
     samples = (train_samples, validation_samples, test_samples)
     check_data(
         data,
+        architecture=model.architecture,
         sequence_length=model.seq_length,
         vocab_size=tokenizer.vocab_size,
         tokenizer_hash=tokenizer.content_hash,

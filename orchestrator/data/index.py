@@ -86,6 +86,14 @@ def tokens_before(header: IndexHeader, sequence: int) -> int:
     return int(offset) // header.itemsize
 
 
+def sequences_before(header: IndexHeader, document: int) -> int:
+    """Sequences before a document, counted from 0; all sequences for the number of documents."""
+    with open(idx_path(header.prefix), "rb") as file:
+        file.seek(HEADER.size + header.sequences * 12 + min(document, header.documents) * 8)
+        (mark,) = struct.unpack("<q", file.read(8))
+    return int(mark)
+
+
 def _missing(prefix: Path, path: Path) -> str:
     message = f"no indexed data set at {prefix}: {path} does not exist"
     if prefix.suffix in (".bin", ".idx") and idx_path(prefix.with_suffix("")).is_file():

@@ -8,7 +8,7 @@ from os.path import normpath
 from typing import NamedTuple
 
 from orchestrator.data.blending import Draws, asked_of_sources, built, samples_of, surplus
-from orchestrator.data.checks import PARTS, length_problems, part_of, split_weights, used_parts
+from orchestrator.data.checks import PARTS, SENTENCES, length_problems, part_of, split_weights, used_parts
 from orchestrator.data.index import tokens_before
 from orchestrator.data.preparation import Source, survey
 from orchestrator.planning.batch import BatchSchedule
@@ -68,8 +68,9 @@ def _stops(job: JobSpec, needed: Needed, found: dict[str, Source]) -> Iterator[s
         for entry in blend or ()
         if (header := found[normpath(entry.path)].header) is not None
     }
-    for part in used_parts(job.data, headers, needed):
-        yield from length_problems(part, headers[part.path], job.data, job.model.seq_length)
+    family, length = job.model.architecture, job.model.seq_length
+    for part in used_parts(job.data, family, headers, needed):
+        yield from length_problems(part, headers[part.path], job.data, family, length)
 
 
 def split_shares(data: DataSpec) -> tuple[float, float, float]:
@@ -140,14 +141,17 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
     header = source.header
     if header is None:
         return row
-    part = part_of(job.data, number, header, entry.path)
+    part = part_of(job.data, job.model.architecture, number, header, entry.path)
     held = tokens_before(header, part.stop) - tokens_before(header, part.start)
+    if job.model.architecture in SENTENCES:
+        # How many samples a document gives depends on where its sentences end: epochs are not known beforehand.
+        return replace(row, tokens_held=held, documents=part.documents)
     is_built = draw.asked > 0 and held > length
     return replace(
         row,
         tokens_held=held,
         samples_held=samples_of(held, length),
-        documents=part.stop - part.start,
+        documents=part.documents,
         epochs=used / held if held else None,
         epochs_are_mixed=is_built and built(held, draw.asked, length).in_order is None,
     )
