@@ -16,6 +16,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
 from orchestrator.runtime.checkpointing import Checkpointer
+from orchestrator.runtime.context_parallel import slice_batch
 from orchestrator.runtime.control import Control, Losses, StopRequest
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.process_groups import Groups, Ranks
@@ -87,7 +88,12 @@ class Session:
         workers = self.job.data.num_workers
         if workers is None:
             workers = 2 if self.device.is_cuda and not self.job.data.random_tokens else 0
-        return BatchStream(dataset, sampler, self.step.get_batch, self.device, workers, self.ranks.num_chunks)
+        return BatchStream(dataset, sampler, self._get_batch, self.device, workers, self.ranks.num_chunks)
+
+    def _get_batch(self, samples: Batch) -> Batch:
+        """This rank's part of a micro-batch."""
+        ranks = self.ranks
+        return slice_batch(self.step.get_batch(samples), self.job.model.seq_length, ranks.cp, ranks.cp_size)
 
     def begin_batches(self) -> None:
         """Open the training data where the training stands."""

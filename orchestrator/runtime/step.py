@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
+from orchestrator.runtime.context_parallel import over_the_sequence
 from orchestrator.runtime.steps.base import Batch, Part, TrainStep
 
 
@@ -24,7 +25,9 @@ def objective(parts: Mapping[str, Part], per_token: bool) -> tuple[Any, ...]:
             raise ValueError(f"a loss per token has one part, not {', '.join(parts)}")
         [part] = parts.values()
         return _visible(part.total), part.count.to(torch.int), report
-    means = [_visible(part.total) / part.count.clamp(min=1) for part in parts.values()]
+    # megatron-core multiplies it by CP and averages it over the ranks that share the sequence: what comes of it is the
+    # mean over the whole sequence when each divides by what counts in all of it.
+    means = [_visible(part.total) / over_the_sequence(part.count).clamp(min=1) for part in parts.values()]
     return torch.stack(means).sum(), report
 
 

@@ -121,8 +121,10 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
     kept = sizes.query + (0 if selective else sizes.tokens * sizes.heads * FP32)  # output, log-sum-exp
     if normed:
         kept += sizes.tokens * (sizes.heads + sizes.groups) * statistics
+    whole = 0 if selective else _whole_sequence(job, sizes)
     if layers == "torch":
-        kept += projection  # the values are a view of it
+        kept += whole
+        kept += 0 if whole and (rotated or normed) else projection  # the values are a view of it
         if rotated or normed:
             kept += sizes.query + sizes.key
         if copied and (normed or not rotated):
@@ -138,6 +140,14 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
         # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of.
         return kept + (projection if selective else sizes.key)
     return kept + (projection + sizes.query if copied and selective else projection)
+
+
+def _whole_sequence(job: JobSpec, sizes: LayerSizes) -> int:
+    """Under context parallelism torch's layers keep the keys and values of the whole sequence, gathered, and the
+    attention's output twice: as its two halves, and whole for the next linear. Recomputed, they keep neither.
+    """
+    cp = job.parallelism.context_parallel_size
+    return 2 * cp * sizes.key + sizes.query if cp > 1 else 0
 
 
 def rotary_width(job: JobSpec) -> int:

@@ -14,6 +14,10 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
+
+from orchestrator.runtime import context_parallel
+from orchestrator.runtime.process_groups import get_context_parallel_group
 
 
 class Norm(torch.nn.Module):
@@ -71,13 +75,21 @@ class Attention(MegatronModule):  # type: ignore[misc]
     ) -> torch.Tensor:
         """Attend causally. query: [sq, b, heads, d]; key, value: [sk, b, groups, d]; returns [sq, b, heads * d].
 
-        With a key/value cache sq < sk, and the queries are the last sq positions.
+        With a key/value cache sq < sk, and the queries are the last sq positions. Under context parallelism all three
+        are this rank's part of the sequence.
         """
+        group = get_context_parallel_group()
+        if group is not None:
+            return context_parallel.attend(self._attend, query, key, value, group)
+        return self._attend(query, key, value)
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attention of the last sq of sk positions."""
         sq, sk = query.size(0), key.size(0)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         mask = None
         if 1 < sq < sk:
-            mask = torch.ones(sq, sk, dtype=torch.bool, device=q.device).tril(diagonal=sk - sq)
+            mask = causal_lower_right(sq, sk)
         dropout = self.dropout if self.training else 0.0
         # Each tensor-parallel rank drops different heads; under sequence parallelism the default generator
         # already differs between them.

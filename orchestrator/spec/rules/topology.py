@@ -105,11 +105,12 @@ def context_parallel(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (CP, "model.seq_length"), hint)
 
 
-def not_in_the_runtime(job: JobSections) -> Iterator[Problem]:
-    """Degrees that the arithmetic knows and the training program does not have yet."""
-    if job.parallelism.context_parallel_size > 1:
-        message = f"context parallelism is not in the runtime yet: CP = {job.parallelism.context_parallel_size}"
-        yield Problem(message, (CP,), "write 1; sequence_parallel also saves activation memory")
+def context_parallel_family(job: JobSections) -> Iterator[Problem]:
+    """The cut of the sequence is made for causal attention."""
+    cp, architecture = job.parallelism.context_parallel_size, job.model.architecture
+    if cp > 1 and architecture not in ("gpt",):
+        message = f"context parallelism cuts causal attention, and architecture is {architecture}: CP = {cp}"
+        yield Problem(message, (CP, "model.architecture"), "write 1; sequence_parallel also saves activation memory")
 
 
 def expert_parallel(job: JobSections) -> Iterator[Problem]:
@@ -131,6 +132,6 @@ RULES = (
     virtual_stages,
     interleaved_micro_batches,
     context_parallel,
-    not_in_the_runtime,
+    context_parallel_family,
     expert_parallel,
 )

@@ -202,7 +202,7 @@ def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, sai
     assert flag in head
 
 
-@pytest.mark.parametrize("words", ["--context-parallel-size 2", "--expert-model-parallel-size 2"])
+@pytest.mark.parametrize("words", ["--expert-model-parallel-size 2"])
 def test_degrees_that_the_spec_knows_are_written_and_refused(flags: Flags, words: str) -> None:
     with pytest.raises(SpecError, match="not in the runtime yet"):
         _ = flags(*words.split()).job

@@ -18,7 +18,7 @@ from orchestrator.tuning.trial import Trial
 
 Spaces = Callable[..., Space]
 
-KEPT = frozenset({"recompute", "vp", "micro_batch_size", "sequence_parallel", "use_distributed_optimizer"})
+KEPT = frozenset({"cp", "recompute", "vp", "micro_batch_size", "sequence_parallel", "use_distributed_optimizer"})
 
 
 def parts_of(job: JobSpec) -> Mapping[str, float]:

@@ -182,8 +182,8 @@ def test_nothing_fits_and_the_nearest_is_told(space: Spaces) -> None:
 
 
 def test_groups_span_machines_only_where_nothing_else_fits(space: Spaces) -> None:
-    """Pipeline stages are kept at 1, so that more than a machine of 2 means tensor parallelism across machines."""
-    kept = frozenset({"pp"})
+    """PP and CP are kept at 1, so that more than a machine of 2 means tensor parallelism across machines."""
+    kept = frozenset({"pp", "cp"})
     enough = search(space(gpus=4, nodes=2, kept=kept), laws(100 * GIB))
     assert {each.layout.tp for each in enough.fitting} == {1, 2}
     assert enough.lost[ACROSS].example is not None
@@ -237,7 +237,7 @@ def _told(found: Found) -> list[Any]:
 
 
 def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
-    """The bar is 20 seconds; it takes half a second, and the search asks for few enough estimates that it must."""
+    """The bar is 20 seconds; it takes a second, and the search asks for few enough estimates that it must."""
     asked = {"memory": 0, "time": 0}
     planned = Planned(H100, "transformer_engine", 131072)
 
@@ -254,6 +254,6 @@ def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
     big = space(gpus=1024, nodes=128, model=model, batch={"global_batch_size": 1024})
     found = search(big, Counted(H100, "transformer_engine", 131072))
     assert found.fitting
-    assert asked["memory"] < 2000
-    assert asked["time"] < 500
+    assert asked["memory"] < 10_000
+    assert asked["time"] < 2_000
     assert found.fitting[0].time.mfu == pytest.approx(0.43, abs=0.1)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
-from orchestrator.spec import rules
-from orchestrator.spec.rules import topology
 from orchestrator.tuning.layout import NO_RECOMPUTE, with_layout
 from orchestrator.tuning.space import Space, divisors
 
@@ -28,7 +24,7 @@ def test_degrees_are_those_that_divide_the_world_and_the_model(space: Spaces) ->
 
 def test_a_batch_that_the_replicas_do_not_share_rules_degrees_out(space: Spaces) -> None:
     inside, _, refused = space(gpus=4, batch={"global_batch_size": 2}).degrees()
-    assert all(each.tp * each.pp >= 2 for each in inside)
+    assert all(each.model_parallel_size >= 2 for each in inside)
     assert "global batch" in refused[0][1].message
 
 
@@ -38,12 +34,7 @@ def test_groups_that_span_machines_are_apart(space: Spaces) -> None:
     assert {each.tp for each in across} == {8}
 
 
-def test_context_parallelism_is_searched_as_soon_as_the_rules_allow_it(
-    space: Spaces, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert {each.cp for each in space().degrees()[0]} == {1}
-    allowed = tuple(rule for rule in rules.RULES if rule is not topology.not_in_the_runtime)
-    monkeypatch.setattr(rules, "RULES", allowed)
+def test_context_parallelism_is_searched(space: Spaces) -> None:
     assert {each.cp for each in space().degrees()[0]} == {1, 2, 4}
 
 
@@ -65,7 +56,7 @@ def test_what_is_kept_has_one_value(space: Spaces) -> None:
 
 def test_recomputation_grows_step_by_step(space: Spaces) -> None:
     one = space()
-    [degrees] = [each for each in one.degrees()[0] if (each.tp, each.pp) == (1, 1)]
+    [degrees] = [each for each in one.degrees()[0] if each.model_parallel_size == 1]
     told = [each.describe() for each in one.recomputes(degrees, 1)]
     some = [f"full, block {count}" for count in range(1, 8)]
     assert told == ["none", *some, "full, uniform 1", "full, uniform 2"]

@@ -1,0 +1,126 @@
+"""Context parallelism: ranks that share a sequence have the losses of one process, whatever each holds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import Ranks
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
+
+from orchestrator.checkpoints import committed
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
+
+MASKED = """
+from orchestrator.runtime.batches import RandomTokens
+_item = RandomTokens.__getitem__
+def item(self, index):
+    sample = _item(self, index)
+    sample["loss_mask"][: index % 40] = 0.0
+    return sample
+RandomTokens.__getitem__ = item
+"""
+"""What does not count is at the beginning of a sequence, of which one rank has more than another."""
+SEEDS = """
+import torch
+from orchestrator.runtime import startup
+_seed = startup.seed_everything
+def seed_everything(seed, ranks):
+    _seed(seed, ranks)
+    with open(f"{sys.argv[1]}/seed-{RANK}", "w") as file:
+        file.write(str(torch.initial_seed()))
+startup.seed_everything = seed_everything
+"""
+
+
+def job(name: str, parallelism: dict[str, Any], per_token: bool = False, **model: Any) -> JobSpec:
+    return tiny_job(
+        name,
+        model={"num_layers": 2, "seq_length": 48, "num_query_groups": 2, **model},
+        parallelism=parallelism,
+        batch={"micro_batch_size": 1, "global_batch_size": 4},
+        schedule={"train_iters": 4, "lr_warmup_iters": 1},
+        evaluation={"eval_interval": 2, "eval_iters": 1},
+        data={"random_tokens": True, "eod_mask_loss": per_token},
+    )
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("injected") / "masked.py"
+    path.write_text(MASKED)
+    return path
+
+
+@pytest.fixture(scope="module")
+def references(ranks: Ranks, masked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, RunDir]:
+    """One process, with the mean over each micro-batch and over the tokens of the whole batch."""
+    runs = {}
+    for per_token in (False, True):
+        alone = job("one", {}, per_token)
+        run = make_run(tmp_path_factory.mktemp("reference"), alone)
+        runs[per_token] = ranks.must_train(run, alone, inject=masked)
+    assert losses(runs[False]) != losses(runs[True]), "the masks make the two means differ"
+    return runs
+
+
+def agree(one: RunDir, other: RunDir) -> None:
+    assert largest_difference(losses(one), losses(other)) < 1e-5
+    assert largest_difference(values(one, "validation/loss"), values(other, "validation/loss")) < 1e-5
+    assert largest_difference(values(one, "train/grad_norm"), values(other, "train/grad_norm")) < 1e-4
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "cp2-per-token": layout(context_parallel_size=2),
+    "cp2-tp2-sp": layout(tp=2, sequence_parallel=True, context_parallel_size=2),
+    "cp2-pp2": layout(pp=2, context_parallel_size=2),
+    "cp4": layout(context_parallel_size=4),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout(name: str, ranks: Ranks, masked: Path, references: dict[bool, RunDir], tmp_path: Path) -> None:
+    per_token = "per-token" in name
+    split = job(name, LAYOUTS[name], per_token)
+    run = ranks.must_train(make_run(tmp_path, split), split, inject=masked)
+    agree(references[per_token], run)
+
+
+def stop_and_go_on(ranks: Ranks, run: RunDir, before: JobSpec, after: JobSpec, inject: Path) -> None:
+    """Stop after a step or two, and resume at another layout."""
+    run.stop_file.write_text("{}")
+    ranks.must_train(run, before, inject=inject)
+    run.stop_file.unlink()
+    assert 0 < committed(run)[-1].iteration < after.schedule.train_iters
+    ranks.must_train(make_run(run.path.parents[1], after), after, launch_id="second", inject=inject)
+    [resumed] = events(run, "resumed")
+    assert resumed["iteration"] > 0
+
+
+def test_a_checkpoint_moves_to_another_size(
+    ranks: Ranks, masked: Path, references: dict[bool, RunDir], tmp_path: Path
+) -> None:
+    """Weights and the optimizer's state, which replicas and parts of the sequence share, are one process's."""
+    before, after = job("moved", layout(dp=2, context_parallel_size=2)), job("moved", {})
+    run = make_run(tmp_path, before)
+    stop_and_go_on(ranks, run, before, after, masked)
+    reference = references[False]
+    assert largest_difference(losses(reference), losses(run)) < 1e-5
+    assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+
+
+def test_dropout_differs_between_ranks_and_is_resumed(
+    ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dropping = job("dropping", layout(context_parallel_size=2), hidden_dropout=0.1, attention_dropout=0.1)
+    seeds = inject(SEEDS)
+    whole = ranks.must_train(make_run(tmp_path / "whole", dropping), dropping, inject=seeds)
+    assert (whole.path / "seed-0").read_text() != (whole.path / "seed-1").read_text()
+    run = make_run(tmp_path, dropping)
+    stop_and_go_on(ranks, run, dropping, dropping, seeds)
+    assert losses(run) == losses(whole)
