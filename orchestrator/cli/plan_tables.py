@@ -68,6 +68,9 @@ def _learning_rate(plan: Plan) -> str:
     rate = plan.learning_rate
     warmup = f"{rate.warmup_init:g} to {rate.lr:g} over {short_count(rate.warmup_samples)} samples, then "
     decay = f"{rate.style} to {rate.min_lr:g} at {short_count(rate.decay_samples)} samples"
+    if rate.style == "WSD":
+        last, end = short_count(rate.final_samples), short_count(rate.decay_samples)
+        decay = f"{rate.lr:g}, and {rate.final_style} to {rate.min_lr:g} over the last {last} of {end} samples"
     return (warmup if rate.warmup_samples else "") + (f"constant {rate.lr:g}" if rate.style == "constant" else decay)
 
 

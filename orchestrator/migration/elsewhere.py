@@ -84,14 +84,11 @@ _NOT_SUPPORTED: dict[str, str] = {
     _EXPERTS: """
         num-experts= expert-tensor-parallel-size= overlap-moe-expert-parallel-comm enable-experimental-moe""",
     _FP8: "first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16",
-    "of optimizers this version has Adam": """
-        sgd-momentum= optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
+    "the optimizer's state is in fp32, and on the device of the weights": """
+        optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
         overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer main-grads-dtype=
         main-params-dtype= exp-avg-dtype= exp-avg-sq-dtype=""",
-    "one learning rate and one weight decay hold for all layers and steps": """
-        decoupled-lr= decoupled-min-lr= start-weight-decay= end-weight-decay= weight-decay-incr-style=
-        apply-wd-to-qk-layernorm no-weight-decay-cond-type=""",
-    "this decay is not in this version": "lr-wsd-decay-samples= lr-wsd-decay-iters= lr-wsd-decay-style=",
+    "write optimizer.apply_wd_to_qk_layernorm": "no-weight-decay-cond-type=",
     "sharded parameters (FSDP) are not in this version": """
         use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy= outer-dp-sharding-strategy= use-torch-fsdp2
         torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-manual-registration
@@ -142,7 +139,7 @@ _NOT_SUPPORTED: dict[str, str] = {
 _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
     (r"moe-.*", _EXPERTS, False),
     (r"(no-)?fp8-.*|fp4-.*|.*mxfp8.*|kitchen-.*|te-precision-config-file", _FP8, False),
-    (r"(muon|lion)-.*", "of optimizers this version has Adam", False),
+    (r"(muon|lion)-.*", "of optimizers this version has Adam and SGD", False),
     (r"mtp-.*", "multi-token prediction is not in this version", False),
     (r"fim-.*", "fill-in-the-middle data is not in this version", False),
     (r"(rl|grpo|langrl)-.*", "reinforcement learning is not in this version", False),
@@ -183,7 +180,6 @@ WORDS: dict[str, int | None] = {
 """How many words each of them takes; None for any number. What stands behind them belongs to no flag."""
 HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "expert-tensor-parallel-size": ("1",),
-    "weight-decay-incr-style": ("constant",),
     "dataloader-type": ("single",),
     "rope-type": ("rope",),
     "cp-comm-type": ("p2p",),

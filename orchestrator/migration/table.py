@@ -86,6 +86,9 @@ class Row:
 
 _ROPE = ("model.position_embedding_type", "rope")
 _FP16 = ("precision.dtype", "fp16")
+_ADAM = ("optimizer.name", "adam")
+_WSD = ("schedule.lr_decay_style", "WSD")
+_WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 
 ROWS: tuple[Row, ...] = (
     # model
@@ -133,13 +136,20 @@ ROWS: tuple[Row, ...] = (
     Row("eod-mask-loss", "data.eod_mask_loss", switch(True)),
     Row("num-dataset-builder-threads", "data.num_dataset_builder_threads", WHOLE),
     # optimizer
-    Row("optimizer", "optimizer.name", same("adam")),
+    Row("optimizer", "optimizer.name", same("adam", "sgd")),
     Row("lr", "optimizer.lr", NUMBER),
     Row("min-lr", "optimizer.min_lr", NUMBER),
+    Row("decoupled-lr", "optimizer.decoupled_lr", NUMBER),
+    Row("decoupled-min-lr", "optimizer.decoupled_min_lr", NUMBER),
     Row("weight-decay", "optimizer.weight_decay", NUMBER),
-    Row("adam-beta1", "optimizer.adam_beta1", NUMBER),
-    Row("adam-beta2", "optimizer.adam_beta2", NUMBER),
-    Row("adam-eps", "optimizer.adam_eps", NUMBER),
+    Row("weight-decay-incr-style", "optimizer.weight_decay_incr_style", same("constant", "linear", "cosine")),
+    Row("start-weight-decay", "optimizer.start_weight_decay", NUMBER),
+    Row("end-weight-decay", "optimizer.end_weight_decay", NUMBER),
+    Row("apply-wd-to-qk-layernorm", "optimizer.apply_wd_to_qk_layernorm", switch(True)),
+    Row("adam-beta1", "optimizer.adam_beta1", NUMBER, only=_ADAM),
+    Row("adam-beta2", "optimizer.adam_beta2", NUMBER, only=_ADAM),
+    Row("adam-eps", "optimizer.adam_eps", NUMBER, only=_ADAM),
+    Row("sgd-momentum", "optimizer.sgd_momentum", NUMBER, only=("optimizer.name", "sgd")),
     Row("clip-grad", "optimizer.clip_grad", NUMBER),
     # schedule
     Row("train-iters", "schedule.train_iters", WHOLE),
@@ -147,11 +157,14 @@ ROWS: tuple[Row, ...] = (
     Row(
         "lr-decay-style",
         "schedule.lr_decay_style",
-        same("constant", "linear", "cosine", "inverse-square-root"),
+        same("constant", "linear", "cosine", "inverse-square-root", "WSD"),
         "linear",
     ),
     Row("lr-decay-iters", "schedule.lr_decay_iters", WHOLE),
     Row("lr-decay-samples", "schedule.lr_decay_samples", WHOLE),
+    Row("lr-wsd-decay-style", "schedule.lr_wsd_decay_style", same(*_WSD_STYLES), only=_WSD),
+    Row("lr-wsd-decay-iters", "schedule.lr_wsd_decay_iters", WHOLE, only=_WSD),
+    Row("lr-wsd-decay-samples", "schedule.lr_wsd_decay_samples", WHOLE, only=_WSD),
     Row("lr-warmup-init", "schedule.lr_warmup_init", NUMBER),
     # precision
     Row("bf16", "precision.dtype", switch("bf16"), "fp32"),

@@ -1,6 +1,6 @@
-"""AdamW with one step count per parameter group.
+"""Adam with one step count per parameter group.
 
-torch's AdamW keeps a step count per parameter, which megatron-core's distributed checkpoints cannot represent; apex and
+torch's Adam keeps a step count per parameter, which megatron-core's distributed checkpoints cannot represent; apex and
 Transformer Engine keep it in the group, and so does this. The arithmetic is torch's fused kernel, on CPU and CUDA.
 """
 
@@ -11,9 +11,16 @@ from typing import Any
 
 import torch
 
+from orchestrator.runtime.stateful import StatefulOptimizer
 
-class GroupStepAdam(torch.optim.Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), with the keyword names of FusedAdam of apex."""
+
+class GroupStepAdam(StatefulOptimizer):
+    """Adam, with the keyword names of FusedAdam of apex.
+
+    `adam_w_mode`: decoupled weight decay (Loshchilov and Hutter 2019); else it is added to the gradient.
+    """
+
+    state_keys = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -25,15 +32,10 @@ class GroupStepAdam(torch.optim.Optimizer):
         adam_w_mode: bool = True,
         capturable: bool = False,
     ) -> None:
-        if not adam_w_mode or capturable:
-            raise ValueError("only decoupled weight decay outside CUDA graphs is implemented")
+        if capturable:
+            raise ValueError("only updates outside CUDA graphs are implemented")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
-
-    def prepare(self) -> None:
-        """Make all state, so that it can be saved before the first update (which fp16 can skip for many steps)."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self._state(parameter)
+        self._update = torch._fused_adamw_ if adam_w_mode else torch._fused_adam_
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -45,11 +47,11 @@ class GroupStepAdam(torch.optim.Optimizer):
             group["step"] += 1
             beta1, beta2 = group["betas"]
             step = torch.full((), float(group["step"]), dtype=torch.float32, device=params[0].device)
-            torch._fused_adamw_(
+            self._update(
                 params,
                 [p.grad for p in params],
-                [self._state(p)["exp_avg"] for p in params],
-                [self._state(p)["exp_avg_sq"] for p in params],
+                [self.state_of(p)["exp_avg"] for p in params],
+                [self.state_of(p)["exp_avg_sq"] for p in params],
                 [],
                 [step] * len(params),
                 lr=group["lr"],
@@ -60,10 +62,3 @@ class GroupStepAdam(torch.optim.Optimizer):
                 amsgrad=False,
                 maximize=False,
             )
-
-    def _state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        state: dict[str, torch.Tensor] = self.state[parameter]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        return state

@@ -56,7 +56,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
     started = time.perf_counter()
     job, state, schedule = session.job, session.state, session.schedule
     samples = schedule.global_batch_size(state.consumed_samples)
-    learning_rate = session.learning_rates.at(state.consumed_samples)
+    values = session.hyperparameters.at(state.consumed_samples)
     for chunk in session.chunks:
         chunk.zero_grad_buffer()
     session.optimizer.zero_grad()
@@ -72,7 +72,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
     if loss is not None:
         # The copy is done by the time the gradient norm is known, so that nobody waits for it.
         loss = loss.to("cpu", non_blocking=True)
-    result = update(session.optimizer, learning_rate, job)
+    result = update(session.optimizer, values, job)
     state.iteration += 1
     state.consumed_samples += samples
     state.skipped_steps += not result.applied
@@ -81,7 +81,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         iteration=state.iteration,
         consumed_samples=state.consumed_samples,
         samples=samples,
-        learning_rate=learning_rate,
+        learning_rate=values.lr,
         grad_norm=result.grad_norm,
         applied=result.applied,
         skipped_steps=state.skipped_steps,

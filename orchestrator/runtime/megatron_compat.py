@@ -20,6 +20,8 @@ from megatron.core.tensor_parallel import random as megatron_random
 from orchestrator.runtime import cpu_shim
 from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.sgd import MomentumSGD
+from orchestrator.runtime.stateful import StatefulOptimizer
 
 with warnings.catch_warnings():
     # It warns that neither Transformer Engine nor apex is there to give it an Adam; ours is put in below.
@@ -31,18 +33,19 @@ VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__
 
 
 def apply(device: Device) -> None:
-    """Put our Adam and our checkpoint writer in place of megatron-core's, and the CPU's generator behind its RNG."""
+    """Put our optimizers and checkpoint writer in place of megatron-core's, and the CPU's generator behind its RNG."""
     if not device.is_cuda:
         cpu_shim.patch_megatron_random(megatron_random)
-    _use_group_step_adam()
+    _use_our_optimizers()
     _write_checkpoints_in_process()
     logging.getLogger("megatron").setLevel(logging.ERROR)
 
 
-def _use_group_step_adam() -> None:
-    """One Adam everywhere, with the step in the group, so that every checkpoint has one layout."""
-    for module in (megatron_optimizer, distrib_optimizer):
-        vars(module)["Adam"] = GroupStepAdam
+def _use_our_optimizers() -> None:
+    """One Adam and one SGD everywhere, with the step in the group, so that every checkpoint has one layout."""
+    vars(megatron_optimizer)["Adam"] = GroupStepAdam
+    vars(megatron_optimizer)["SGD"] = MomentumSGD
+    vars(distrib_optimizer)["Adam"] = StatefulOptimizer  # the kind of optimizer whose state it takes
     vars(megatron_optimizer)["USING_PYTORCH_OPTIMIZER"] = False
     flags = vars(distrib_optimizer)
     flags["HAVE_APEX_OR_TE"] = True
@@ -104,6 +107,35 @@ def begin_save(state: dict[str, Any], folder: str, content_metadata: dict[str, A
     return dist_checkpointing.save(
         state, folder, strategy, async_sharded_save=True, content_metadata=content_metadata, **extra
     )
+
+
+def save_state_of(part: Any) -> None:
+    """Let an optimizer of ours say what its state is, which megatron-core (0.16 to 0.19) takes for that of Adam.
+
+    `part`: one of megatron-core's optimizers, over ours. What there is no state for is neither saved nor asked for.
+    """
+    ours: StatefulOptimizer = part.optimizer
+    part.init_state_fn = lambda optimizer, config=None: optimizer.prepare()
+    missing = [key for key in GroupStepAdam.state_keys if key not in ours.state_keys]
+    if not missing or not isinstance(part, distrib_optimizer.DistributedOptimizer):
+        return
+    state_of, gather = part._get_main_param_and_optimizer_states, part.get_parameter_state_dp_zero
+
+    def with_zeros(model_param: torch.Tensor) -> dict[str, torch.Tensor]:
+        tensors: dict[str, torch.Tensor] = state_of(model_param)
+        zero = torch.zeros((), dtype=torch.float32, device=tensors["param"].device)
+        return {**dict.fromkeys(missing, zero.expand_as(tensors["param"])), **tensors}
+
+    def gather_what_there_is(*args: Any, **kwargs: Any) -> Any:
+        gathered = gather(*args, **kwargs)
+        for by_dtype in (gathered or {}).values():
+            for tensors in by_dtype.values() if isinstance(by_dtype, dict) else ():
+                for key in missing:
+                    tensors.pop(key, None)
+        return gathered
+
+    part._get_main_param_and_optimizer_states = with_zeros
+    part.get_parameter_state_dp_zero = gather_what_there_is
 
 
 def save_padding_of_buckets(buffers: list[Any]) -> None:

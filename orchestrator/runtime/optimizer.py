@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
+from orchestrator.planning.hyperparameters import Hyperparameters
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.model import DTYPES
+from orchestrator.runtime.parameter_groups import group_overrides
+from orchestrator.runtime.stateful import StatefulOptimizer
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.optimizer import OptimizerSpec
 
@@ -27,17 +30,19 @@ class UpdateResult:
 
 
 def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
-    """megatron-core's optimizer over our Adam, for chunks wrapped in data parallelism."""
+    """megatron-core's optimizer over our Adam or SGD, for chunks wrapped in data parallelism."""
     precision, optimizer, parallelism = job.precision, job.optimizer, job.parallelism
     built = get_megatron_optimizer(
         OptimizerConfig(
-            optimizer="adam",
+            optimizer=optimizer.name,
             lr=optimizer.lr,
             min_lr=optimizer.min_lr,
             weight_decay=optimizer.weight_decay,
+            decoupled_weight_decay=optimizer.decoupled_weight_decay,
             adam_beta1=optimizer.adam_beta1,
             adam_beta2=optimizer.adam_beta2,
             adam_eps=optimizer.adam_eps,
+            sgd_momentum=optimizer.sgd_momentum,
             clip_grad=optimizer.clip_grad,
             bf16=precision.dtype == "bf16",
             fp16=precision.dtype == "fp16",
@@ -51,42 +56,60 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
             overlap_param_gather=chunks[0].ddp_config.overlap_param_gather,
         ),
         chunks,
+        config_overrides=group_overrides(optimizer),
     )
-    for part in getattr(built, "chained_optimizers", [built]):
-        if isinstance(part.optimizer, GroupStepAdam):
+    for part in _parts(built):
+        if isinstance(part.optimizer, StatefulOptimizer):
             part.optimizer.prepare()
+            megatron_compat.save_state_of(part)
         megatron_compat.save_padding_of_buckets(getattr(part, "buffers", []))
     return built
 
 
 @torch.no_grad()
-def update(optimizer: Any, learning_rate: float, job: JobSpec) -> UpdateResult:
+def update(optimizer: Any, values: Hyperparameters, job: JobSpec) -> UpdateResult:
     """Clip and apply the reduced gradients; an update that is not finite is left out, on all ranks alike.
 
     The norm is over all model-parallel ranks and the gradients are already averaged over replicas, so every rank
     decides the same.
     """
-    clip_grad = job.optimizer.clip_grad
-    _set_hyperparameters(optimizer, learning_rate, job.optimizer)
+    _set_hyperparameters(optimizer, values, job.optimizer)
     found_inf = optimizer.prepare_grads()
     if found_inf:
         # fp16 meets overflow by lowering its scale; only when that cannot go lower is the step itself bad.
         at_the_end = job.precision.loss_scale is not None or loss_scale(optimizer) <= job.precision.min_loss_scale
         return UpdateResult(False, math.inf, "the gradient overflows at the lowest loss scale" if at_the_end else None)
-    norm = optimizer.clip_grad_norm(clip_grad) if clip_grad > 0 else optimizer.get_grad_norm()
+    norm = float(optimizer.get_grad_norm())
     if not math.isfinite(norm):
-        return UpdateResult(applied=False, grad_norm=float(norm), reason="the gradient is not finite")
+        return UpdateResult(applied=False, grad_norm=norm, reason="the gradient is not finite")
+    if job.optimizer.clip_grad > 0:
+        _clip(optimizer, job.optimizer.clip_grad, norm)
     optimizer.step_with_ready_grads()
-    return UpdateResult(applied=True, grad_norm=float(norm))
+    return UpdateResult(applied=True, grad_norm=norm)
 
 
-def _set_hyperparameters(optimizer: Any, learning_rate: float, spec: OptimizerSpec) -> None:
+def _parts(optimizer: Any) -> list[Any]:
+    """megatron-core keeps the experts' parameters in an optimizer of their own."""
+    return list(getattr(optimizer, "chained_optimizers", [optimizer]))
+
+
+def _clip(optimizer: Any, largest: float, norm: float) -> None:
+    """Scale every gradient by the norm of all of them, the experts' included."""
+    for part in _parts(optimizer):
+        if parameters := part.get_parameters():
+            clip_grad_by_total_norm_fp32(parameters, max_norm=largest, total_norm=norm)
+
+
+def _set_hyperparameters(optimizer: Any, values: Hyperparameters, spec: OptimizerSpec) -> None:
     """Every step, from the spec: what a checkpoint restores must not outlive a change of the spec."""
+    if spec.name == "adam":
+        fixed: dict[str, Any] = {"betas": (spec.adam_beta1, spec.adam_beta2), "eps": spec.adam_eps}
+    else:
+        fixed = {"momentum": spec.sgd_momentum}
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("lr_mult", 1.0)
-        group["weight_decay"] = spec.weight_decay * group.get("wd_mult", 1.0)
-        group["betas"] = (spec.adam_beta1, spec.adam_beta2)
-        group["eps"] = spec.adam_eps
+        group["lr"] = values.decoupled_lr if group.get("is_decoupled_lr") else values.lr
+        group["weight_decay"] = values.weight_decay * group.get("wd_mult", 1.0)
+        group.update(fixed)
 
 
 def loss_scale(optimizer: Any) -> float:

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
@@ -44,7 +44,7 @@ class Session:
     layers: Layers
     vocabulary: Vocabulary
     schedule: BatchSchedule
-    learning_rates: LearningRateSchedule
+    hyperparameters: HyperparameterSchedule
     modules: list[Any]
     """The network's chunks themselves."""
     chunks: list[Any]

@@ -17,7 +17,7 @@ from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import FORMULA, model_flops, peak_flops
-from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
@@ -90,7 +90,7 @@ def open_session(
         layers=layers,
         vocabulary=words,
         schedule=schedule,
-        learning_rates=LearningRateSchedule.of(job, schedule),
+        hyperparameters=HyperparameterSchedule.of(job, schedule),
         modules=modules,
         chunks=chunks,
         step=step,

@@ -140,6 +140,22 @@ def _sources(old: JobSpec, new: JobSpec) -> Verdict:
     return _ORDER
 
 
+def _parameter_groups(old: JobSpec, new: JobSpec) -> Verdict:
+    return "forbidden", "the checkpoint's optimizer has other groups of parameters"
+
+
+def _decoupled_rate(old: JobSpec, new: JobSpec) -> Verdict:
+    if (old.optimizer.decoupled_lr is None) != (new.optimizer.decoupled_lr is None):
+        return _parameter_groups(old, new)
+    return _RATE
+
+
+def _momentum(old: JobSpec, new: JobSpec) -> Verdict:
+    if old.optimizer.state_tensors != new.optimizer.state_tensors:
+        return "forbidden", "the optimizer's state is another one"
+    return _UPDATE
+
+
 def _same_or(size: Callable[[JobSpec], object], otherwise: Verdict) -> Judge:
     """Safe when what follows from a field is the same although the field was written differently."""
 
@@ -212,6 +228,12 @@ TABLE: dict[str, Verdict | Judge] = {
     "optimizer.name": ("forbidden", "the optimizer's state has another meaning"),
     "optimizer.lr": _RATE,
     "optimizer.min_lr": _RATE,
+    "optimizer.decoupled_lr": _decoupled_rate,
+    "optimizer.decoupled_min_lr": _RATE,
+    "optimizer.decay_norms": _parameter_groups,
+    "optimizer.apply_wd_to_qk_layernorm": _parameter_groups,
+    "optimizer.decay_embeddings": _parameter_groups,
+    "optimizer.sgd_momentum": _momentum,
     "schedule.*": _RATE,
     "schedule.train_iters": ("trajectory", "the length sets the decay and how much data is drawn"),
     "schedule.train_samples": ("trajectory", "the length sets the decay and how much data is drawn"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -11,23 +11,71 @@ from orchestrator.spec.values import NonNegative, PositiveNumber, refuse_bool
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(refuse_bool)]
 
+_MUON = (
+    "Muon is not in this version: megatron-core's needs another package (emerging_optimizers), which this project does "
+    "not install, and refuses the distributed optimizer and fp16; write adam or sgd"
+)
+_ADAMW = "adam is AdamW: its weight decay is decoupled unless decoupled_weight_decay is false; write adam"
+
+
+def _explain(name: Any) -> Any:
+    if isinstance(name, str) and name.lower() in ("muon", "dist_muon"):
+        raise ValueError(_MUON)
+    if isinstance(name, str) and name.lower() in ("adamw", "adam_w", "fusedadam", "fused_adam"):
+        raise ValueError(_ADAMW)
+    return name
+
 
 class OptimizerSpec(Section):
-    """Adam with decoupled weight decay (AdamW); biases and norms are not decayed."""
+    """Adam or SGD with momentum. Biases are not decayed, and norms only when asked."""
 
-    name: Literal["adam"] = "adam"
-    """The optimizer."""
+    name: Annotated[Literal["adam", "sgd"], BeforeValidator(_explain)] = "adam"
+    """The optimizer: `adam` with decoupled weight decay is AdamW; `sgd` has momentum and half of the state."""
     lr: PositiveNumber
     """Peak learning rate."""
     min_lr: NonNegative = 0.0
     """Learning rate at the end of the decay."""
+    decoupled_lr: PositiveNumber | None = None
+    """Peak learning rate of the word embeddings and the output layer; `lr` by default."""
+    decoupled_min_lr: NonNegative | None = None
+    """Their learning rate at the end of the decay; `min_lr` by default."""
     weight_decay: NonNegative = 0.01
-    """Decoupled weight decay."""
+    """Weight decay: decoupled with `adam`, added to the gradient (L2) with `sgd`."""
+    weight_decay_incr_style: Literal["constant", "linear", "cosine"] = "constant"
+    """How the weight decay goes from `start_weight_decay` to `end_weight_decay` over the training."""
+    start_weight_decay: NonNegative | None = None
+    """Weight decay at the first step, where it increases."""
+    end_weight_decay: NonNegative | None = None
+    """Weight decay at the end, where it increases."""
+    decay_norms: bool = False
+    """Decay the weights of norms as well; biases never are."""
+    apply_wd_to_qk_layernorm: bool = False
+    """Of the norms, decay those of queries and keys."""
+    decay_embeddings: bool = True
+    """Decay the tables of words and positions."""
+    decoupled_weight_decay: bool = True
+    """adam: decay the weights themselves (AdamW); false adds the decay to the gradient (L2), as the original Adam."""
     adam_beta1: Beta = 0.9
-    """Decay of the first moment."""
+    """adam: decay of the first moment."""
     adam_beta2: Beta = 0.999
-    """Decay of the second moment."""
+    """adam: decay of the second moment."""
     adam_eps: PositiveNumber = 1e-8
-    """Added to the root of the second moment."""
+    """adam: added to the root of the second moment."""
+    sgd_momentum: Beta = 0.9
+    """sgd: decay of the momentum; 0 has none, and no state."""
     clip_grad: NonNegative = 1.0
     """Largest global L2 norm of the gradient; 0 turns clipping off."""
+
+    @property
+    def state_tensors(self) -> int:
+        """Tensors of state per parameter, beside the main copy of the weights: Adam's two moments, SGD's momentum."""
+        if self.name == "adam":
+            return 2
+        return 1 if self.sgd_momentum > 0 else 0
+
+    @property
+    def weight_decays(self) -> tuple[float, float]:
+        """Weight decay at the first step and at the end."""
+        if self.weight_decay_incr_style == "constant":
+            return self.weight_decay, self.weight_decay
+        return self.start_weight_decay or 0.0, self.end_weight_decay or 0.0

@@ -17,12 +17,18 @@ class ScheduleSpec(Section):
     """Length in sequences, rounded up to whole steps."""
     train_tokens: Count | None = None
     """Length in tokens, rounded up to whole steps."""
-    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root"] = "cosine"
-    """Shape of the decay from `lr` to `min_lr`."""
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
+    """Shape of the decay from `lr` to `min_lr`; `WSD` is warm-up, stable at `lr`, and decay at the end."""
     lr_decay_iters: Count | None = None
     """Steps over which the rate decays; the whole training by default."""
     lr_decay_samples: Count | None = None
     """Sequences over which the rate decays."""
+    lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = "exponential"
+    """WSD: shape of the decay at the end."""
+    lr_wsd_decay_iters: Count | None = None
+    """WSD: steps of the decay at the end; they are part of the decay as a whole."""
+    lr_wsd_decay_samples: Count | None = None
+    """WSD: the same in sequences."""
     lr_warmup_iters: NonNegativeCount | None = None
     """Steps of linear warm-up; at most one of the three warm-ups is written."""
     lr_warmup_samples: NonNegativeCount | None = None

@@ -106,8 +106,8 @@ def write_warmup(writer: FlagWriter) -> None:
             writer.say_otherwise(path, "0 is no warm-up")
     schedule = writer.job.schedule
     in_steps = schedule.train_iters is not None
-    wrong = ("lr_warmup_samples", "lr_decay_samples") if in_steps else ("lr_warmup_iters", "lr_decay_iters")
-    for field in wrong:
+    kinds = ("lr_warmup", "lr_decay", "lr_wsd_decay")
+    for field in (f"{kind}_samples" if in_steps else f"{kind}_iters" for kind in kinds):
         if getattr(schedule, field) is not None:
             path, length = f"schedule.{field}", "--train-iters" if in_steps else "--train-samples"
             writer.unsaid_value(path, f"Megatron-LM refuses it beside {length}: write it in the same unit")

@@ -100,7 +100,7 @@ def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, first:
     """What is there at all times, by part."""
     precision = job.precision
     shards = _optimizer_shards(job)
-    moments = 2 * FP32
+    moments = job.optimizer.state_tensors * FP32
     main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
     buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
     if sizes.sequence_parallel and (layers == "torch" or last):

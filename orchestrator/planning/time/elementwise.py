@@ -64,6 +64,10 @@ def loss_seconds(setting: Setting) -> Passes:
     )
 
 
+_STATE = 8
+"""Bytes of reading and writing one tensor of the optimizer's state, per parameter."""
+
+
 def accumulation_seconds(setting: Setting, parameters: int) -> float:
     """Adding the gradients of one micro-batch to the buffer: the same however small the micro-batch is."""
     return setting.streaming(parameters * setting.kernels.accumulation)
@@ -72,4 +76,5 @@ def accumulation_seconds(setting: Setting, parameters: int) -> float:
 def optimizer_seconds(setting: Setting, parameters: int, replicas: int) -> float:
     """One update of this rank's share of the parameters, and the gradient buffer set to zero."""
     share = parameters / (replicas if setting.job.parallelism.use_distributed_optimizer else 1)
-    return setting.streaming(share * setting.kernels.optimizer + parameters * setting.gradient_size)
+    update = setting.kernels.optimizer - _STATE * (2 - setting.job.optimizer.state_tensors)  # measured with Adam
+    return setting.streaming(share * update + parameters * setting.gradient_size)

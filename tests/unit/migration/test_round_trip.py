@@ -105,15 +105,40 @@ DATA = st.one_of(
         },
     ),
 )
-OPTIMIZERS = st.fixed_dictionaries(
-    {"lr": st.floats(1e-6, 1.0)},
+OPTIMIZER = {
+    "min_lr": st.sampled_from((0.0, 1e-7)),
+    "decoupled_lr": st.sampled_from((1e-5, 0.1)),
+    "decoupled_min_lr": st.sampled_from((0.0, 1e-6)),
+    "weight_decay": RATES,
+    "apply_wd_to_qk_layernorm": st.booleans(),
+    "decay_norms": st.booleans(),
+    "decay_embeddings": st.booleans(),
+    "clip_grad": st.sampled_from((0.0, 0.5, 1.0)),
+}
+ADAM = {
+    "adam_beta1": st.sampled_from((0.9, 0.8)),
+    "adam_beta2": st.sampled_from((0.95, 0.999)),
+    "adam_eps": RATES,
+    "decoupled_weight_decay": st.booleans(),
+}
+INCREASING = {
+    "weight_decay_incr_style": st.sampled_from(("linear", "cosine")),
+    "start_weight_decay": st.sampled_from((0.0, 0.01)),
+    "end_weight_decay": st.sampled_from((0.01, 0.1)),
+}
+LR = {"lr": st.floats(1e-6, 1.0)}
+SGD = {"sgd_momentum": st.sampled_from((0.0, 0.9, 0.95))}
+OPTIMIZERS = st.one_of(
+    st.fixed_dictionaries(LR, optional={**OPTIMIZER, **ADAM}),
+    st.fixed_dictionaries({**LR, **INCREASING}, optional=ADAM),
+    st.fixed_dictionaries({**LR, "name": st.just("sgd")}, optional={**OPTIMIZER, **SGD}),
+)
+WSD = st.just({}) | st.fixed_dictionaries(
+    {"lr_decay_style": st.just("WSD")},
     optional={
-        "min_lr": st.sampled_from((0.0, 1e-7)),
-        "weight_decay": RATES,
-        "adam_beta1": st.sampled_from((0.9, 0.8)),
-        "adam_beta2": st.sampled_from((0.95, 0.999)),
-        "adam_eps": RATES,
-        "clip_grad": st.sampled_from((0.0, 0.5, 1.0)),
+        "lr_wsd_decay_style": st.sampled_from(("exponential", "linear", "cosine", "minus_sqrt")),
+        "lr_wsd_decay_iters": st.integers(1, 3),
+        "lr_wsd_decay_samples": st.integers(1, 20),
     },
 )
 SCHEDULES = st.tuples(
@@ -130,7 +155,8 @@ SCHEDULES = st.tuples(
             "lr_warmup_init": st.sampled_from((0.0, 1e-8)),
         }
     ),
-).map(lambda parts: {parts[0]: parts[1] + 100, **parts[2]})
+    WSD,
+).map(lambda parts: {parts[0]: parts[1] + 100, **parts[2], **parts[3]})
 PRECISIONS = st.one_of(
     _maybe({"dtype": st.sampled_from(("bf16", "fp32")), "grad_reduce_in_fp32": st.booleans()}),
     st.fixed_dictionaries(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
 import torch
 
 from orchestrator.runtime.adam import GroupStepAdam
@@ -75,8 +74,3 @@ def test_a_restored_state_goes_on_bitwise() -> None:
     restored.load_state_dict(saved)
     train(restored, second, range(5, 8))
     assert all(torch.equal(a, b) for a, b in zip(second, whole, strict=True))
-
-
-def test_coupled_weight_decay_is_refused() -> None:
-    with pytest.raises(ValueError, match="decoupled"):
-        GroupStepAdam(parameters(), adam_w_mode=False)

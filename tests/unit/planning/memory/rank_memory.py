@@ -244,6 +244,7 @@ def kept_by_layer(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
 
 def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
     """Build, and take two steps."""
+    from orchestrator.planning.hyperparameters import Hyperparameters
     from orchestrator.runtime.model import wrap_data_parallel
     from orchestrator.runtime.optimizer import build_optimizer, update
     from orchestrator.runtime.step import run_micro_batches
@@ -272,7 +273,7 @@ def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
                 forward_only=False,
             )
             found["passes"] = ALLOCATIONS.take_most() - start
-            update(optimizer, 1e-3, job)
+            update(optimizer, Hyperparameters(1e-3, 1e-3, 0.01), job)
             found["update"] = ALLOCATIONS.take_most() - start
     return found
 

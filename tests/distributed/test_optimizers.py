@@ -1,0 +1,80 @@
+"""Every optimizer under parallelism: the losses of one process, and bitwise resumption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import Ranks
+from support.training import layout, losses, make_run, tiny_job, values
+
+STEPS = 6
+SCHEDULE = {"train_iters": STEPS, "lr_warmup_iters": 1}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {
+        "optimizer": {"name": "sgd", "lr": 0.3, "clip_grad": 0.5},
+        "schedule": {**SCHEDULE, "lr_decay_style": "WSD", "lr_wsd_decay_iters": 3},
+    },
+    "sgd-without-momentum": {
+        "optimizer": {"name": "sgd", "lr": 0.5, "sgd_momentum": 0.0},
+        "schedule": {**SCHEDULE, "lr_decay_style": "linear"},
+    },
+    "adam": {
+        "optimizer": {
+            "lr": 3e-3,
+            "clip_grad": 0.05,
+            "decoupled_lr": 1e-3,
+            "decoupled_weight_decay": False,
+            "decay_norms": True,
+            "decay_embeddings": False,
+            "weight_decay_incr_style": "cosine",
+            "start_weight_decay": 0.0,
+            "end_weight_decay": 0.5,
+        },
+        "schedule": SCHEDULE,
+    },
+}
+LAYOUTS = {
+    "sgd": (layout(pp=2, dp=2), layout(tp=2, use_distributed_optimizer=False)),
+    "sgd-without-momentum": (layout(dp=2),),
+    "adam": (layout(tp=2, pp=2),),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_and_norms_are_those_of_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    """The norm before clipping, too: it is over all stages and tensor ranks."""
+    job = tiny_job(name, **OPTIMIZERS[name])
+    alone = ranks.must_train(make_run(tmp_path / "alone", job), job)
+    assert values(alone, "train/loss")[STEPS] < values(alone, "train/loss")[1]
+    for number, parallelism in enumerate(LAYOUTS[name]):
+        spread_job = tiny_job(name, **OPTIMIZERS[name], parallelism=parallelism)
+        spread = ranks.must_train(make_run(tmp_path / str(number), spread_job), spread_job)
+        for key in ("train/loss", "train/grad_norm"):
+            assert values(spread, key) == pytest.approx(values(alone, key), rel=2e-5)
+
+
+RESUMED = {
+    "sgd-sharded": ("sgd", layout(dp=2)),
+    "sgd-plain": ("sgd", layout(use_distributed_optimizer=False)),
+    "sgd-without-momentum": ("sgd-without-momentum", layout()),
+    "adam": ("adam", layout(pp=2)),
+}
+SAME_DECAY = {"weight_decay_incr_style": "constant", "start_weight_decay": None, "end_weight_decay": None}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_resumption_is_bitwise(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    """Half of the training, saved, and the rest: the losses of all of it in one go."""
+    kind, parallelism = RESUMED[name]
+    sections = {**OPTIMIZERS[kind], "parallelism": parallelism}
+    sections["optimizer"] = {**sections["optimizer"], **SAME_DECAY}  # it would follow the length of the training
+    job = tiny_job(name, **sections)
+    whole = ranks.losses_of(job, tmp_path / "whole")
+    schedule = {**sections["schedule"], "train_iters": STEPS // 2, "lr_decay_iters": STEPS}
+    run = make_run(tmp_path, tiny_job(name, **{**sections, "schedule": schedule}))
+    ranks.must_train(run, job)
+    make_run(tmp_path, job)
+    ranks.must_train(run, job, launch_id="second")
+    assert losses(run) == whole
