@@ -13,8 +13,10 @@ from orchestrator.data.sample_index import IndexAnswer, IndexedSet, IndexRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
 
 try:
+    # isort: split
     import torch
 
+    from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
     from orchestrator.data.datasets import build_datasets
     from orchestrator.data.measuring import measured
     from orchestrator.data.tokenizers import load_tokenizer

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.inference.loading import load_generator

@@ -12,8 +12,8 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.rundir import RunDir
-from orchestrator.runtime import _plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
 from orchestrator.runtime.callbacks.logging import MetricLogging
 from orchestrator.runtime.callbacks.saving import CheckpointSaving

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from orchestrator.imports import staying
+
 try:
-    from orchestrator.tracking.program import main
+    with staying():
+        from orchestrator.tracking.program import main
 except ModuleNotFoundError as error:
     if error.name != "mlflow":
         raise

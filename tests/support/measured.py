@@ -187,7 +187,7 @@ def be_rank(path: Path) -> None:
     """Train as one rank and write what it needed to `measured-RANK.json`."""
     import contextlib
 
-    from orchestrator.runtime import _plain_megatron  # noqa: F401 - before anything that imports megatron-core
+    from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
     from orchestrator.runtime.callbacks.base import Callback
     from orchestrator.runtime.device import select_device
     from orchestrator.runtime.loop import train

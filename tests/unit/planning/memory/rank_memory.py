@@ -28,7 +28,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from orchestrator.runtime import _plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.runtime.device import Device, select_device
 from orchestrator.runtime.steps.base import Batch
 from orchestrator.runtime.steps.gpt import NextToken
