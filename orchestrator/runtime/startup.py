@@ -34,6 +34,7 @@ from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
+from orchestrator.runtime.steps.custom import custom_train_step
 from orchestrator.runtime.verification import newest_whole
 from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
@@ -50,7 +51,7 @@ def open_session(
     megatron_compat.apply(device)
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
     ranks, groups = start_process_groups(job, device, timeout_seconds=2.0 * job.runtime.hang_timeout + 60)
-    step = family_of(job).train_step(job)
+    step = custom_train_step(job) if job.runtime.train_step is not None else family_of(job).train_step(job)
     control = Control(groups.control, len(step.parts))
     lease = _take_lease(run, ranks, control, launch_id)
     closing.callback(lease.release)

@@ -86,6 +86,7 @@ _RATE: Verdict = ("trajectory", "the learning rate of the steps to come changes"
 _UPDATE: Verdict = ("trajectory", "the optimizer takes other steps")
 _ORDER: Verdict = ("trajectory", "the samples to come are others")
 _SCALING: Verdict = ("trajectory", "which steps overflow in fp16, and are skipped, changes")
+_LOSS: Verdict = ("trajectory", "the loss is computed otherwise")
 _INITIAL: Verdict = ("safe", "weights are initialised once, and they are in the checkpoint")
 
 
@@ -255,6 +256,8 @@ TABLE: dict[str, Verdict | Judge] = {
     "runtime.layers": ("safe", "both implementations read the same checkpoints; losses agree, not bitwise"),
     "runtime.seed": _seed,
     "runtime.deterministic": ("safe", "losses agree, not bitwise"),
+    "runtime.train_step": _LOSS,
+    "runtime.train_step_arguments": _LOSS,
     "runtime.threads_per_rank": ("safe", "losses agree, not bitwise"),
     "runtime.max_bad_steps": ("safe", "only when the job gives up changes"),
     "runtime.hang_timeout": ("safe", "only when the job gives up changes"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Duration, Positive, Seed
+from orchestrator.spec.values import Duration, ImportPath, Plain, Positive, Seed
 
 Layers = Literal["torch", "transformer_engine"]
 """The implementations of a transformer layer."""
@@ -28,6 +30,11 @@ class RuntimeSpec(Section):
     """Consecutive steps with a NaN or infinite loss or gradient, each skipped, before the job stops."""
     hang_timeout: Duration = 1800
     """A step that takes longer ends the job with every rank's stacks in the run directory."""
+    train_step: ImportPath | None = None
+    """A class of your own that decides what a step does with a micro-batch: `my_package.steps:KeywordWeightedLoss`,
+    found from the working directory or on PYTHONPATH. The model family's own by default."""
+    train_step_arguments: dict[str, Plain] = Field(default_factory=dict)
+    """Keyword arguments of its constructor."""
     recompute_granularity: Literal["selective", "full"] | None = None
     """Recompute activations in the backward pass: attention only, or whole layers."""
     recompute_method: Literal["uniform", "block"] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from typing import Annotated, Any
@@ -168,6 +169,54 @@ Word = Annotated[str, AfterValidator(_check_word), WithJsonSchema({"type": "stri
 
 ShellLine = Annotated[str, AfterValidator(_check_text)]
 """Text that a shell runs as it is."""
+
+_DEPTH = 8
+"""How deep lists and mappings of a plain value may be nested."""
+
+
+def check_plain(value: Any, depth: int = 0) -> Any:
+    """Refuse what JSON does not hold, and text that is none."""
+    match value:
+        case str():
+            _check_no_references(value)
+        case bool() | None:
+            pass
+        case int():
+            if abs(value) > MAX_COUNT:
+                raise ValueError("holds a number that is too large")
+        case float():
+            if not math.isfinite(value):
+                raise ValueError("expects finite numbers")
+        case list() | dict() if depth < _DEPTH:
+            for item in value if isinstance(value, list) else (*value, *value.values()):
+                check_plain(item, depth + 1)
+            if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+                raise ValueError("expects text for keys")
+        case _:
+            raise ValueError("expects numbers, text, true, false, null, and lists and mappings of them")
+    return value
+
+
+_PLAIN_TYPES = ("number", "string", "boolean", "null", "array", "object")
+
+Plain = Annotated[
+    Any, BeforeValidator(check_plain), WithJsonSchema({"anyOf": [{"type": name} for name in _PLAIN_TYPES]})
+]
+"""A number, text, true, false, null, or lists and mappings of them."""
+
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+
+def _check_import_path(text: str) -> str:
+    if len(text) > 200 or _IMPORT_PATH.fullmatch(text) is None:
+        raise ValueError("a class is written as module:Class, like my_package.steps:KeywordWeightedLoss")
+    return text
+
+
+ImportPath = Annotated[
+    str, AfterValidator(_check_import_path), WithJsonSchema({"type": "string", "pattern": rf"^{_IMPORT_PATH.pattern}$"})
+]
+"""A class in a module: `my_package.steps:KeywordWeightedLoss`."""
 
 _MEMORY = re.compile(r"(\d{1,12})([KMGT]?)", re.ASCII | re.IGNORECASE)
 

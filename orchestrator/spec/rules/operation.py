@@ -198,6 +198,13 @@ def validation_data(job: JobSections) -> Iterator[Problem]:
     yield Problem(message, (f"evaluation.{name}", "data.split"), hint)
 
 
+def arguments_of_the_train_step(job: JobSections) -> Iterator[Problem]:
+    """Arguments are for a class that is named."""
+    if job.runtime.train_step_arguments and job.runtime.train_step is None:
+        paths = ("runtime.train_step_arguments", "runtime.train_step")
+        yield Problem("are for a train step of your own, and none is named", paths, "write train_step: module:Class")
+
+
 def owned_environment(job: JobSections) -> Iterator[Problem]:
     """Variables that say which process is which are set by the launcher."""
     for name in job.launch.env:
@@ -239,6 +246,7 @@ RULES = (
     save_interval,
     kept_checkpoints,
     validation_data,
+    arguments_of_the_train_step,
     owned_environment,
     overlapped_param_gather,
 )

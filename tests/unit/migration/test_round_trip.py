@@ -107,8 +107,6 @@ DATA = st.one_of(
 )
 OPTIMIZER = {
     "min_lr": st.sampled_from((0.0, 1e-7)),
-    "decoupled_lr": st.sampled_from((1e-5, 0.1)),
-    "decoupled_min_lr": st.sampled_from((0.0, 1e-6)),
     "weight_decay": RATES,
     "apply_wd_to_qk_layernorm": st.booleans(),
     "decay_norms": st.booleans(),
@@ -128,18 +126,26 @@ INCREASING = {
 }
 LR = {"lr": st.floats(1e-6, 1.0)}
 SGD = {"sgd_momentum": st.sampled_from((0.0, 0.9, 0.95))}
+DECOUPLED = {"decoupled_lr": st.sampled_from((1e-5, 0.1)), "decoupled_min_lr": st.sampled_from((0.0, 1e-6))}
 OPTIMIZERS = st.one_of(
     st.fixed_dictionaries(LR, optional={**OPTIMIZER, **ADAM}),
     st.fixed_dictionaries({**LR, **INCREASING}, optional=ADAM),
+    st.fixed_dictionaries({**LR, **DECOUPLED}, optional=OPTIMIZER),
     st.fixed_dictionaries({**LR, "name": st.just("sgd")}, optional={**OPTIMIZER, **SGD}),
 )
 WSD = st.just({}) | st.fixed_dictionaries(
-    {"lr_decay_style": st.just("WSD")},
-    optional={
+    {
+        "lr_decay_style": st.just("WSD"),
         "lr_wsd_decay_style": st.sampled_from(("exponential", "linear", "cosine", "minus_sqrt")),
-        "lr_wsd_decay_iters": st.integers(1, 3),
-        "lr_wsd_decay_samples": st.integers(1, 20),
     },
+).flatmap(
+    lambda style: st.sampled_from(
+        (
+            {**style, "lr_wsd_decay_iters": 2},
+            {**style, "lr_wsd_decay_samples": 3},
+            {**style, "lr_wsd_decay_samples": 20},
+        )
+    )
 )
 SCHEDULES = st.tuples(
     st.sampled_from(("train_iters", "train_samples", "train_tokens")),
@@ -233,6 +239,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     sizes = {"num_layers": 8, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 64}
     model = {**sizes, **draw(MODELS)}
     data = draw(DATA)
+    of_norms, normed = "apply_wd_to_qk_layernorm", model.get("qk_layernorm")
     if data.get("random_tokens"):
         model.setdefault("vocab_size", 1000)
     document = {
@@ -240,7 +247,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         "model": model,
         "batch": draw(BATCHES),
         "data": data,
-        "optimizer": draw(OPTIMIZERS),
+        "optimizer": {name: value for name, value in draw(OPTIMIZERS).items() if name != of_norms or normed},
         "schedule": draw(SCHEDULES),
     }
     for name in draw(st.sets(st.sampled_from(sorted(SECTIONS)), max_size=3)):

@@ -1,0 +1,131 @@
+"""A training step that a user wrote: found by the path in their job spec, and by nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.runtime.steps.base import TrainStep
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.suggestions import closest
+
+_METHODS = {"get_batch": ("samples",), "forward": ("model", "batch"), "loss": ("output", "batch")}
+"""Of the protocol TrainStep, with their positional arguments."""
+
+
+def custom_train_step(job: JobSpec) -> TrainStep:
+    """An instance of the class that `runtime.train_step` names, made with `runtime.train_step_arguments`.
+
+    Its module is looked for in the working directory, then wherever Python looks (PYTHONPATH, installed packages).
+    Raises UserError for what is not there, cannot be imported, or is not a training step.
+    """
+    path = job.runtime.train_step
+    assert path is not None, "it is asked for only where it is written"
+    where = f"runtime.train_step {path}"
+    module_name, _, name = path.partition(":")
+    module = _import(module_name, where)
+    step = _instance(_class(module, name, where), job.runtime.train_step_arguments, where)
+    _check(step, where)
+    if job.data.eod_mask_loss and len(step.parts) > 1:
+        parts = ", ".join(step.parts)
+        raise UserError(
+            f"{where}: a loss per token, which data.eod_mask_loss asks for, has one part, and this one has {parts}; "
+            "leave eod_mask_loss out"
+        )
+    return step
+
+
+def _import(name: str, where: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        with _told(where, f"module {name} cannot be imported"):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name != missing and not name.startswith(missing + "."):
+            raise UserError(
+                f"{where}: module {name} imports {missing}, which is not installed for {sys.executable}"
+            ) from error
+        searched = "\n        ".join(entry or here for entry in sys.path)
+        raise UserError(
+            f"{where}: there is no module {missing}. It was looked for in\n        {searched}\n"
+            "      Start from the folder that holds it (the working directory of the ranks is among these), or name it "
+            "in launch.env: {PYTHONPATH: FOLDER}."
+        ) from error
+
+
+def _class(module: ModuleType, name: str, where: str) -> type[Any]:
+    found = getattr(module, name, None)
+    if isinstance(found, type):
+        return found
+    if found is not None:
+        raise UserError(
+            f"{where}: {name} is of type {type(found).__name__}, not a class; write a class with {_surface()}"
+        )
+    classes = [each for each, value in vars(module).items() if isinstance(value, type) and not each.startswith("_")]
+    near = closest(name, classes, most=1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(classes) or 'no class'}"
+    raise UserError(f"{where}: {module.__file__} has no class {name}; {hint}")
+
+
+def _instance(found: type[Any], arguments: Mapping[str, Any], where: str) -> Any:
+    try:
+        inspect.signature(found).bind(**arguments)
+    except TypeError as error:
+        given = ", ".join(arguments) or "none"
+        raise UserError(
+            f"{where}: runtime.train_step_arguments ({given}) are not those of its constructor, "
+            f"{found.__name__}{inspect.signature(found)}: {error}"
+        ) from error
+    with _told(where, "its constructor failed"):
+        return found(**arguments)
+
+
+def _check(step: Any, where: str) -> None:
+    for name, names in _METHODS.items():
+        method = getattr(step, name, None)
+        if not callable(method):
+            raise UserError(
+                f"{where}: it has no {name}; a training step has {_surface()}. Derive it from the step of the model's "
+                "family (orchestrator.runtime.steps.gpt.NextToken for GPT) and write only what is different"
+            )
+        try:
+            inspect.signature(method).bind(*names)
+        except TypeError as error:
+            wanted, has = f"{name}(self, {', '.join(names)})", f"{name}{inspect.signature(method)}"
+            raise UserError(f"{where}: its {has} cannot be called as {wanted}: {error}") from error
+    parts = getattr(step, "parts", None)
+    if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
+        raise UserError(f"{where}: its parts are {parts!r}; they are the names of the loss's parts, like ('lm',)")
+    if len(set(parts)) < len(parts):
+        raise UserError(f"{where}: its parts {parts!r} have one name twice")
+
+
+def _surface() -> str:
+    methods = [f"{name}({', '.join(names)})" for name, names in _METHODS.items()]
+    return f"parts, {', '.join(methods[:-1])} and {methods[-1]}"
+
+
+@contextmanager
+def _told(where: str, what: str) -> Iterator[None]:
+    """Whatever a user's own code raises while it is loaded is their mistake, and told as one, with its place."""
+    try:
+        yield
+    except (ModuleNotFoundError, UserError):
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        if isinstance(error, SyntaxError) and error.filename:
+            place = f" ({error.filename}:{error.lineno})"
+        raise UserError(f"{where}: {what}: {type(error).__name__}: {error}{place}") from error

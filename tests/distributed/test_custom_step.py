@@ -1,0 +1,72 @@
+"""The keyword-weighted loss of Accelerate's documentation, as a training step of a user's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.faults import Ranks
+from support.training import layout, logs, losses, make_run, tiny_job, values
+
+KEYWORDS = '''
+import torch
+
+from orchestrator.runtime.steps.base import Part
+from orchestrator.runtime.steps.gpt import NextToken
+
+
+class KeywordWeightedLoss(NextToken):
+    """Sequences count more, the more key tokens they hold."""
+
+    def __init__(self, keytoken_ids, alpha):
+        self.keytoken_ids, self.alpha = keytoken_ids, alpha
+
+    def loss(self, output, batch):
+        mask = batch["loss_mask"]
+        per_sequence = (output.float() * mask).sum(dim=1) / mask.sum(dim=1)
+        keys = torch.tensor(self.keytoken_ids, device=output.device)
+        weights = 1.0 + self.alpha * torch.isin(batch["tokens"], keys).sum(dim=1)
+        return {"lm": Part((per_sequence * weights).sum(), torch.tensor(len(weights), device=output.device))}
+'''
+STEPS = 5
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, inject: Callable[[str], Path]) -> Path:
+    """Ranks that work in a folder where the user's package is."""
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "steps.py").write_text(KEYWORDS)
+    return inject(f"os.chdir({str(tmp_path)!r})")
+
+
+def test_the_keyword_weighted_loss(ranks: Ranks, tmp_path: Path, in_folder: Path) -> None:
+    """In one process, under TP2 and under PP2 the same losses, which are higher than those of the plain loss."""
+    arguments = {"keytoken_ids": [1, 2, 3, 5, 8, 13, 21, 34], "alpha": 0.25}
+    runtime = {"train_step": "my_package.steps:KeywordWeightedLoss", "train_step_arguments": arguments}
+    sections = {"runtime": runtime, "schedule": {"train_iters": STEPS}, "evaluation": {"eval_interval": STEPS}}
+    found = {}
+    for name, parallelism in {"one": layout(), "tp2": layout(tp=2), "pp2-dp2": layout(pp=2, dp=2)}.items():
+        job = tiny_job(name, **sections, parallelism=parallelism)
+        run = ranks.must_train(make_run(tmp_path, job), job, inject=in_folder)
+        found[name] = (losses(run), values(run, "validation/loss"))
+    for name in ("tp2", "pp2-dp2"):
+        for ours, alone in zip(found[name], found["one"], strict=True):
+            assert ours == pytest.approx(alone, rel=1e-5)
+    plain = tiny_job("plain", schedule={"train_iters": STEPS})
+    unweighted = ranks.losses_of(plain, tmp_path / "plain")
+    # Of 64 tokens of 250 about two are key tokens, so a sequence counts for about 1.5.
+    assert all(found["one"][0][step] > 1.2 * unweighted[step] for step in unweighted)
+
+
+def test_what_is_wrong_with_it_ends_every_rank_as_a_users_error(ranks: Ranks, tmp_path: Path, in_folder: Path) -> None:
+    job = tiny_job("wrong", runtime={"train_step": "my_package.steps:Missing"}, parallelism=layout(dp=2))
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job, inject=in_folder).wait() == 1
+    records = [json.loads(path.read_text()) for path in sorted((run.path / "exits" / "test").glob("*.json"))]
+    assert records, logs(run)
+    for record in records:
+        assert record["cause"] == "user_error"
+        assert "has no class Missing; it has" in record["message"]
+    assert not run.metrics_file.exists()
