@@ -99,14 +99,13 @@ _NOT_SUPPORTED: dict[str, str] = {
         account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
     "context parallelism is not in this version": "cp-comm-type=* hierarchical-context-parallel-sizes=*",
     "this variant of the model is not in this version": """
-        apply-layernorm-1p apply-residual-connection-post-layernorm openai-gelu squared-relu quick-geglu
-        glu-linear-offset= activation-func-clamp-value= softmax-type= window-size= window-attn-skip-freq=
-        multi-latent-attention rotary-interleaved rotary-seq-len-interpolation-factor= use-rope-scaling
-        rope-scaling-factor= no-rope-freq= mrope-section=* rope-type= relative-attention-num-buckets=
-        relative-attention-max-distance= embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection
-        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec=* is-hybrid-model
-        hybrid-attention-ratio= hybrid-mlp-ratio= hybrid-override-pattern= enable-gpt-oss linear-attention-freq=
-        use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
+        apply-residual-connection-post-layernorm openai-gelu quick-geglu glu-linear-offset=
+        activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=
+        mrope-section=* rope-type= relative-attention-num-buckets= relative-attention-max-distance=
+        embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection
+        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec=*
+        is-hybrid-model hybrid-attention-ratio= hybrid-mlp-ratio= hybrid-override-pattern= enable-gpt-oss
+        linear-attention-freq= use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
     "the attention mask across documents is not in this version": "reset-attention-mask",
     "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
     "fill-in-the-middle data is not in this version": "fim-data",

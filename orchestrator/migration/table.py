@@ -108,7 +108,7 @@ ROWS: tuple[Row, ...] = (
     Row("rotary-base", "model.rotary_base", WHOLE, only=_ROPE),
     Row("normalization", "model.normalization", same("LayerNorm", "RMSNorm")),
     Row("norm-epsilon", "model.norm_epsilon", NUMBER),
-    Row("swiglu", "model.activation", switch("swiglu")),
+    Row("apply-layernorm-1p", "model.apply_layernorm_1p", switch(True)),
     Row("disable-bias-linear", "model.add_bias_linear", switch(False)),
     Row("add-qkv-bias", "model.add_qkv_bias", switch(True)),
     Row("qk-layernorm", "model.qk_layernorm", switch(True)),

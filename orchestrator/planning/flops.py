@@ -23,7 +23,7 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     h = model.hidden_size
     query = model.num_attention_heads * model.head_dim
     key = model.query_groups * model.head_dim
-    matrices = 3 if model.activation == "swiglu" else 2
+    matrices = 3 if model.is_gated else 2
     per_layer = 6 * (h * (query + 2 * key) + query * h + matrices * h * model.ffn_size)
     attention = 12 * query * model.seq_length
     return float(tokens * (model.num_layers * (per_layer + attention) + 6 * padded_vocab * h))

@@ -19,8 +19,11 @@ _RESIDUAL_WRITERS = ("self_attention.linear_proj.weight", "mlp.linear_fc2.weight
 
 
 @torch.no_grad()
-def initialize_weights(chunks: Iterable[Any], *, seed: int, std: float, num_layers: int, vocab_size: int) -> None:
-    """Fill the parameters in place: N(0, std²), writers to the residual stream N(0, std²/(2L)), norms 1, biases 0.
+def initialize_weights(
+    chunks: Iterable[Any], *, seed: int, std: float, num_layers: int, vocab_size: int, norm_weight: float
+) -> None:
+    """Fill the parameters in place: N(0, std²), writers to the residual stream N(0, std²/(2L)), norms `norm_weight`,
+    biases 0.
 
     Rows of the vocabulary's padding are 0: how many there are depends on the layout.
     """
@@ -31,7 +34,7 @@ def initialize_weights(chunks: Iterable[Any], *, seed: int, std: float, num_laye
             if shard.key.endswith("bias"):
                 shard.data.zero_()
             elif "norm" in shard.key:
-                shard.data.fill_(1.0)
+                shard.data.fill_(norm_weight)
             else:
                 scale = std / math.sqrt(2.0 * num_layers) if shard.key.endswith(_RESIDUAL_WRITERS) else std
                 shard.data.copy_(_slice_of_whole(shard, seed, scale, vocab_size))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import torch
+from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
@@ -13,6 +16,8 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.initialization import initialize_weights
+from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.rotary import attention_factor
 from orchestrator.runtime.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -21,13 +26,13 @@ from orchestrator.spec.runtime import Layers
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def transformer_config(job: JobSpec, device: Device, layers: Layers) -> TransformerConfig:
+def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerConfig:
     """The spec in megatron-core's words."""
     model, parallelism, runtime = job.model, job.parallelism, job.runtime
     dtype = DTYPES[job.precision.dtype]
     pipelined = parallelism.pipeline_model_parallel_size > 1
     interleaved = parallelism.virtual_pipeline_model_parallel_size is not None
-    return TransformerConfig(
+    return LayerConfig(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         ffn_hidden_size=model.ffn_size,
@@ -36,11 +41,18 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> Transfor
         kv_channels=model.head_dim,
         normalization=model.normalization,
         layernorm_epsilon=model.norm_epsilon,
+        layernorm_zero_centered_gamma=model.apply_layernorm_1p,
         qk_layernorm=model.qk_layernorm,
         add_bias_linear=model.add_bias_linear,
         add_qkv_bias=model.has_qkv_bias,
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
+        # Both queries and keys are multiplied by YaRN's factor.
+        softmax_scale=attention_factor(model.rope_scaling) ** 2 / math.sqrt(model.head_dim),
+        alibi=model.position_embedding_type == "alibi",
+        attention_logit_softcapping=model.attention_logit_softcapping,
+        window_size=None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        window_attn_skip_freq=model.window_attn_skip_freq,
         # Weights are filled afterwards, the same for every layout; megatron-core still marks which are split.
         init_method=_leave,
         output_layer_init_method=_leave,
@@ -79,10 +91,20 @@ def _leave(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
-    if model.activation == "swiglu":
-        return {"gated_linear_unit": True, "activation_func": functional.silu, "bias_activation_fusion": device.is_cuda}
-    # megatron-core's fused bias+GeLU is the tanh approximation; ours is the exact one on every device.
-    return {"activation_func": functional.gelu, "bias_activation_fusion": False}
+    gated, fused = {"gated_linear_unit": model.is_gated}, {"bias_activation_fusion": device.is_cuda}
+    match model.activation:
+        case "swiglu":
+            return {**gated, **fused, "activation_func": functional.silu}
+        case "geglu" | "gelu_tanh" if device.is_cuda and (model.is_gated or model.add_bias_linear):
+            # megatron-core's fused GeLUs are the tanh approximation, and go by the name of the exact one.
+            return {**gated, **fused, "activation_func": functional.gelu}
+        case "geglu" | "gelu_tanh":
+            tanh = functools.partial(functional.gelu, approximate="tanh")
+            return {**gated, "bias_activation_fusion": False, "activation_func": tanh}
+        case "squared_relu":
+            return {**gated, "bias_activation_fusion": False, "activation_func": squared_relu}
+        case "gelu":
+            return {**gated, "bias_activation_fusion": False, "activation_func": functional.gelu}
 
 
 def build_chunks(
@@ -99,6 +121,7 @@ def build_chunks(
         std=job.model.init_method_std,
         num_layers=job.model.num_layers,
         vocab_size=vocabulary.size,
+        norm_weight=0.0 if job.model.apply_layernorm_1p else 1.0,
     )
     return chunks
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Text, refuse_bool
 
 
@@ -26,7 +27,7 @@ class ModelSpec(Section):
     seq_length: Positive
     """Tokens per training sequence, s."""
     ffn_hidden_size: Positive | None = None
-    """Width inside the MLP; 4h by default, or 8h/3 rounded up to a multiple of 64 for `swiglu`."""
+    """Width inside the MLP; 4h by default, or 8h/3 rounded up to a multiple of 64 for `swiglu` and `geglu`."""
     num_query_groups: Positive | None = None
     """Key/value heads: fewer than the query heads is grouped-query attention, 1 is multi-query."""
     kv_channels: Positive | None = None
@@ -37,18 +38,33 @@ class ModelSpec(Section):
     """Tokens in the vocabulary before padding; read from the tokenizer by default."""
     make_vocab_size_divisible_by: Positive = 128
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
-    position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
-    """How positions are told apart."""
+    position_embedding_type: Literal["rope", "learned_absolute", "alibi", "none"] = "rope"
+    """How positions are told apart; `alibi` lowers attention scores by distance, with a slope for each head; `relative`
+    is T5's, a learned bias of the scores for each range of distances."""
     rotary_percent: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
     """Part of each head that is rotated."""
     rotary_base: Positive = 10000
     """Base of the rotary frequencies."""
+    rope_scaling: RopeScaling | None = None
+    """Rotary positions for longer sequences."""
+    sliding_window: Positive | None = None
+    """Tokens that a token attends to: itself and those just before it. All by default. (Megatron's `window_size` does
+    not count the token itself.)"""
+    window_attn_skip_freq: Positive | None = None
+    """Every layer whose number (from 1) is a multiple of this attends to all tokens in spite of `sliding_window`."""
+    attention_logit_softcapping: PositiveNumber | None = None
+    """Attention scores x become cap · tanh(x / cap)."""
+    final_logit_softcapping: PositiveNumber | None = None
+    """Logits x become cap · tanh(x / cap)."""
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     """The norm before attention, before the MLP and after the last layer."""
     norm_epsilon: PositiveNumber = 1e-5
     """Added to the variance in each norm."""
-    activation: Literal["gelu", "swiglu"] = "gelu"
-    """The MLP's activation; `swiglu` has a gate of the same width."""
+    apply_layernorm_1p: bool = False
+    """Norms multiply by 1 + weight instead of by weight."""
+    activation: Literal["gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu"] = "gelu"
+    """The MLP's activation. `gelu_tanh` is GPT-2's approximation; `swiglu` and `geglu` (with that approximation) have a
+    gate of the same width."""
     add_bias_linear: bool = True
     """Biases in every linear layer."""
     add_qkv_bias: bool = False
@@ -57,6 +73,8 @@ class ModelSpec(Section):
     """Normalise queries and keys per head."""
     untie_embeddings_and_output_weights: bool = False
     """Give the output layer its own weights instead of the embedding's."""
+    scale_embeddings: bool = False
+    """Multiply token embeddings by the square root of the hidden size."""
     hidden_dropout: Fraction = 0.0
     """Dropout on the residual branches and embeddings."""
     attention_dropout: Fraction = 0.0
@@ -69,9 +87,14 @@ class ModelSpec(Section):
         """Width inside the MLP."""
         if self.ffn_hidden_size is not None:
             return self.ffn_hidden_size
-        if self.activation == "swiglu":
+        if self.is_gated:
             return -(-8 * self.hidden_size // 3 // 64) * 64
         return 4 * self.hidden_size
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the MLP's first matrix has a second half that gates the first."""
+        return self.activation in ("swiglu", "geglu")
 
     @property
     def query_groups(self) -> int:

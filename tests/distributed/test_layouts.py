@@ -59,6 +59,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "multi-query": {"num_query_groups": 1},
     "normalised-queries": {"qk_layernorm": True, "num_query_groups": 2},
+    "alibi": {
+        **{"position_embedding_type": "alibi", "num_attention_heads": 6, "kv_channels": 16, "num_query_groups": 1},
+        **{"sliding_window": 20, "activation": "gelu_tanh"},
+    },
+    "gemma": {
+        **{"normalization": "RMSNorm", "apply_layernorm_1p": True, "scale_embeddings": True, "activation": "geglu"},
+        **{"add_bias_linear": False, "num_query_groups": 2, "sliding_window": 12, "window_attn_skip_freq": 2},
+        **{"attention_logit_softcapping": 0.5, "final_logit_softcapping": 2.0, "init_method_std": 0.1},
+    },
+    "yarn": {
+        "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
+        **{"activation": "squared_relu", "add_bias_linear": False, "add_qkv_bias": True, "apply_layernorm_1p": True},
+    },
 }
 
 

@@ -33,11 +33,11 @@ MODEL_ARGS=(
   --position-embedding-type rope
   --rotary-base 500000
   --normalization RMSNorm
-  --swiglu
   --disable-bias-linear
   --untie-embeddings-and-output-weights
   --hidden-dropout 0.0
   --attention-dropout 0.0
+  --swiglu
   --ffn-hidden-size 14336
   --max-position-embeddings 8192
   --group-query-attention

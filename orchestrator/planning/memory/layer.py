@@ -88,7 +88,7 @@ def layer_sizes(job: JobSpec) -> LayerSizes:
         head_dim=model.head_dim,
         qkv=projected * model.head_dim,
         ffn=model.ffn_size // tp,
-        gate=2 if model.activation == "swiglu" else 1,
+        gate=2 if model.is_gated else 1,
         sequence_parallel=sharded,
     )
 

@@ -10,7 +10,7 @@ def layer_parameters(model: ModelSpec, tp: int) -> int:
     h = model.hidden_size
     query = model.num_attention_heads * model.head_dim
     qkv = (query + 2 * model.query_groups * model.head_dim) // tp
-    up = model.ffn_size * (2 if model.activation == "swiglu" else 1) // tp
+    up = model.ffn_size * (2 if model.is_gated else 1) // tp
     weights = qkv * h + h * query // tp + up * h + h * model.ffn_size // tp
     biases = qkv if model.has_qkv_bias else 0
     if model.add_bias_linear:

@@ -18,7 +18,7 @@ def layer_seconds(setting: Setting) -> Passes:
     backward = 2 * kernels.norm.backward * hidden + 2 * _RESIDUAL.backward * hidden
     backward += kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
     backward += _JOIN_QKV * (query + 2 * key)
-    gate = _GATED if model.activation == "swiglu" else _ACTIVATION
+    gate = _GATED if model.is_gated else _ACTIVATION
     forward += gate.forward * ffn
     backward += gate.backward * ffn
     if model.qk_layernorm:
@@ -28,7 +28,7 @@ def layer_seconds(setting: Setting) -> Passes:
         forward += 2 * _DROPOUT.forward * hidden
         backward += 2 * _DROPOUT.backward * hidden
     if model.add_bias_linear:
-        widths = query + 2 * key + ffn * (2 if model.activation == "swiglu" else 1)
+        widths = query + 2 * key + ffn * (2 if model.is_gated else 1)
         forward += kernels.bias.forward * widths
         backward += kernels.bias.backward * (widths + 2 * hidden)
     return Passes(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))

@@ -49,7 +49,7 @@ def scale(parts: Parts, factor: float) -> Parts:
 def layer_pass(setting: Setting) -> Pass:
     """One transformer layer."""
     model, tp = setting.model, setting.tp
-    up = model.ffn_size * (2 if model.activation == "swiglu" else 1)
+    up = model.ffn_size * (2 if model.is_gated else 1)
     linears = (
         Linear(model.hidden_size, (setting.query + 2 * setting.key) / tp, True),
         Linear(setting.query / tp, model.hidden_size, False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +12,15 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.layers.choice import block_spec_function
+from orchestrator.runtime.layers.rotary import scaled_frequencies
 from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank
 from orchestrator.runtime.steps.gpt import NextToken
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers
+
+_POSITIONS = {"rope": "rope", "learned_absolute": "learned_absolute", "alibi": "none", "none": "none"}
+"""megatron-core's words; ALiBi is our attention's business."""
 
 
 class GPT(GPTModel):  # type: ignore[misc]
@@ -22,9 +29,26 @@ class GPT(GPTModel):  # type: ignore[misc]
     So the loss does not depend on how far the vocabulary is padded, which changes with the tensor-parallel size.
     """
 
-    def __init__(self, config: TransformerConfig, spec: Any, *, valid_vocab_size: int, **kwargs: Any) -> None:
-        super().__init__(config, spec, **kwargs)
+    def __init__(
+        self, config: TransformerConfig, spec: Any, *, model: ModelSpec, valid_vocab_size: int, **kwargs: Any
+    ) -> None:
+        super().__init__(
+            config,
+            spec,
+            position_embedding_type=_POSITIONS[model.position_embedding_type],
+            rotary_percent=model.rotary_percent,
+            rotary_base=model.rotary_base,
+            **kwargs,
+        )
         self.valid_vocab_size = valid_vocab_size
+        if model.rope_scaling is not None:
+            plain = self.rotary_pos_emb.inv_freq
+            self.rotary_pos_emb.inv_freq = scaled_frequencies(plain, model.rotary_base, model.rope_scaling)
+        if model.scale_embeddings and self.pre_process:
+            scale = math.sqrt(model.hidden_size)
+            self.embedding.word_embeddings.register_forward_hook(_multiply(scale))
+        if model.final_logit_softcapping is not None and self.post_process:
+            self.output_layer.register_forward_hook(_cap(model.final_logit_softcapping))
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
@@ -36,6 +60,25 @@ class GPT(GPTModel):  # type: ignore[misc]
         return loss
 
 
+def _multiply(factor: float) -> Callable[[Any, Any, torch.Tensor], torch.Tensor]:
+    """A forward hook that multiplies an output, by the factor in the output's dtype, as Gemma was trained."""
+
+    def multiply(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * torch.tensor(factor, dtype=output.dtype).item()
+
+    return multiply
+
+
+def _cap(cap: float) -> Callable[[Any, Any, tuple[torch.Tensor, Any]], tuple[torch.Tensor, Any]]:
+    """A forward hook that caps the logits of an output layer."""
+
+    def softcap(module: Any, arguments: Any, output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
+        logits, bias = output
+        return cap * torch.tanh(logits / cap), bias
+
+    return softcap
+
+
 def build_chunk(
     job: JobSpec, config: TransformerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> GPT:
@@ -45,15 +88,13 @@ def build_chunk(
     return GPT(
         config,
         block_spec_function(layers)(config, vp_stage),
+        model=model,
         valid_vocab_size=vocabulary.size,
         vocab_size=vocabulary.padded_size,
         max_sequence_length=model.positions,
         pre_process=ranks.is_pre_process(index),
         post_process=ranks.is_post_process(index),
         share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
-        position_embedding_type=model.position_embedding_type,
-        rotary_percent=model.rotary_percent,
-        rotary_base=model.rotary_base,
         vp_stage=vp_stage,
     )
 

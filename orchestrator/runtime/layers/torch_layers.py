@@ -17,11 +17,15 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from orchestrator.runtime import context_parallel
-from orchestrator.runtime.process_groups import get_context_parallel_group
+from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.scores import alibi_slopes, capped_attention, causal_mask
+from orchestrator.runtime.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 
 
 class Norm(torch.nn.Module):
     """LayerNorm or RMSNorm over the last dimension, with megatron-core's constructor.
+
+    Zero-centred, it multiplies by 1 + weight; in fp32, since the sum would lose what the weight holds in bf16.
 
     Its parameters are marked `sequence_parallel`, so that megatron-core sums their gradients over the tensor-parallel
     ranks; megatron-core's own fallback norm refuses sequence parallelism.
@@ -32,6 +36,7 @@ class Norm(torch.nn.Module):
         self.eps = eps
         self.shape = (hidden_size,)
         self.is_rms = config.normalization == "RMSNorm"
+        self.is_zero_centered = config.layernorm_zero_centered_gamma
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         if not self.is_rms:
@@ -40,9 +45,15 @@ class Norm(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise x: [..., hidden_size]."""
+        if self.is_zero_centered:
+            bias = None if self.is_rms else self.bias.float()
+            return self._normalise(x.float(), 1.0 + self.weight.float(), bias).to(x.dtype)
+        return self._normalise(x, self.weight, None if self.is_rms else self.bias)
+
+    def _normalise(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.is_rms:
-            return functional.rms_norm(x, self.shape, self.weight, self.eps)
-        return functional.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+            return functional.rms_norm(x, self.shape, weight, self.eps)
+        return functional.layer_norm(x, self.shape, weight, bias, self.eps)
 
 
 class Attention(MegatronModule):  # type: ignore[misc]
@@ -50,7 +61,7 @@ class Attention(MegatronModule):  # type: ignore[misc]
 
     def __init__(
         self,
-        config: TransformerConfig,
+        config: LayerConfig,
         layer_number: int,
         attn_mask_type: AttnMaskType,
         attention_type: str,
@@ -61,6 +72,9 @@ class Attention(MegatronModule):  # type: ignore[misc]
         super().__init__(config=config)
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         self.scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(config.kv_channels)
+        self.window = config.window_of(layer_number)
+        self.cap = config.attention_logit_softcapping
+        self.slopes = alibi_slopes(config.num_attention_heads) if config.alibi else None
 
     def forward(
         self,
@@ -85,28 +99,43 @@ class Attention(MegatronModule):  # type: ignore[misc]
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attention of the last sq of sk positions."""
-        sq, sk = query.size(0), key.size(0)
+        if self.window is not None:  # what no query sees is left out: a single query then needs no mask
+            unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)
+            key, value = key[unseen:], value[unseen:]
+        sq = query.size(0)
+        mask = self._mask(query, key)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        mask = None
-        if 1 < sq < sk:
-            mask = causal_lower_right(sq, sk)
         dropout = self.dropout if self.training else 0.0
         # Each tensor-parallel rank drops different heads; under sequence parallelism the default generator
         # already differs between them.
         own_randomness = dropout > 0 and not self.config.sequence_parallel
         fork = tensor_parallel.get_cuda_rng_tracker().fork() if own_randomness else contextlib.nullcontext()
         with fork:
-            out = functional.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=mask,
-                dropout_p=dropout,
-                is_causal=sq == sk,
-                scale=self.scale,
-                enable_gqa=k.size(1) != q.size(1),
-            )
+            if self.cap is not None:
+                out = capped_attention(q, k, v, mask, self.scale, self.cap, dropout)
+            else:
+                out = functional.scaled_dot_product_attention(
+                    q,
+                    k,
+                    v,
+                    attn_mask=mask,
+                    dropout_p=dropout,
+                    is_causal=mask is None and sq > 1,
+                    scale=self.scale,
+                    enable_gqa=k.size(1) != q.size(1),
+                )
         return out.permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)
+
+    def _mask(self, query: torch.Tensor, key: torch.Tensor) -> Any:
+        """What restricts or lowers scores; None where plain causal attention, or no mask at all, does."""
+        sq, sk, heads = query.size(0), key.size(0), query.size(2)
+        window = self.window if self.window is not None and self.window < sk else None
+        if self.slopes is not None:
+            first = get_tensor_model_parallel_rank() * heads
+            return causal_mask(sq, sk, window, self.slopes[first : first + heads], query.dtype, query.device)
+        if self.cap is not None or (window is not None and sq > 1):
+            return causal_mask(sq, sk, window, None, torch.bool, query.device)
+        return causal_lower_right(sq, sk) if 1 < sq < sk else None
 
     def sharded_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Attention itself has no parameters."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules import operation, optimizer, positions, shapes, topology, training
+from orchestrator.spec.rules import operation, optimizer, positions, shapes, topology, training, variants
 from orchestrator.spec.rules.base import Rule, Unavailable
 from orchestrator.spec.sections import JobSections
 
@@ -11,6 +11,7 @@ RULES: tuple[Rule, ...] = (
     *topology.RULES,
     *shapes.RULES,
     *positions.RULES,
+    *variants.RULES,
     *training.RULES,
     *optimizer.RULES,
     *operation.RULES,

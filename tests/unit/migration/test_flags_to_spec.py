@@ -15,11 +15,17 @@ from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.writing import job_text
+from orchestrator.spec.base import Section
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.shape import leaf_paths
 
 Flags = Callable[..., Any]
 SHARDED = "--use-distributed-optimizer"
+ROPE = "--position-embedding-type rope"
+LLAMA = {
+    **{"type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+    **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
 
 
 def at(job: Any, path: str) -> Any:
@@ -60,6 +66,18 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--fp16 --initial-loss-scale 65536 --loss-scale-window 500", "precision.loss_scale_window", 500),
         ("--swiglu", "model.ffn_hidden_size", 320),
         ("--swiglu --ffn-hidden-size 384", "model.ffn_hidden_size", 384),
+        ("--squared-relu", "model.activation", "squared_relu"),
+        ("--swiglu --squared-relu", "model.activation", "swiglu"),
+        ("--apply-layernorm-1p", "model.apply_layernorm_1p", True),
+        ("--window-size 127,0", "model.sliding_window", 128),
+        ("--window-size (127,0) --window-attn-skip-freq 2", "model.window_attn_skip_freq", 2),
+        ("--window-size=-1,0", "model.sliding_window", None),
+        ("--window-attn-skip-freq 2", "model.window_attn_skip_freq", None),
+        ("--use-rope-scaling", "model.rope_scaling", None),
+        (f"{ROPE} --use-rope-scaling", "model.rope_scaling", LLAMA),
+        (f"{ROPE} --use-rope-scaling --rope-scaling-factor 32", "model.rope_scaling", LLAMA | {"factor": 32.0}),
+        (f"{ROPE} --rope-scaling-factor 32", "model.rope_scaling", None),
+        (f"{ROPE} --rotary-seq-len-interpolation-factor 4", "model.rope_scaling", {"type": "linear", "factor": 4.0}),
         ("--group-query-attention --num-query-groups 2", "model.num_query_groups", 2),
         ("--group-query-attention", "model.num_query_groups", 1),
         ("--num-query-groups 2", "model.num_query_groups", None),
@@ -111,7 +129,8 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
     ],
 )  # fmt: skip
 def test_one_flag(flags: Flags, words: str, path: str, value: Any) -> None:
-    assert at(flags(*words.split()).job, path) == value
+    found = at(flags(*words.split()).job, path)
+    assert (found.model_dump(exclude_unset=True) if isinstance(found, Section) else found) == value
 
 
 def test_samples_and_ramp_up(flags: Flags) -> None:
@@ -168,24 +187,27 @@ def test_random_tokens(flags: Flags) -> None:
     assert job.model.vocab_size == 1000  # and an end of document
 
 
+SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
+"""What is meant where another flag comes first."""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--num-experts 8", "experts"),
-        ("--moe-router-topk 2", "experts"),
+        ("--num-experts 8 --moe-token-dispatcher-type flex", "alltoall"),
+        ("--num-experts 8 --moe-router-load-balancing-type aux_loss seq_aux_loss", "one at a time"),
+        ("--moe-pad-expert-input-to-capacity", "experts"),
         ("--fp8-format hybrid", "FP8"),
         ("--optimizer muon", "adam"),
         ("--optimizer-cpu-offload", "fp32"),
         ("--position-embedding-type mrope", "rope"),
-        ("--apply-layernorm-1p", "model"),
+        ("--openai-gelu", "model"),
         ("--use-torch-fsdp2", "FSDP"),
         ("--load elsewhere --finetune", "checkpoint"),
         ("--tokenizer-type TikTokenizer --tokenizer-model x", "tokenizers"),
         ("--reset-attention-mask", "mask"),
         ("--dataloader-type cyclic", "sampler"),
         ("--recompute-granularity selective --recompute-modules core_attn mlp", "core_attn"),
-        ("--context-parallel-size 2", "context parallelism"),
-        ("--expert-model-parallel-size 2", "experts"),
         ("--multi-latent-attention", "model"),
         ("--q-lora-rank 64", "latent"),
         ("--data-args-path file", "data.blend"),
@@ -194,7 +216,7 @@ def test_random_tokens(flags: Flags) -> None:
 )
 def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, said: str) -> None:
     migrated = flags(*words.split())
-    flag = words.split()[0] if "recompute" not in words else "--recompute-modules"
+    flag = next((name for name in ("--recompute-modules", *SECOND) if name in words), words.split()[0])
     assert migrated.outcome(flag) == "not_supported"
     assert said in migrated.reason(flag)
     head = migrated.text.split("\nname:")[0]
@@ -202,10 +224,25 @@ def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, sai
     assert flag in head
 
 
-@pytest.mark.parametrize("words", ["--expert-model-parallel-size 2"])
-def test_degrees_that_the_spec_knows_are_written_and_refused(flags: Flags, words: str) -> None:
-    with pytest.raises(SpecError, match="not in the runtime yet"):
-        _ = flags(*words.split()).job
+def test_experts(flags: Flags) -> None:
+    words = (
+        "--num-experts 8 --moe-layer-freq ([0]*2+[1,0]) --moe-ffn-hidden-size 96 --moe-grouped-gemm "
+        "--moe-aux-loss-coeff 1e-2 --moe-router-load-balancing-type seq_aux_loss "
+        "--disable-bias-linear --moe-permute-fusion"
+    )
+    migrated = flags(*words.split())
+    model = migrated.job.model
+    assert (model.num_experts, model.moe_ffn_hidden_size, model.moe_grouped_gemm) == (8, 96, True)
+    assert model.moe_layer_freq == [0, 0, 1, 0]
+    assert (model.moe_router_load_balancing_type, model.moe_aux_loss_coeff) == ("seq_aux_loss", 0.01)
+    assert model.moe_token_dispatcher_type == "allgather", "Megatron-LM's default"
+    assert migrated.outcome("--moe-permute-fusion") == "no_effect"
+
+
+def test_options_of_experts_without_experts_have_no_effect(flags: Flags) -> None:
+    migrated = flags("--moe-router-topk", "4", "--moe-token-dispatcher-type", "alltoall")
+    assert migrated.outcome("--moe-router-topk") == "no_effect"
+    assert migrated.job == flags().job
 
 
 @pytest.mark.parametrize(

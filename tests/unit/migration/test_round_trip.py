@@ -41,12 +41,22 @@ MODELS = _maybe(
         "max_position_embeddings": st.sampled_from((64, 128, 256)),
         "vocab_size": st.sampled_from((261, 300, 50257)),
         "make_vocab_size_divisible_by": st.sampled_from((1, 64, 128)),
-        "position_embedding_type": st.sampled_from(("rope", "learned_absolute", "none")),
+        "position_embedding_type": st.sampled_from(("rope", "learned_absolute", "alibi", "none")),
         "rotary_percent": st.sampled_from((0.5, 1.0)),
         "rotary_base": st.sampled_from((10000, 500000)),
         "normalization": st.sampled_from(("LayerNorm", "RMSNorm")),
         "norm_epsilon": st.sampled_from((1e-5, 1e-6)),
-        "activation": st.sampled_from(("gelu", "swiglu")),
+        "activation": st.sampled_from(("gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu")),
+        "apply_layernorm_1p": st.booleans(),
+        "sliding_window": st.sampled_from((1, 48)),
+        "rope_scaling": st.sampled_from(
+            (
+                {"type": "linear", "factor": 2},
+                {"type": "linear", "factor": 2.5},
+                {"type": "llama3", "factor": 32, "original_max_position_embeddings": 8192},
+                {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64},
+            )
+        ),
         "add_bias_linear": st.booleans(),
         "add_qkv_bias": st.booleans(),
         "qk_layernorm": st.booleans(),
@@ -238,6 +248,11 @@ SECTIONS = {
 def jobs(draw: st.DrawFn) -> JobSpec:
     sizes = {"num_layers": 8, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 64}
     model = {**sizes, **draw(MODELS)}
+    rotated = model.get("position_embedding_type", "rope") == "rope"
+    if not rotated:
+        model.pop("rope_scaling", None)
+    if not rotated or model.get("rope_scaling", {}).get("type") == "yarn":
+        model.pop("rotary_percent", None)
     data = draw(DATA)
     of_norms, normed = "apply_wd_to_qk_layernorm", model.get("qk_layernorm")
     if data.get("random_tokens"):

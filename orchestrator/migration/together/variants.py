@@ -1,0 +1,119 @@
+"""Variants of the decoder: its activation, scaled rotary positions, and attention windows."""
+
+from __future__ import annotations
+
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.writing_flags import FlagWriter
+
+ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
+WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
+_FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu"}
+_LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""Megatron-LM's --use-rope-scaling has these figures of Llama 3.1."""
+
+
+def read_activation(given: Gathering) -> None:
+    for flag, activation in _FLAGS.items():
+        if given.has(flag) and given.get(ACTIVATION) in ("gelu", activation):
+            given.carry(flag, ACTIVATION, activation)
+        elif given.has(flag):
+            given.not_supported(flag, f"Megatron-LM refuses it beside --{given.get(ACTIVATION)}", ACTIVATION)
+
+
+def write_activation(writer: FlagWriter) -> None:
+    activation = writer.job.model.activation
+    flag = next((flag for flag, meant in _FLAGS.items() if meant == activation), None)
+    if flag is not None:
+        writer.add("MODEL", flag)
+    else:
+        writer.leave(ACTIVATION, "Megatron-LM has no flag for it")
+
+
+def read_scaling(given: Gathering) -> None:
+    llama, factor, linear = "use-rope-scaling", "rope-scaling-factor", "rotary-seq-len-interpolation-factor"
+    if given.get("model.position_embedding_type") != "rope":
+        given.no_effect((llama, factor, linear), "it is for rotary positions")
+        return
+    if not given.has(llama):
+        given.no_effect(factor, "Megatron-LM takes it with --use-rope-scaling only")
+        if given.has(linear):
+            _carry_scaling(given, linear, linear, "linear")
+        return
+    if given.has(linear):
+        given.not_supported(linear, "one kind of scaling holds, and --use-rope-scaling is another", SCALING)
+    _carry_scaling(given, llama, factor, "llama3")
+    if given.has(factor) and factor not in given.settled:
+        given.settle(factor, "carried", f"{SCALING}.factor", given.text(factor))
+
+
+def _carry_scaling(given: Gathering, flag: str, factor: str, kind: str) -> None:
+    """The section of a kind of scaling, whose factor another flag may say."""
+    text = given.text(factor) if given.has(factor) else "8.0"
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = 0.0
+    if 1.0 <= value < float("inf"):
+        figures = _LLAMA if kind == "llama3" else {}
+        given.carry(flag, SCALING, {"type": kind, "factor": value, **figures})
+    else:
+        given.write_it(flag, SCALING, f"--{factor} is no number from 1")
+        if factor != flag:
+            given.settle(factor, "not_known", SCALING)
+
+
+def write_scaling(writer: FlagWriter) -> None:
+    scaling = writer.job.model.rope_scaling
+    if scaling is None:
+        return
+    if scaling.type == "linear" and scaling.factor.is_integer():
+        writer.add("MODEL", "rotary-seq-len-interpolation-factor", int(scaling.factor))
+    elif scaling.type == "llama3" and all(getattr(scaling, name) == value for name, value in _LLAMA.items()):
+        writer.add("MODEL", "use-rope-scaling")
+        writer.add("MODEL", "rope-scaling-factor", scaling.factor)
+    else:
+        writer.unsaid_value(SCALING, "Megatron-LM has whole linear factors, and llama3 with Llama 3.1's own figures")
+
+
+def read_window(given: Gathering) -> None:
+    name, skip = "window-size", "window-attn-skip-freq"
+    if not given.has(name):
+        given.no_effect(skip, "Megatron-LM takes it with --window-size only")
+        return
+    sizes = (given.text(name) or "").strip("()[] ").replace(" ", "").split(",")
+    if len(sizes) == 2 and sizes[0] == "-1":
+        given.settle(name, "default", WINDOW)
+        given.no_effect(skip, "there is no window")
+        return
+    if len(sizes) == 2 and all(size.isascii() and size.isdigit() and len(size) < 10 for size in sizes):
+        given.carry(name, WINDOW, int(sizes[0]) + 1)
+    else:
+        given.write_it(name, WINDOW, "two whole numbers are wanted: tokens before and after")
+    if not given.has(skip):
+        return
+    layers = given.number(skip)
+    if layers is None:
+        given.not_supported(skip, "a list of layers is not in this version: write a number", SKIP)
+    else:
+        given.carry(skip, SKIP, layers)
+
+
+def write_window(writer: FlagWriter) -> None:
+    model = writer.job.model
+    if model.sliding_window is not None:
+        writer.add("MODEL", "window-size", f"{model.sliding_window - 1},0")
+        if model.window_attn_skip_freq is not None:
+            writer.add("MODEL", "window-attn-skip-freq", model.window_attn_skip_freq)
+
+
+VARIANTS = (
+    Together(dict.fromkeys(_FLAGS, 0), read_activation, write_activation, (ACTIVATION,)),
+    Together(
+        {"use-rope-scaling": 0, "rope-scaling-factor": 1, "rotary-seq-len-interpolation-factor": 1},
+        read_scaling,
+        write_scaling,
+        (SCALING,),
+    ),
+    Together({"window-size": 1, "window-attn-skip-freq": 1}, read_window, write_window, (WINDOW, SKIP)),
+)

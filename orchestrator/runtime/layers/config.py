@@ -1,0 +1,22 @@
+"""The configuration that layers are built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+@dataclass
+class LayerConfig(TransformerConfig):  # type: ignore[misc]
+    """megatron-core's, and what our attention does beyond it."""
+
+    alibi: bool = False
+    """Lower scores by distance, with a slope for each head."""
+    attention_logit_softcapping: float | None = None
+    """Scores x become cap · tanh(x / cap)."""
+
+    def window_of(self, layer_number: int) -> int | None:
+        """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""
+        skipped = self.window_attn_skip_freq is not None and layer_number % self.window_attn_skip_freq == 0
+        return None if self.window_size is None or skipped else self.window_size[0] + 1

@@ -1,0 +1,46 @@
+"""Frequencies of rotary positions, scaled for sequences longer than those of the training before."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from orchestrator.spec.rope_scaling import RopeScaling
+
+
+def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) -> torch.Tensor:
+    """The frequencies [r / 2] of r rotated channels, in radians per position, slowed down as `scaling` says.
+
+    `inv_freq[i]` is base^(-2i / r). Linear: Chen et al. 2023. llama3: as Llama 3.1 was trained. yarn: Peng et al. 2023,
+    "YaRN: Efficient Context Window Extension of Large Language Models", section 3.2.
+    """
+    slow = inv_freq / scaling.factor
+    if scaling.type == "linear":
+        return slow
+    assert scaling.original_max_position_embeddings is not None, "a rule of the spec"
+    length = scaling.original_max_position_embeddings
+    if scaling.type == "llama3":
+        turns = length * inv_freq / (2 * math.pi)
+        kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    else:
+        first, last = (
+            _channel(turns, length, base, 2 * len(inv_freq)) for turns in (scaling.beta_fast, scaling.beta_slow)
+        )
+        low, high = max(math.floor(first), 0), min(math.ceil(last), 2 * len(inv_freq) - 1)
+        pairs = torch.arange(len(inv_freq), dtype=torch.float32, device=inv_freq.device)
+        kept = 1 - (pairs - low) / (high - low if high > low else 0.001)
+    kept = kept.clamp(0, 1)
+    return kept * inv_freq + (1 - kept) * slow
+
+
+def _channel(turns: float, length: int, base: int, rotated: int) -> float:
+    """The pair of channels, counted with fractions, that turns so often over `length` positions."""
+    return rotated * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+
+def attention_factor(scaling: RopeScaling | None) -> float:
+    """What rotated queries, and keys, are multiplied by."""
+    if scaling is None or scaling.type != "yarn":
+        return 1.0
+    return scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1.0

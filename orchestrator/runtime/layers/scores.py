@@ -1,0 +1,63 @@
+"""What is done to attention scores beside scaling them: which are taken away, lowered by distance, or capped."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch.nn import functional
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """How fast each head's scores fall with distance (Press et al. 2022, "Train Short, Test Long").
+
+    Of a power of two n: 2^(-8 / n), 2^(-16 / n), …, 2^-8. Else those of the power below, and then every other one of
+    the power above.
+    """
+    power = 2 ** int(math.log2(heads))
+    slopes = [2.0 ** (-8.0 * head / power) for head in range(1, power + 1)]
+    between = [2.0 ** (-4.0 * head / power) for head in range(1, 2 * power + 1, 2)]
+    return tuple(slopes + between[: heads - power])
+
+
+@lru_cache(maxsize=4)
+def causal_mask(
+    sq: int, sk: int, window: int | None, slopes: tuple[float, ...] | None, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Which of sk positions the last sq see: bool [sq, sk]; with `slopes` what is added to the scores, [heads, sq, sk].
+
+    Built once for a length and kept: all layers and micro-batches share it.
+    """
+    distance = torch.arange(sk - sq, sk, device=device)[:, None] - torch.arange(sk, device=device)
+    seen = distance >= 0
+    if window is not None:
+        seen &= distance < window
+    if slopes is None:
+        return seen
+    lowered = -torch.tensor(slopes, device=device)[:, None, None] * distance
+    return lowered.masked_fill_(~seen, -math.inf).to(dtype)
+
+
+def capped_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    cap: float,
+    dropout: float,
+) -> torch.Tensor:
+    """Attention with scores cap · tanh(x / cap) (Gemma Team 2024, "Gemma 2", section 2), which no fused kernel has.
+
+    query: [b, heads, sq, d]; key, value: [b, groups, sk, d]; returns [b, heads, sq, d]. `mask` is a `causal_mask`.
+    """
+    heads, groups = query.size(1), key.size(1)
+    if heads != groups:
+        key, value = (x.repeat_interleave(heads // groups, dim=1) for x in (key, value))
+    scores = cap * torch.tanh(query @ key.transpose(-2, -1) * (scale / cap))
+    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    if dropout:
+        weights = functional.dropout(weights, dropout)
+    return weights @ value

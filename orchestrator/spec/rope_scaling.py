@@ -1,0 +1,31 @@
+"""Rotary positions for sequences longer than those that the base was chosen for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Positive, PositiveNumber, refuse_bool
+
+
+class RopeScaling(Section):
+    """How the rotary frequencies are slowed down for long sequences."""
+
+    type: Literal["linear", "llama3", "yarn"]
+    """`linear` divides all frequencies; `llama3` (Llama 3.1) and `yarn` (Peng et al. 2023) only the slow ones."""
+    factor: Annotated[float, Field(ge=1.0), BeforeValidator(refuse_bool)]
+    """What the slow frequencies are divided by: how much longer the sequences may get."""
+    original_max_position_embeddings: Positive | None = None
+    """Longest sequence of the training before the scaling; `llama3` and `yarn` need it."""
+    low_freq_factor: PositiveNumber = 1.0
+    """`llama3`: frequencies that turn less often than this over the original length are divided."""
+    high_freq_factor: PositiveNumber = 4.0
+    """`llama3`: frequencies that turn more often than this stay as they are; between the two they are blended."""
+    beta_fast: PositiveNumber = 32.0
+    """`yarn`: frequencies that turn more often than this over the original length stay as they are."""
+    beta_slow: PositiveNumber = 1.0
+    """`yarn`: frequencies that turn less often than this are divided; between the two they are blended."""
+    attention_factor: PositiveNumber | None = None
+    """`yarn`: rotated queries and keys are multiplied by this; 0.1 · ln(factor) + 1 by default."""

@@ -1,0 +1,60 @@
+"""Variants of the decoder beside transformers' models with the same weights, and with a key/value cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow("builds each family twice and takes it through some passes")
+
+HERE = Path(__file__).parent
+FAMILIES = (
+    *("gpt2", "llama2", "llama3.1", "linear", "yarn", "mistral", "qwen2.5", "qwen2.5 with windows", "qwen3"),
+    *("gemma", "nemotron", "mpt"),
+)
+Differences = dict[str, dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def differences() -> Differences:
+    finished = subprocess.run(
+        [sys.executable, str(HERE / "parity_program.py")],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert finished.returncode == 0, finished.stderr
+    found: Differences = json.loads(finished.stdout)
+    assert found.keys() == {*FAMILIES, "capped", "rope scaling"}
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_transformers(differences: Differences, name: str) -> None:
+    """Differences are in standard deviations of the logits."""
+    assert differences[name]["logits"] < 2e-5
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_cache_changes_no_logits(differences: Differences, name: str) -> None:
+    assert differences[name]["cache"] < 2e-5
+
+
+def test_soft_capping(differences: Differences) -> None:
+    """Attention as Gemma 2's; the logits below 20 of a network with large weights, with the cache and without."""
+    found = differences["capped"]
+    assert found.pop("attention") < 1e-5
+    assert len(found) == 3
+    assert max(found.values()) < 1e-3
+
+
+def test_rotary_scaling(differences: Differences) -> None:
+    assert differences["rope scaling"]["frequencies"] < 1e-5
+    assert differences["rope scaling"]["factor"] < 1e-12
