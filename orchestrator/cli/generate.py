@@ -49,6 +49,7 @@ def command(
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
     job = load_resolved(run.resolved())
+    check_family(run, job)
     check_checkpoint(run, iteration)
     check_installed(job)
     options = {
@@ -66,6 +67,15 @@ def command(
         *(["--json"] if as_json else []),
     ]
     run_inference(job, arguments)
+
+
+def check_family(run: RunDir, job: JobSpec) -> None:
+    """Raises UserError when the model of a run does not continue texts."""
+    if job.model.architecture == "bert":
+        raise UserError(
+            f"run {label(run)} has trained a BERT: BERT predicts masked tokens from what stands on both sides of them, "
+            "and does not continue a text"
+        )
 
 
 def check_checkpoint(run: RunDir, iteration: int | None) -> None:

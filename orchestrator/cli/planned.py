@@ -106,8 +106,8 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
         plan = make_plan(loaded.job)
     except SpecError as error:
         problems = [*error.problems, *problems]
-    data = loaded.job.data
-    data_sets = list(plan.data_sets) if plan is not None else survey(data)
+    data, sentences = loaded.job.data, loaded.job.model.reads_sentences
+    data_sets = list(plan.data_sets) if plan is not None else survey(data, sentences=sentences)
     said = {problem.message for problem in problems}
     problems += [found for found in data_problems(data, data_sets, needed=starting) if found.message not in said]
     return plan, problems

@@ -36,7 +36,7 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
     """Make on this machine what a job lacks and can be made, showing how it comes along; returns the exit code. `what`
     are the arguments of `orchestrator data prepare` that name the job.
     """
-    if not any(source.is_to_be_made for source in survey(job.data)):
+    if not any(source.is_to_be_made for source in survey(job.data, sentences=job.model.reads_sentences)):
         return 0
     python = job.launch.python or sys.executable
     options = ["--json"] if as_json else []

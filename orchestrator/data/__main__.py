@@ -66,7 +66,12 @@ def _prepare(request: PrepareRequest, as_json: bool) -> int:
     job, run = job_and_run(request)
     job_id = os.environ.get("SLURM_JOB_ID")
     try:
-        made = prepare(job.data, request.workers, lambda line: print(line, file=sys.stderr, flush=True))
+        made = prepare(
+            job.data,
+            request.workers,
+            lambda line: print(line, file=sys.stderr, flush=True),
+            sentences=job.model.reads_sentences,
+        )
     except OrchestratorError as error:
         if run is not None:
             run.append_event("data_failed", job_id=job_id, message=str(error))

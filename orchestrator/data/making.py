@@ -9,36 +9,37 @@ from orchestrator.data.index import idx_path
 from orchestrator.data.manifest import Manifest
 from orchestrator.data.preparation import Source, survey, tokenize_request
 from orchestrator.data.progress import Display
+from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
-from orchestrator.spec.data import DataSpec, TokenizerSpec
+from orchestrator.spec.data import DataSpec
 
 
-def prepare(data: DataSpec, workers: int | None, tell: Callable[[str], object]) -> list[tuple[Source, Manifest]]:
+def prepare(
+    data: DataSpec, workers: int | None, tell: Callable[[str], object], *, sentences: bool = False
+) -> list[tuple[Source, Manifest]]:
     """Make what is missing, one after the other; returns what was made. What is there already, or appears meanwhile, is
-    left as it is, and what an interrupted call left unfinished is gone on with.
+    left as it is, and what an interrupted call left unfinished is gone on with. `sentences`: the job's family reads
+    sentences.
 
     Raises UserError, before anything is made, for what is neither there nor can be made, or was made with another
     tokenizer; and what `tokenize` raises.
     """
-    sources = survey(data, asked=True)
+    sources = survey(data, sentences=sentences, asked=True)
     if troubles := [f"{source.place}: {source.trouble}" for source in sources if source.trouble is not None]:
         raise UserError("\n       ".join(troubles))
     made = []
     for source in sources:
         if source.is_to_be_made:
             tell(f"{source.entry.path}: made from {', '.join(source.entry.text or ())}")
-            manifest = _make(source, data.tokenizer, workers, tell)
+            manifest = _make(source, tokenize_request(source, data.tokenizer, workers, sentences=sentences), tell)
             if manifest is not None:
                 made.append((source, manifest))
     return made
 
 
-def _make(
-    source: Source, tokenizer: TokenizerSpec, workers: int | None, tell: Callable[[str], object]
-) -> Manifest | None:
+def _make(source: Source, request: TokenizeRequest, tell: Callable[[str], object]) -> Manifest | None:
     """Make one; None when another process was faster."""
-    request = tokenize_request(source, tokenizer, workers)
     try:
         try:
             with Display() as display:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.data.checks import tokenizer_problem
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
+from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import DataError, Problem, UserError
@@ -43,9 +44,9 @@ class Source:
         return self.trouble
 
 
-def survey(data: DataSpec, *, asked: bool = False) -> list[Source]:
-    """Every data set of a job once, in the order of the spec. `asked`: whatever `data.prepare` says, what can be made
-    is to be made.
+def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> list[Source]:
+    """Every data set of a job once, in the order of the spec. `sentences`: the job's family reads sentences. `asked`:
+    whatever `data.prepare` says, what can be made is to be made.
     """
     tokenizer_hash, tokenizer_trouble = _tokenizer(data.tokenizer)
     sources = []
@@ -56,7 +57,7 @@ def survey(data: DataSpec, *, asked: bool = False) -> list[Source]:
             sources.append(Source(place, entry, None, str(error), is_unfit=True))
             continue
         if header is not None and tokenizer_hash is not None:
-            trouble = _other_tokenizer(entry, tokenizer_hash)
+            trouble = _otherwise_made(entry, tokenizer_hash, sentences)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble
         is_here = header is not None or _is_here(entry)
@@ -119,8 +120,10 @@ def _is_here(entry: BlendEntry) -> bool:
     return idx_path(prefix).is_file() and bin_path(prefix).is_file()
 
 
-def tokenize_request(source: Source, tokenizer: TokenizerSpec, workers: int | None) -> TokenizeRequest:
-    """What makes a source from its text."""
+def tokenize_request(
+    source: Source, tokenizer: TokenizerSpec, workers: int | None, *, sentences: bool = False
+) -> TokenizeRequest:
+    """What makes a source from its text. Families that read `sentences` end documents with tokens of their own."""
     entry = source.entry
     return TokenizeRequest(
         inputs=tuple(Path(path) for path in entry.text or ()),
@@ -129,7 +132,8 @@ def tokenize_request(source: Source, tokenizer: TokenizerSpec, workers: int | No
         tokenizer_type=tokenizer.type,
         tokenizer_path=tokenizer.path,
         tokenizer_merges=tokenizer.merges,
-        append_eod=entry.append_eod,
+        append_eod=entry.append_eod and not sentences,
+        split_sentences=sentences,
         workers=workers,
     )
 
@@ -144,11 +148,21 @@ def _entries(data: DataSpec) -> list[tuple[str, BlendEntry]]:
     return list(found.values())
 
 
-def _other_tokenizer(entry: BlendEntry, tokenizer_hash: str) -> str | None:
+def _otherwise_made(entry: BlendEntry, tokenizer_hash: str, sentences: bool) -> str | None:
+    """What is wrong when a data set was made with another tokenizer, or of documents where sentences are read; None too
+    when nobody knows."""
     try:
-        return tokenizer_problem(entry.path, tokenizer_hash)
+        manifest = read_manifest(Path(entry.path))
+        problem = tokenizer_problem(entry.path, tokenizer_hash)
     except DataError as error:
         return str(error)
+    if problem is not None or manifest is None or (manifest.sentences is not None) == sentences:
+        return problem
+    holds, reads, way = ("whole documents", "sentences", "with") if sentences else ("sentences", "documents", "without")
+    return (
+        f"{entry.path} holds {holds}, and the job's model reads {reads}: "
+        f"make it anew at another path, {way} --split-sentences"
+    )
 
 
 def _tokenizer(tokenizer: TokenizerSpec) -> tuple[str | None, str | None]:

@@ -64,7 +64,7 @@ def data_job(events: Sequence[Mapping[str, Any]], job_id: object) -> DataJob | N
 
 def to_be_made(job: JobSpec) -> list[Source]:
     """The data sets of a job that are made from text before it can start."""
-    return [source for source in survey(job.data) if source.is_to_be_made]
+    return [source for source in survey(job.data, sentences=job.model.reads_sentences) if source.is_to_be_made]
 
 
 def submit_preparation(

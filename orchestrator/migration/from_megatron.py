@@ -22,7 +22,7 @@ from orchestrator.migration.launchers import (
     sbatch_options,
     slurm_variables,
 )
-from orchestrator.migration.programs import GPT, TrainingCommand, family_of_flag, training_command, trains
+from orchestrator.migration.programs import BERT, GPT, T5, TrainingCommand, family_of_flag, training_command, trains
 from orchestrator.migration.report import Account, Migration
 from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.started import Script, Started
@@ -176,6 +176,10 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     line = parse_flags(command.words, _WORDS.get)
     flags, replaced = _renamed(line.flags)
     gathering = Gathering(flags, migration, family)
+    if family.architecture not in (None, GPT.architecture):
+        gathering.default(
+            "model.architecture", family.architecture, f"{PurePath(command.program).name} trains a {family.name}"
+        )
     for row in ROWS:
         _read_row(gathering, row)
     for together in TOGETHER:
@@ -196,7 +200,8 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
         migration.notes.append(f"{command.program} is taken for GPT's: its name does not say what it trains")
     elif family.architecture is None:
         migration.refused = (
-            f"{PurePath(command.program).name} trains a {family.name} model, and this version has {GPT.name} only: "
+            f"{PurePath(command.program).name} trains a {family.name} model, and this version has "
+            f"{' and '.join(each.name for each in (GPT, BERT, T5) if each.architecture)} only: "
             "its flags are listed, and no job is written"
         )
     return migration
@@ -232,8 +237,8 @@ def _read_row(given: Gathering, row: Row) -> None:
         if row.default not in (OURS, REQUIRED) and not is_said:
             given.default(row.path, row.default)
         return
-    if row.only is not None and given.get(row.only[0]) != row.only[1]:
-        given.no_effect(row.flag, f"it is for {row.only[0]}: {row.only[1]}")
+    if row.only is not None and not row.is_for(given.get(row.only[0])):
+        given.no_effect(row.flag, row.purpose)
         return
     text = "" if row.kind.values == 0 else given.text(row.flag)
     if text is None:
@@ -257,7 +262,8 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
     flag = given.flags[name]
     family = family_of_flag(name)
     if family is not None and name in given.family.flags:
-        given.not_supported(name, f"{given.family.name} is not in this version")
+        is_here = given.family.architecture is not None
+        given.not_supported(name, f"{'this' if is_here else given.family.name} is not in this version")
         return
     if family is not None and flag.words != (("0",),):
         given.no_effect(name, f"it is for {family.name}")

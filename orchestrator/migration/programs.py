@@ -35,9 +35,9 @@ class Family:
 GPT = Family("GPT", "gpt")
 BERT = Family(
     "BERT",
-    None,
+    "bert",
     "BertWordPieceLowerCase",
-    ("bert-no-binary-head", "mask-prob", "short-seq-prob", "output-bert-embeddings"),
+    ("bert-no-binary-head", "mask-prob", "short-seq-prob", "output-bert-embeddings", "bert-embedder-type"),
 )
 T5 = Family(
     "T5",

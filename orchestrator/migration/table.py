@@ -81,9 +81,22 @@ class Row:
     default: Any = OURS
     """What Megatron-LM does without the flag, where the spec's default is another; REQUIRED where it refuses."""
     only: tuple[str, Any] | None = None
-    """(path, value): what it is for; elsewhere it has no effect."""
+    """(path, value, or several): what it is for; elsewhere it has no effect."""
+
+    def is_for(self, value: Any) -> bool:
+        """Whether it has an effect where `only`'s path has that value."""
+        wanted = self.only[1] if self.only is not None else value
+        return value in wanted if isinstance(wanted, tuple) else bool(value == wanted)
+
+    @property
+    def purpose(self) -> str:
+        """What it is for, in words."""
+        assert self.only is not None, "for some jobs alone"
+        path, wanted = self.only
+        return f"it is for {path}: {' or '.join(wanted) if isinstance(wanted, tuple) else wanted}"
 
 
+_SENTENCES = ("model.architecture", ("bert", "t5"))
 _ROPE = ("model.position_embedding_type", "rope")
 _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
@@ -116,6 +129,7 @@ ROWS: tuple[Row, ...] = (
     Row("hidden-dropout", "model.hidden_dropout", NUMBER, 0.1),
     Row("attention-dropout", "model.attention_dropout", NUMBER, 0.1),
     Row("init-method-std", "model.init_method_std", NUMBER),
+    Row("bert-no-binary-head", "model.bert_binary_head", switch(False), only=("model.architecture", "bert")),
     # parallelism
     Row(
         "tensor-model-parallel-size",
@@ -123,6 +137,10 @@ ROWS: tuple[Row, ...] = (
         WHOLE,
     ),
     Row("pipeline-model-parallel-size", "parallelism.pipeline_model_parallel_size", WHOLE),
+    Row("decoder-first-pipeline-num-layers", "parallelism.num_layers_in_first_pipeline_stage", WHOLE),
+    Row("decoder-last-pipeline-num-layers", "parallelism.num_layers_in_last_pipeline_stage", WHOLE),
+    Row("account-for-embedding-in-pipeline-split", "parallelism.account_for_embedding_in_pipeline_split", switch(True)),
+    Row("account-for-loss-in-pipeline-split", "parallelism.account_for_loss_in_pipeline_split", switch(True)),
     Row("context-parallel-size", "parallelism.context_parallel_size", WHOLE),
     Row("expert-model-parallel-size", "parallelism.expert_model_parallel_size", WHOLE),
     Row("use-distributed-optimizer", "parallelism.use_distributed_optimizer", switch(True), False),
@@ -135,6 +153,8 @@ ROWS: tuple[Row, ...] = (
     Row("reset-position-ids", "data.reset_position_ids", switch(True)),
     Row("eod-mask-loss", "data.eod_mask_loss", switch(True)),
     Row("num-dataset-builder-threads", "data.num_dataset_builder_threads", WHOLE),
+    Row("mask-prob", "data.mask_prob", NUMBER, only=_SENTENCES),
+    Row("short-seq-prob", "data.short_seq_prob", NUMBER, only=_SENTENCES),
     # optimizer
     Row("optimizer", "optimizer.name", same("adam", "sgd")),
     Row("lr", "optimizer.lr", NUMBER),
@@ -185,6 +205,12 @@ ROWS: tuple[Row, ...] = (
         only=("runtime.recompute_granularity", "full"),
     ),
     Row("recompute-num-layers", "runtime.recompute_num_layers", WHOLE, only=("runtime.recompute_granularity", "full")),
+    Row(
+        "distribute-saved-activations",
+        "runtime.distribute_saved_activations",
+        switch(True),
+        only=("runtime.recompute_granularity", "full"),
+    ),
     Row("transformer-impl", "runtime.layers", choice({"local": "torch", "transformer_engine": "transformer_engine"})),
     Row("deterministic-mode", "runtime.deterministic", switch(True)),
     Row("distributed-timeout-minutes", "runtime.hang_timeout", MINUTES),

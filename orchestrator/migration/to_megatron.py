@@ -13,7 +13,6 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.values import environment_references
 
-PROGRAM = "pretrain_gpt.py"
 _GROUPS = {
     "model": "MODEL",
     "parallelism": "MODEL_PARALLEL",
@@ -29,6 +28,7 @@ _GROUPS = {
 """Group of flags of each section of the spec."""
 _REASONS = {
     "model.preset": "its values are flags",
+    "data.bert_order": "Megatron-LM always swaps the parts",
     "data.prepare": "Megatron-LM reads data sets that are there",
     "launch": "it is about the orchestrator's way to start a run",
     "runtime": "Megatron-LM has no flag for it",
@@ -66,14 +66,14 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         together.write(writer)
     _write_launch(writer)
     covered = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
-    covered |= {"launch.nodes", "launch.gpus_per_node", "launch.env"}
+    covered |= {"model.architecture", "launch.nodes", "launch.gpus_per_node", "launch.env"}
     for path in leaf_paths():
         if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):
             writer.leave(
                 path, _REASONS.get(path) or _REASONS.get(path.partition(".")[0], "Megatron-LM has no flag for it")
             )
     return MegatronCommand(
-        PROGRAM,
+        f"pretrain_{job.model.architecture}.py",
         job.launch.nodes,
         job.processes_per_node,
         tuple(sorted(_environment(job).items())),
@@ -88,9 +88,9 @@ def _write_row(writer: FlagWriter, row: Row) -> None:
     default = default_of(row.path) if row.default is OURS else row.default
     if default is not REQUIRED and value == default:
         return
-    if row.only is not None and writer.value(row.only[0]) != row.only[1]:
+    if row.only is not None and not row.is_for(writer.value(row.only[0])):
         if value != default_of(row.path):
-            writer.unsaid_value(row.path, f"it is for {row.only[0]}: {row.only[1]}")
+            writer.unsaid_value(row.path, row.purpose)
         return
     text = row.kind.write(value) if value is not None else None
     if text is not None:

@@ -47,7 +47,8 @@ def evaluations(job: JobSpec, batch: BatchSchedule) -> int:
 def blend_report(job: JobSpec, batch: BatchSchedule, there: Sequence[Source] | None = None) -> BlendReport:
     """The report on the blends of a job. `there`: what `survey` found. It is exact: what the indices will hold."""
     data, needed = job.data, samples_needed(job, batch)
-    found = {normpath(source.entry.path): source for source in (survey(data) if there is None else there)}
+    sources = survey(data, sentences=job.model.reads_sentences) if there is None else there
+    found = {normpath(source.entry.path): source for source in sources}
     train = _part(job, batch, TRAIN, needed.train, 1, found)
     validation = _part(job, batch, VALIDATION, needed.validation, evaluations(job, batch), found)
     return BlendReport(

@@ -86,7 +86,7 @@ def make_plan(job: JobSpec) -> Plan:
     words = vocabulary(job)
     batch = BatchSchedule.of(job)
     layout = topology(job)
-    data_sets = survey(job.data)
+    data_sets = survey(job.data, sentences=job.model.reads_sentences)
     blend = blend_report(job, batch, data_sets)
     return Plan(
         job=job,

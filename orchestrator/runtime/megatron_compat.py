@@ -20,6 +20,7 @@ from megatron.core.tensor_parallel import random as megatron_random
 from orchestrator.runtime import cpu_shim
 from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.layers.torch_layers import Norm
 from orchestrator.runtime.sgd import MomentumSGD
 from orchestrator.runtime.stateful import StatefulOptimizer
 
@@ -27,6 +28,7 @@ with warnings.catch_warnings():
     # It warns that neither Transformer Engine nor apex is there to give it an Adam; ours is put in below.
     warnings.simplefilter("ignore")
     import megatron.core.optimizer as megatron_optimizer
+    from megatron.core.models.bert import bert_lm_head
     from megatron.core.optimizer import distrib_optimizer
 
 VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__.split(".")[:2])
@@ -38,6 +40,7 @@ def apply(device: Device) -> None:
         cpu_shim.patch_megatron_random(megatron_random)
     _use_our_optimizers()
     _write_checkpoints_in_process()
+    vars(bert_lm_head)["LNImpl"] = Norm  # megatron-core's without apex refuses sequence parallelism
     logging.getLogger("megatron").setLevel(logging.ERROR)
 
 

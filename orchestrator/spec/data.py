@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Positive, PositiveNumber, Seed, Size, Text
+from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
 
 
 def _one_as_list(value: Any) -> Any:
@@ -39,7 +39,8 @@ class BlendEntry(Section):
     json_key: Text = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text."""
     append_eod: bool = True
-    """End each document with the tokenizer's end-of-document token when it is made from text."""
+    """End each document with the tokenizer's end-of-document token when it is made from text. Not so for BERT and T5,
+    which put their own tokens between the parts of a sample."""
 
 
 def _pairs(value: Any) -> Any:
@@ -85,8 +86,8 @@ Split = Annotated[str, AfterValidator(_check_split)]
 
 
 class TokenizerSpec(Section):
-    """How text becomes token ids. `byte_level` needs no file: ids 0 to 255 are bytes, 256 ends a document, and 257 to 260
-    are [PAD], [CLS], [SEP] and [MASK] of masked language models."""
+    """How text becomes token ids. `byte_level` needs no file: ids 0 to 255 are bytes, 256 ends a document, and 257
+    to 260 are [PAD], [CLS], [SEP] and [MASK] of masked language models."""
 
     type: Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"] = "byte_level"
     """The kind of tokenizer. Where only a `path` is written, its name tells the kind."""
@@ -95,6 +96,10 @@ class TokenizerSpec(Section):
     gpt2_bpe: vocab.json."""
     merges: Text | None = None
     """gpt2_bpe: merges.txt."""
+
+
+MaskedPart = Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(refuse_bool)]
+"""Some of the tokens, not all."""
 
 
 class DataSpec(Section):
@@ -126,5 +131,12 @@ class DataSpec(Section):
     """Restart positions after each end of document."""
     eod_mask_loss: bool = False
     """Leave the end-of-document token out of the loss."""
+    mask_prob: MaskedPart = 0.15
+    """BERT, T5: part of a sample's tokens that is to be predicted."""
+    short_seq_prob: Fraction = 0.1
+    """BERT, T5: part of the samples that are made shorter than they could be."""
+    bert_order: Literal["sentence_order", "next_sentence"] = "sentence_order"
+    """What BERT's binary head learns. A sample has two parts; `sentence_order`: in half of the samples they are swapped
+    (as Megatron-LM does); `next_sentence`: in half of them the second is from elsewhere (as in the first BERT)."""
     num_dataset_builder_threads: Positive = 1
     """Threads that build the sample indices."""

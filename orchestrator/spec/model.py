@@ -10,12 +10,14 @@ from orchestrator.spec.base import Section
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Text, refuse_bool
 
+_OF_SENTENCES = frozenset(("bert", "t5"))
+
 
 class ModelSpec(Section):
     """The architecture of the transformer. `preset` fills in what is not written."""
 
-    architecture: Literal["gpt"] = "gpt"
-    """The family: `gpt` is a decoder."""
+    architecture: Literal["gpt", "bert"] = "gpt"
+    """The family: `gpt` is a decoder, `bert` an encoder that predicts masked tokens."""
     preset: Text | None = None
     """A named architecture to start from; `orchestrator schema --presets` lists them."""
     num_layers: Positive
@@ -75,6 +77,8 @@ class ModelSpec(Section):
     """Give the output layer its own weights instead of the embedding's."""
     scale_embeddings: bool = False
     """Multiply token embeddings by the square root of the hidden size."""
+    bert_binary_head: bool = True
+    """BERT: learn as well how the two parts of a sample belong together (`data.bert_order`), and tell them apart."""
     hidden_dropout: Fraction = 0.0
     """Dropout on the residual branches and embeddings."""
     attention_dropout: Fraction = 0.0
@@ -110,6 +114,16 @@ class ModelSpec(Section):
     def positions(self) -> int:
         """Length of the learned position table."""
         return self.max_position_embeddings or self.seq_length
+
+    @property
+    def num_tokentypes(self) -> int:
+        """Parts of a sample that the embedding tells apart: two with BERT's binary head."""
+        return 2 if self.architecture == "bert" and self.bert_binary_head else 0
+
+    @property
+    def reads_sentences(self) -> bool:
+        """Whether the family's data sets are made of sentences instead of whole documents."""
+        return self.architecture in _OF_SENTENCES
 
     @property
     def has_qkv_bias(self) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from support.faults import CommandLine
-from support.fixtures import inject, ranks, real_text
+from support.fixtures import inject, ranks, real_sentences, real_text
 
-__all__ = ["inject", "ranks", "real_text"]
+__all__ = ["inject", "ranks", "real_sentences", "real_text"]
 
 
 @pytest.fixture

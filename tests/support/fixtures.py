@@ -42,13 +42,20 @@ def inject(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def real_text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Prefixes of two indexed data sets: parts of the source of Python's standard library, as bytes."""
-    library, folder = Path(sysconfig.get_path("stdlib")), tmp_path_factory.mktemp("text")
-    prefixes = []
-    for package in ("json", "email"):
-        prefix = folder / package
-        command = [sys.executable, "-m", "orchestrator", "data", "tokenize", str(library / package)]
-        command += ["--output-prefix", str(prefix), "--tokenizer-type", "byte_level", "--append-eod", "--workers", "1"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-        assert done.returncode == 0, done.stderr
-        prefixes.append(str(prefix))
-    return prefixes
+    folder = tmp_path_factory.mktemp("text")
+    return [_tokenized(package, folder / package, "--append-eod") for package in ("json", "email")]
+
+
+@pytest.fixture(scope="session")
+def real_sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Prefix of an indexed data set of sentences: the same kind of text, as bytes."""
+    return _tokenized("email", tmp_path_factory.mktemp("sentences") / "email", "--split-sentences")
+
+
+def _tokenized(package: str, prefix: Path, *options: str) -> str:
+    library = Path(sysconfig.get_path("stdlib"))
+    command = [sys.executable, "-m", "orchestrator", "data", "tokenize", str(library / package), *options]
+    command += ["--output-prefix", str(prefix), "--tokenizer-type", "byte_level", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return str(prefix)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.runtime.families import gpt
+from orchestrator.runtime.families import bert, gpt
 from orchestrator.runtime.families.base import Family
 from orchestrator.spec.job import JobSpec
 
-_FAMILIES: Final[dict[str, Family]] = {"gpt": gpt}
+_FAMILIES: Final[dict[str, Family]] = {"gpt": gpt, "bert": bert}
 
 
 def family_of(job: JobSpec) -> Family:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules import operation, optimizer, positions, shapes, topology, training, variants
+from orchestrator.spec.rules import bert, operation, optimizer, positions, shapes, topology, training, variants
 from orchestrator.spec.rules.base import Rule, Unavailable
 from orchestrator.spec.sections import JobSections
 
@@ -12,6 +12,7 @@ RULES: tuple[Rule, ...] = (
     *shapes.RULES,
     *positions.RULES,
     *variants.RULES,
+    *bert.RULES,
     *training.RULES,
     *optimizer.RULES,
     *operation.RULES,

@@ -1,0 +1,49 @@
+"""Exact parameter counts of a BERT, per (tensor, pipeline) rank, as megatron-core builds it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.planning.parameters import gpt
+from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.layer import norm_parameters
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+
+def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
+    """Count the parameters of an encoder with a vocabulary of `padded_vocab` rows."""
+    tp = job.parallelism.tensor_model_parallel_size
+    counted, types, heads = gpt.parameters(job, padded_vocab), _types(job.model), _heads(job.model, padded_vocab)
+    return replace(
+        counted,
+        total=counted.total + types + heads,
+        embedding=counted.embedding + types,
+        output=counted.output + heads,
+        per_rank=tuple(
+            RankParameters(tp_rank, stage, count)
+            for stage, count in enumerate(stage_parameters(job, padded_vocab))
+            for tp_rank in range(tp)
+        ),
+    )
+
+
+def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
+    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
+    counts = list(gpt.stage_parameters(job, padded_vocab))
+    counts[0] += _types(job.model)
+    counts[-1] += _heads(job.model, padded_vocab // job.parallelism.tensor_model_parallel_size)
+    return tuple(counts)
+
+
+def _types(model: ModelSpec) -> int:
+    return model.num_tokentypes * model.hidden_size
+
+
+def _heads(model: ModelSpec, vocab: int) -> int:
+    """What predicts from the last layer, beside the matrix of the output layer: a dense layer, a norm and a bias for
+    the masked tokens; a pooler and two classes for the binary head."""
+    h = model.hidden_size
+    dense = h * h + h
+    binary = dense + 2 * h + 2 if model.bert_binary_head else 0
+    return dense + norm_parameters(model, h) + vocab + binary

@@ -1,0 +1,121 @@
+"""BERT on real text: it learns, its losses are those of one process at every layout, and it resumes as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.faults import CommandLine, Ranks
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
+
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
+
+STEPS = 6
+MODEL: dict[str, Any] = {
+    **{"architecture": "bert", "num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 48},
+    **{"position_embedding_type": "learned_absolute", "vocab_size": 300},
+}
+
+
+def bert_job(name: str, prefix: str, **sections: Any) -> JobSpec:
+    given = {
+        "data": {"blend": [{"path": prefix}], "random_tokens": False, "split": "90,10,0"},
+        "schedule": {"train_iters": STEPS, "lr_warmup_iters": 1},
+        "evaluation": {"eval_interval": STEPS, "eval_iters": 2},
+        **sections,
+    }
+    return tiny_job(name, **{**given, "model": {**MODEL, **sections.get("model", {})}})
+
+
+@pytest.fixture(scope="module")
+def reference(ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = bert_job("one", real_sentences)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2": layout(tp=2),
+    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "pp2": layout(pp=2),
+    "pp2-interleaved": layout(pp=2, vp=2),
+    "dp2": layout(dp=2),
+    "tp2-pp2": layout(tp=2, pp=2),
+}
+KEYS = ("loss", "loss/lm", "loss/order")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout(name: str, ranks: Ranks, reference: RunDir, real_sentences: str, tmp_path: Path) -> None:
+    job = bert_job(name, real_sentences, parallelism=LAYOUTS[name])
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    for key in (*(f"train/{key}" for key in KEYS), *(f"validation/{key}" for key in KEYS)):
+        assert largest_difference(values(reference, key), values(run, key)) < 1e-5, key
+    assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+    [started] = events(run, "started")
+    first = parameters(job, vocabulary(job).padded_size).per_rank[0]
+    assert started["parameters"] == first.parameters
+
+
+def stopped_and_resumed(before: JobSpec, after: JobSpec, ranks: Ranks, folder: Path) -> RunDir:
+    """A run that is asked to stop before its first step, and goes on as `after` from the checkpoint that it leaves."""
+    run = make_run(folder, before)
+    run.stop_file.write_text('{"by": "the test"}')
+    ranks.must_train(run, before)
+    assert 0 < max(losses(run)) < STEPS
+    run.stop_file.unlink()
+    make_run(folder, after)
+    return ranks.must_train(run, after, launch_id="second")
+
+
+def test_resumption_is_bitwise_and_generates_nothing(
+    ranks: Ranks, real_sentences: str, orchestrator: CommandLine, tmp_path: Path
+) -> None:
+    sections: dict[str, Any] = {
+        "model": {"hidden_dropout": 0.1, "attention_dropout": 0.1},
+        "parallelism": layout(tp=2),
+        "data": {**bert_job("data", real_sentences).data.model_dump(), "bert_order": "next_sentence"},
+    }
+    job = bert_job("bitwise", real_sentences, **sections)
+    whole = ranks.losses_of(job, tmp_path / "whole")
+    run = stopped_and_resumed(job, job, ranks, tmp_path / "runs")
+    assert losses(run) == whole
+    said = orchestrator("generate", run.path, "--prompt", "x")
+    assert said.code == 2
+    assert "BERT predicts masked tokens" in said.err
+
+
+def test_resumed_at_another_layout(ranks: Ranks, reference: RunDir, real_sentences: str, tmp_path: Path) -> None:
+    before = bert_job("moved", real_sentences, parallelism=layout(tp=2, sequence_parallel=True))
+    after = bert_job("moved", real_sentences, parallelism=layout(pp=2))
+    run = stopped_and_resumed(before, after, ranks, tmp_path)
+    assert largest_difference(losses(reference), losses(run)) < 1e-5
+
+
+def test_it_learns(ranks: Ranks, real_sentences: str, tmp_path: Path) -> None:
+    """On bytes of the standard library the loss of masked tokens falls by more than two, below what the bytes'
+    frequencies alone give: it reads what stands around them."""
+    job = bert_job(
+        "learner",
+        real_sentences,
+        model={
+            **{"num_layers": 1, "hidden_size": 64, "seq_length": 64, "position_embedding_type": "rope"},
+            **{"vocab_size": None, "init_method_std": 0.1},
+        },
+        batch={"micro_batch_size": 16, "global_batch_size": 16},
+        optimizer={"lr": 5e-3},
+        schedule={"train_iters": 180, "lr_warmup_iters": 10},
+        evaluation={"eval_interval": 180, "eval_iters": 8, "eval_at_start": True},
+    )
+    curve = values(ranks.must_train(make_run(tmp_path, job), job), "validation/loss/lm")
+    tokens = np.bincount(np.fromfile(f"{real_sentences}.bin", dtype="<u2"))
+    shares = tokens[tokens > 0] / tokens.sum()
+    entropy = -float((shares * np.log(shares)).sum())
+    assert 5.4 < curve[0] < 6, "before the first step it is near ln(261) = 5.56"
+    assert curve[180] < min(curve[0] - 2, entropy - 0.1)
