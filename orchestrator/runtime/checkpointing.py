@@ -187,7 +187,7 @@ class Checkpointer:
         try:
             loaded = dist_checkpointing.load(wanted, str(commit.path))
             for index, chunk in enumerate(self._chunks):
-                chunk.load_state_dict(loaded[_model_key(index, len(self._chunks))])
+                chunk.load_state_dict(loaded[model_key(index, len(self._chunks))])
             with torch.no_grad():
                 self._optimizer.load_state_dict(loaded["optimizer"])
         except (KeyError, ValueError, dist_checkpointing.core.CheckpointingException) as error:
@@ -199,7 +199,7 @@ class Checkpointer:
     def _state_dict(self, state: TrainState, *, with_rng: bool, loading: bool) -> dict[str, Any]:
         ranks, count = self._ranks, len(self._chunks)
         models = {
-            _model_key(index, count): chunk.sharded_state_dict(metadata=self._metadata)
+            model_key(index, count): chunk.sharded_state_dict(metadata=self._metadata)
             for index, chunk in enumerate(self._chunks)
         }
         whole: dict[str, Any] = dict(models)
@@ -321,7 +321,8 @@ class Checkpointer:
             self._records.event("checkpoint_failed", iteration=state.iteration, message=failure.message)
 
 
-def _model_key(index: int, count: int) -> str:
+def model_key(index: int, count: int) -> str:
+    """The name of a model chunk's part of a state dict, as megatron-core wants it."""
     return "model" if count == 1 else f"model{index}"
 
 

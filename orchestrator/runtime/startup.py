@@ -31,6 +31,7 @@ from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
+from orchestrator.runtime.pretrained import find_source, load_weights
 from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
@@ -196,8 +197,12 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
             f"run {run.run_id} was started before, but has no checkpoint that can be read; "
             "to begin again at iteration 0, add --from-scratch"
         )
+    pretrained = None
     if commit is not None:
         session.checkpointer.load(commit, session.state)
+    elif (text := session.job.checkpoint.pretrained) is not None:
+        pretrained = find_source(text, run.path.parent.parent, session.control, session.ranks)
+        load_weights(pretrained, session.modules, session.optimizer, session.vocabulary, session.control)
     session.event(
         "started",
         launch_id=launch_id,
@@ -213,5 +218,7 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
         torch=torch.__version__,
         megatron_core=megatron.core.__version__,
     )
+    if pretrained is not None:
+        session.event("pretrained", **pretrained.record)
     if commit is not None:
         session.event("resumed", iteration=session.state.iteration, checkpoint=commit.path.name)

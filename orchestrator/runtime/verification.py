@@ -32,7 +32,11 @@ def require_whole(run: RunDir, iteration: int, control: Control, ranks: Ranks) -
 
     Raises CheckpointError, on all ranks, with what is wrong with it.
     """
-    path = run.checkpoint(iteration)
+    return require_whole_at(run.checkpoint(iteration), control, ranks)
+
+
+def require_whole_at(path: Path, control: Control, ranks: Ranks) -> Commit:
+    """The checkpoint in a folder, on every rank; collective. Raises CheckpointError, on all ranks, as above."""
     findings = _check_part(path, control, ranks)
     found: Commit | list[str] = control.from_first(findings or read_commit(path))
     if not isinstance(found, Commit):

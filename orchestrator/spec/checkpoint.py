@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Duration, Positive
+from orchestrator.spec.values import Duration, Positive, Text
 
 
 class CheckpointSpec(Section):
@@ -19,3 +19,7 @@ class CheckpointSpec(Section):
     """Keep each checkpoint at a multiple of this many steps for good."""
     async_save: bool = True
     """Write to disk while training goes on."""
+    pretrained: Text | None = None
+    """Start from the weights of this checkpoint, with a fresh optimizer, at iteration 0: the folder of a checkpoint or
+    of a run, or NAME or NAME/RUN_ID of a run beside this one, whose newest is taken. Any layout will do. A run that has
+    checkpoints of its own goes on from those."""

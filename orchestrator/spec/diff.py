@@ -267,6 +267,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "precision.hysteresis": _SCALING,
     # the rest
     "checkpoint.*": ("safe", "when and where checkpoints are written does not touch training"),
+    "checkpoint.pretrained": ("safe", "where the weights came from: the run goes on from its own checkpoint"),
     "evaluation.*": ("safe", "evaluation does not touch training"),
     "tracking.*": ("safe", "tracking does not touch training"),
     "launch.*": ("safe", "where a job runs does not touch training; losses agree, not bitwise"),

@@ -169,6 +169,9 @@ def _tags(
     own["host"] = next((event["host"] for event in reversed(events) if "host" in event), None)
     own["resumes"] = sum(event.get("event") == "resumed" for event in events)
     own["latest_checkpoint"] = checkpoints[-1]["path"] if checkpoints else None
+    parent = next((event for event in reversed(events) if event.get("event") == "pretrained"), None)
+    if parent is not None:
+        own["pretrained_checkpoint"], own["pretrained_run"] = parent.get("checkpoint"), parent.get("from_run")
     tags = {str(key): str(value) for key, value in _section(_section(spec, "tracking"), "tags").items()}
     tags |= {f"orchestrator.{name}": "" if value is None else str(value) for name, value in own.items()}
     if own["code_commit"]:

@@ -32,7 +32,7 @@ def custom_train_step(job: JobSpec) -> TrainStep:
     where = f"runtime.train_step {path}"
     module_name, _, name = path.partition(":")
     module = _import(module_name, where)
-    step = _instance(_class(module, name, where), job.runtime.train_step_arguments, where)
+    step: TrainStep = _instance(_class(module, name, where), job.runtime.train_step_arguments, where)
     _check(step, where)
     if job.data.eod_mask_loss and len(step.parts) > 1:
         parts = ", ".join(step.parts)

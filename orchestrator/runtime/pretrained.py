@@ -1,0 +1,174 @@
+"""Starting from the weights of another run's checkpoint, with everything else fresh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
+
+from orchestrator.checkpoints import Commit, committed, read_commit
+from orchestrator.errors import CheckpointError, UserError
+from orchestrator.planning.vocabulary import Vocabulary, vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.checkpointing import model_key
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.verification import newest_whole, require_whole_at
+from orchestrator.spec.loading import load_resolved
+
+_NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights come from: a checkpoint, and the run that wrote it, where the checkpoint still lies in one."""
+
+    commit: Commit
+    run: RunDir | None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """For the event log."""
+        found: dict[str, Any] = {"checkpoint": str(self.commit.path), "from_iteration": self.commit.iteration}
+        if self.run is not None:
+            found |= {"from_run": f"{self.run.name}/{self.run.run_id}"}
+        return found
+
+
+def find_source(text: str, runs_dir: Path, control: Control, ranks: Ranks) -> Source:
+    """The whole checkpoint that `checkpoint.pretrained` means, on every rank; collective.
+
+    Raises UserError when there is none, and CheckpointError when it is damaged.
+    """
+    found: Path | UserError | None = None
+    if ranks.is_first:
+        try:
+            found = _find(text, runs_dir)
+        except UserError as error:
+            found = error
+    found = control.from_first(found)
+    if isinstance(found, UserError):
+        raise found
+    assert found is not None
+    if read_commit(found) is not None:
+        commit = require_whole_at(found, control, ranks)
+    else:
+        newest = newest_whole(RunDir(found), control, ranks)
+        if newest is None:
+            raise CheckpointError(f"checkpoint.pretrained {text}: {found} has no whole checkpoint")
+        commit = newest
+    owner = RunDir(commit.path.parent.parent)
+    return Source(commit, owner if owner.resolved_generations() else None)
+
+
+def _find(text: str, runs_dir: Path) -> Path:
+    """The folder of a checkpoint or of a run that has one."""
+    places = list(dict.fromkeys((Path(text).absolute(), runs_dir / text)))
+    for place in places:
+        if read_commit(place) is not None:
+            return place
+        runs = [RunDir(place)] if RunDir(place).resolved_generations() else _runs_in(place)
+        with_checkpoints = [run for run in runs if committed(run)]
+        if with_checkpoints:
+            return max(with_checkpoints, key=_created).path
+        if runs:
+            raise UserError(f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet")
+    looked = " and ".join(str(place) for place in places)
+    raise UserError(
+        f"checkpoint.pretrained {text}: there is no checkpoint and no run at {looked}; write the folder of a "
+        "checkpoint (it has a commit.json), or of a run, or the name of a job that has runs here"
+    )
+
+
+def _runs_in(folder: Path) -> list[RunDir]:
+    if not folder.is_dir():
+        return []
+    return [run for path in sorted(folder.iterdir()) if (run := RunDir(path)).resolved_generations()]
+
+
+def _created(run: RunDir) -> float:
+    return next((float(event["time"]) for event in run.events() if event.get("event") == "created"), 0.0)
+
+
+def load_weights(source: Source, chunks: Sequence[Any], optimizer: Any, words: Vocabulary, control: Control) -> None:
+    """Fill the network from a checkpoint of any layout, and the optimizer's main copy from the network; collective.
+
+    Raises CheckpointError, on all ranks, when the checkpoint has other weights, or another vocabulary; how far the
+    vocabulary is padded does not matter.
+    """
+    path = source.commit.path
+    _check_vocabulary(source, words)
+    findings = control.from_first(_differences(control.gather_to_first(_wanted(chunks)), path))
+    if findings:
+        raise CheckpointError(f"the weights of {path} are not those of this model: {findings}")
+    states = {model_key(index, len(chunks)): chunk.sharded_state_dict() for index, chunk in enumerate(chunks)}
+    try:
+        loaded = dist_checkpointing.load(states, str(path))
+    except (KeyError, ValueError, dist_checkpointing.core.CheckpointingException) as error:
+        raise CheckpointError(f"{path} does not fit this job: {error}") from error
+    for index, chunk in enumerate(chunks):
+        chunk.load_state_dict(loaded[model_key(index, len(chunks))])
+    with torch.no_grad():
+        optimizer.reload_model_params()
+
+
+def _check_vocabulary(source: Source, words: Vocabulary) -> None:
+    if source.run is None:
+        return
+    theirs = vocabulary(load_resolved(source.run.resolved()))
+    if theirs.size != words.size:
+        raise CheckpointError(
+            f"the vocabulary of {source.commit.path} has {theirs.size} tokens, and this job's has {words.size}: "
+            "token ids would mean something else; use the tokenizer that it was trained with"
+        )
+
+
+_Shapes = dict[str, tuple[int, ...] | None]
+"""Of each weight its global shape; None where that may differ, as it does for a padded vocabulary."""
+
+
+def _wanted(chunks: Sequence[Any]) -> _Shapes:
+    """What this rank has a part of."""
+    shapes: _Shapes = {}
+    for chunk in chunks:
+        state = chunk.sharded_state_dict()
+        apply_factories(state)
+        for entry in nested_values(state):
+            if isinstance(entry, ShardedTensor):
+                shapes[entry.key] = None if entry.allow_shape_mismatch else tuple(entry.global_shape)
+    return shapes
+
+
+def _differences(wanted: list[_Shapes] | None, path: Path) -> str:
+    """On rank 0, what the ranks' weights and those of a checkpoint have not in common; empty where nothing differs."""
+    if wanted is None:
+        return ""
+    ours: _Shapes = {key: shape for shapes in wanted for key, shape in shapes.items()}
+    saved = dist_checkpointing.load_tensors_metadata(str(path))
+    theirs: Mapping[str, tuple[int, ...]] = {
+        key: tuple(entry.global_shape) for key, entry in saved.items() if _NO_WEIGHT.match(key) is None
+    }
+    other = [
+        f"{key} is {theirs[key]} there and {shape} here"
+        for key, shape in ours.items()
+        if shape is not None and key in theirs and theirs[key] != shape
+    ]
+    findings = {
+        "it lacks": [key for key in ours if key not in theirs],
+        "it has, and the model has not,": [key for key in theirs if key not in ours],
+        "other shapes:": other,
+    }
+    return "; ".join(f"{what} {_listed(keys)}" for what, keys in findings.items() if keys)
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(sorted(keys)[:_SHOWN]) + more
