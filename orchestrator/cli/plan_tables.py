@@ -13,7 +13,7 @@ from orchestrator.cli.planned import Judged, cluster_line, describe, forecast_ro
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.topology import LayerRange, Rank
+from orchestrator.planning.topology import Rank
 
 MANY_RANKS = 16
 """With more ranks than this, the rank table shows the first replica, and no more than this of it."""
@@ -81,14 +81,10 @@ def _stages(plan: Plan, forecast: Forecast) -> Table:
     held = {rank.pp: rank.parameters for rank in plan.parameters.per_rank}
     for stage, chunks in enumerate(plan.topology.stages):
         tensor_ranks = " ".join(f"({tp},{stage})" for tp in range(plan.topology.tensor_model_parallel_size))
-        layers = " | ".join(_layers(chunk) for chunk in chunks)
+        layers = " | ".join(str(chunk) for chunk in chunks)
         taken = memory_size(forecast.memory.stages[stage].peak_bytes)
         table.add_row(str(stage), layers, tensor_ranks, str(held[stage]), taken)
     return table
-
-
-def _layers(layers: LayerRange) -> str:
-    return f"{layers.first}" if layers.first == layers.last else f"{layers.first}-{layers.last}"
 
 
 def _memory(forecast: Forecast) -> Table:

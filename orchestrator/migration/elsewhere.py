@@ -47,6 +47,7 @@ _NO_EFFECT: dict[str, str] = {
         high-priority-stream-groups=* defer-embedding-wgrad-compute wgrad-deferral-limit= delay-wgrad-compute
         overlap-param-gather-with-optimizer-step distributed-timeout-seconds-after-init= disable-gloo-process-groups
         microbatch-group-size-per-virtual-pipeline-stage= use-tp-pp-dp-mapping create-all-gather-group
+        cp-comm-type=* hierarchical-context-parallel-sizes=*
         use-contiguous-buffers-in-local-ddp no-contiguous-buffers-in-local-ddp DDP-impl=""",
     _CHECKPOINTS: """
         ckpt-format= dist-ckpt-format= use-dist-ckpt ckpt-fully-parallel-save ckpt-fully-parallel-load
@@ -94,10 +95,8 @@ _NOT_SUPPORTED: dict[str, str] = {
         torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-manual-registration
         suggested-communication-unit-size= keep-fp8-transpose-cache enable-full-sharding-in-hsdp
         num-distributed-optimizer-instances= no-strict-fsdp-dtensor-load disable-symmetric-registration""",
-    "stages of unequal length are not in this version": """
-        decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
-        account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
-    "context parallelism is not in this version": "cp-comm-type=* hierarchical-context-parallel-sizes=*",
+    "stages are said in numbers: parallelism.num_layers_in_first_pipeline_stage and those beside it": """
+        pipeline-model-parallel-layout=""",
     "this variant of the model is not in this version": """
         apply-residual-connection-post-layernorm openai-gelu quick-geglu glu-linear-offset=
         activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=
@@ -123,7 +122,6 @@ _NOT_SUPPORTED: dict[str, str] = {
         no-load-optim no-load-rng no-save-optim no-save-rng""",
     "supervised fine-tuning is not in this version": "sft sft-tokenizer-prompt-format=",
     "reinforcement learning is not in this version": "perform-rl-step",
-    "the recomputed activations stay on the rank they are of": "distribute-saved-activations",
     "checkpoints in memory or on local disks are not in this version": """
         non-persistent-save-interval= non-persistent-ckpt-type= non-persistent-global-ckpt-dir=
         non-persistent-local-ckpt-dir= non-persistent-local-ckpt-algo= replication replication-jump=

@@ -40,7 +40,6 @@ _WORDS |= {name: count for together in TOGETHER for name, count in together.flag
 _WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
 _WORDS |= {name: 0 for name in IMPLIED if name not in _WORDS}
 _NOT_YET = {
-    "parallelism.context_parallel_size": "it is written, and refused until the runtime has context parallelism",
     "parallelism.expert_model_parallel_size": "it is written, and refused until the runtime has experts",
 }
 """Fields whose values above 1 the rules of the spec refuse today."""

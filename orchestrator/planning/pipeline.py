@@ -56,16 +56,17 @@ def passes_of(stage: int, stages: int, chunks: int, micro_batches: int) -> list[
     return [*forwards[:warmup], *steady, *backwards[total - warmup :]]
 
 
-def most_in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
-    """The most passes whose activations a stage holds at once: forwards done or running whose backward is not done.
-
-    Each counts one model chunk over one micro-batch.
+def in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
+    """The passes of each model chunk whose activations a stage holds when it holds most of them: forwards done or
+    running whose backward is not done. Each counts one chunk over one micro-batch.
     """
-    held = most = 0
+    held = [0] * chunks
+    fullest = tuple(held)
     for each in passes_of(stage, stages, chunks, micro_batches):
-        held += 1 if each.forward else -1
-        most = max(most, held)
-    return most
+        held[each.chunk] += 1 if each.forward else -1
+        if sum(held) > sum(fullest):
+            fullest = tuple(held)
+    return fullest
 
 
 def timeline(

@@ -12,6 +12,7 @@ from orchestrator.planning.groups import Crossing, GroupKind, group_kinds
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
+from orchestrator.spec.stages import layers_of_chunks
 
 
 class Rank(NamedTuple):
@@ -28,10 +29,16 @@ class Rank(NamedTuple):
 
 
 class LayerRange(NamedTuple):
-    """Consecutive transformer layers, counted from 0; `last` is included."""
+    """Consecutive transformer layers, counted from 0; `last` is included, and is `first` - 1 where there are none."""
 
     first: int
     last: int
+
+    def __str__(self) -> str:
+        """`4-7`, `4`, or `none`."""
+        if self.last < self.first:
+            return "none"
+        return f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
 
 
 @dataclass(frozen=True)
@@ -120,9 +127,11 @@ def rank_of(job: JobSpec, rank: int) -> Rank:
 
 def layers_of_stages(model: ModelSpec, degrees: ParallelismSpec) -> tuple[tuple[LayerRange, ...], ...]:
     """For each pipeline stage the layers of its chunks: chunk v of stage p follows chunk v of stage p - 1."""
-    pp, chunks = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
-    size = model.num_layers // (pp * chunks)
-    return tuple(
-        tuple(LayerRange(first, first + size - 1) for first in ((chunk * pp + stage) * size for chunk in range(chunks)))
-        for stage in range(pp)
-    )
+    counts = layers_of_chunks(model.num_layers, degrees)
+    ranges: list[list[LayerRange]] = [[] for _ in counts]
+    first = 0
+    for chunk in range(degrees.num_model_chunks):
+        for stage, held in enumerate(counts):
+            ranges[stage].append(LayerRange(first, first + held[chunk] - 1))
+            first += held[chunk]
+    return tuple(tuple(each) for each in ranges)

@@ -35,6 +35,7 @@ from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.stages import layers_of_chunks
 
 _CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
 _PROBE_BYTES = 1 << 20
@@ -52,7 +53,14 @@ def layout(job: JobSpec) -> dict[str, int]:
         "vp": parallelism.num_model_chunks,
         "cp": parallelism.context_parallel_size,
         "dp": job.data_parallel_size,
+        **_uneven_stages(job),
     }
+
+
+def _uneven_stages(job: JobSpec) -> dict[str, int]:
+    """How many layers each chunk holds where that is not the same for all; empty where it is."""
+    counts = [held for stage in layers_of_chunks(job.model.num_layers, job.parallelism) for held in stage]
+    return {} if len(set(counts)) == 1 else {f"layers_{number}": held for number, held in enumerate(counts)}
 
 
 @dataclass(frozen=True)

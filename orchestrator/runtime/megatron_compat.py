@@ -39,6 +39,7 @@ def apply(device: Device) -> None:
     if not device.is_cuda:
         cpu_shim.patch_megatron_random(megatron_random)
     _use_our_optimizers()
+    _recompute_without_transformer_engine()
     _write_checkpoints_in_process()
     vars(bert_lm_head)["LNImpl"] = Norm  # megatron-core's without apex refuses sequence parallelism
     logging.getLogger("megatron").setLevel(logging.ERROR)
@@ -54,6 +55,19 @@ def _use_our_optimizers() -> None:
     flags["HAVE_APEX_OR_TE"] = True
     flags["USING_TE_OPTIMIZER"] = False
     flags["USING_APEX_OPTIMIZER"] = True
+
+
+def _recompute_without_transformer_engine() -> None:
+    """Norms and activations that are recomputed by themselves do no FP8; megatron-core takes the word for it that they
+    do not (False) for one that they do (not None), and calls Transformer Engine.
+    """
+    checkpoint: Any = megatron_random.CheckpointWithoutOutput
+    original = checkpoint.__init__
+
+    def initialize(self: Any, fp8: Any = None) -> None:
+        original(self, fp8 or None)
+
+    checkpoint.__init__ = initialize
 
 
 def _write_checkpoints_in_process() -> None:

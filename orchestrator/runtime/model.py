@@ -60,6 +60,10 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         tensor_model_parallel_size=parallelism.tensor_model_parallel_size,
         pipeline_model_parallel_size=parallelism.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline_model_parallel_size,
+        num_layers_in_first_pipeline_stage=parallelism.num_layers_in_first_pipeline_stage,
+        num_layers_in_last_pipeline_stage=parallelism.num_layers_in_last_pipeline_stage,
+        account_for_embedding_in_pipeline_split=parallelism.account_for_embedding_in_pipeline_split,
+        account_for_loss_in_pipeline_split=parallelism.account_for_loss_in_pipeline_split,
         sequence_parallel=parallelism.uses_sequence_parallel,
         context_parallel_size=parallelism.context_parallel_size,
         params_dtype=dtype,
@@ -81,7 +85,10 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         recompute_granularity=runtime.recompute_granularity,
         recompute_method=runtime.recompute_method,
         recompute_num_layers=runtime.recompute_num_layers,
-        distribute_saved_activations=False,
+        recompute_modules=list(runtime.recomputed_modules),
+        distribute_saved_activations=runtime.distribute_saved_activations,
+        cpu_offloading=runtime.cpu_offloading_num_layers is not None,
+        cpu_offloading_num_layers=runtime.cpu_offloading_num_layers or 0,
         **_activation(model, device),
     )
 

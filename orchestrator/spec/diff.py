@@ -283,4 +283,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "runtime.recompute_granularity": ("safe", "recomputation gives the same values"),
     "runtime.recompute_method": ("safe", "recomputation gives the same values"),
     "runtime.recompute_num_layers": ("safe", "recomputation gives the same values"),
+    "runtime.recompute_modules": ("safe", "recomputation gives the same values"),
+    "runtime.distribute_saved_activations": ("safe", "recomputation gives the same values"),
+    "runtime.cpu_offloading_num_layers": ("safe", "only where activations wait for the backward pass changes"),
 }

@@ -15,6 +15,15 @@ class ParallelismSpec(Section):
     """PP: the layers are split into this many stages (1F1B schedule)."""
     virtual_pipeline_model_parallel_size: Positive | None = None
     """VP: model chunks per stage (interleaved schedule)."""
+    num_layers_in_first_pipeline_stage: Positive | None = None
+    """Layers of the first stage; as many as the other stages by default."""
+    num_layers_in_last_pipeline_stage: Positive | None = None
+    """Layers of the last stage; as many as the other stages by default."""
+    account_for_embedding_in_pipeline_split: bool = False
+    """Count the embedding as a layer when the layers are dealt out: its chunk has one less, and is the embedding alone
+    where a chunk is one layer long."""
+    account_for_loss_in_pipeline_split: bool = False
+    """Count the output layer and the loss as a layer when the layers are dealt out."""
     sequence_parallel: bool | Positive = False
     """SP: shard what lies between the tensor-parallel regions along the sequence. Its degree is TP, so an integer
     is accepted only if it equals TP."""

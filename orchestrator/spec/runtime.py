@@ -11,6 +11,9 @@ from orchestrator.spec.values import Duration, ImportPath, Plain, Positive, Seed
 
 Layers = Literal["torch", "transformer_engine"]
 """The implementations of a transformer layer."""
+RecomputedModule = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
+"""What of a layer can be recomputed alone: the attention without its linears, the norms, the MLP, the experts with
+their router, the activation inside the experts, the experts that every token goes to."""
 
 
 class RuntimeSpec(Section):
@@ -36,8 +39,21 @@ class RuntimeSpec(Section):
     train_step_arguments: dict[str, Plain] = Field(default_factory=dict)
     """Keyword arguments of its constructor."""
     recompute_granularity: Literal["selective", "full"] | None = None
-    """Recompute activations in the backward pass: attention only, or whole layers."""
+    """Recompute activations in the backward pass: some modules of every layer, or whole layers."""
+    recompute_modules: list[RecomputedModule] | None = None
+    """selective: which modules of each layer; the core of the attention (`core_attn`) by default."""
     recompute_method: Literal["uniform", "block"] | None = None
     """full: recompute every layer in groups (`uniform`) or only the first layers of a stage (`block`)."""
     recompute_num_layers: Positive | None = None
     """full: layers per group (`uniform`) or per stage (`block`)."""
+    distribute_saved_activations: bool = False
+    """full: each tensor-parallel rank keeps its part of what is recomputed from."""
+    cpu_offloading_num_layers: Positive | None = None
+    """Keep the activations of so many layers in the host's memory until their backward pass (Transformer Engine)."""
+
+    @property
+    def recomputed_modules(self) -> tuple[RecomputedModule, ...]:
+        """The modules that selective recomputation recomputes."""
+        if self.recompute_granularity != "selective":
+            return ()
+        return tuple(self.recompute_modules) if self.recompute_modules is not None else ("core_attn",)

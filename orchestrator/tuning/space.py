@@ -76,7 +76,7 @@ class Space:
         if "recompute" in self.kept:
             return [self.own.recompute]
         some = [Recompute("full", "block", count) for count in range(1, layers)]
-        return [NO_RECOMPUTE, *some, *(Recompute("full", "uniform", size) for size in (1, 2) if size <= layers)]
+        return [NO_RECOMPUTE, *some, *(Recompute("full", "uniform", size) for size in (1, 2) if layers % size == 0)]
 
     def replicas(self, layout: Layout) -> int:
         """DP."""

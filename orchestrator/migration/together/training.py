@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.together.data import BLEND, RANDOM, SPLIT, VALIDATION
 from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.spec.runtime import RecomputedModule
 
 GLOBAL, RAMPUP = "batch.global_batch_size", "batch.rampup_batch_size"
 WARMUPS = {
@@ -25,6 +26,7 @@ GRANULARITY, METHOD, LAYERS = (
     "runtime.recompute_method",
     "runtime.recompute_num_layers",
 )
+MODULES, OFFLOADED = "runtime.recompute_modules", "runtime.cpu_offloading_num_layers"
 _EVAL_INTERVAL, _EVAL_ITERS = 1000, 100
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -251,14 +253,21 @@ def read_recomputation(given: Gathering) -> None:
             given.default(LAYERS, 1)
     name = "recompute-modules"
     if given.has(name):
-        if given.words(name) == ["core_attn"] or given.get(GRANULARITY) != "selective":
-            given.no_effect(name, "selective recomputation is that of attention")
+        words, known = given.words(name), get_args(RecomputedModule)
+        if given.get(GRANULARITY) != "selective":
+            given.no_effect(name, "it is for selective recomputation")
+        elif words and set(words) <= set(known):
+            given.carry(name, MODULES, words)
         else:
-            given.not_supported(name, "selective recomputation is that of attention (core_attn)")
+            given.not_supported(name, f"of its words this version has {', '.join(known)}")
 
 
 def write_recomputation(writer: FlagWriter) -> None:
-    """The rows write it."""
+    """The rest is in rows."""
+    modules = writer.job.runtime.recompute_modules
+    if modules is not None:
+        writer.add("TRAINING", "recompute-modules", *modules)
+    writer.leave(OFFLOADED, "Megatron-LM has no flag for it")
 
 
 TRAINING = (
@@ -291,5 +300,5 @@ TRAINING = (
         write_names,
         ("name", "tracking.mlflow", "tracking.uri", "tracking.experiment", "tracking.tags"),
     ),
-    Together({"recompute-modules": None}, read_recomputation, write_recomputation, ()),
+    Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES, OFFLOADED)),
 )

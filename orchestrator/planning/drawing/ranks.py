@@ -38,7 +38,7 @@ def what_is_drawn(layout: Topology) -> str:
 
 def layers_text(chunks: Sequence[LayerRange]) -> str:
     """`0-3 | 8-11`: the layers of each model chunk of a stage."""
-    return " | ".join(f"{each.first}" if each.first == each.last else f"{each.first}-{each.last}" for each in chunks)
+    return " | ".join(str(each) for each in chunks)
 
 
 def node_svg(layout: Topology, node: int, *, styled: bool = True) -> str:

@@ -14,6 +14,7 @@ from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
 from orchestrator.spec.runtime import Layers
+from orchestrator.spec.stages import layers_of_chunks
 
 Price = Callable[[JobSpec], float]
 """Seconds of a step of a job."""
@@ -150,7 +151,7 @@ def _recomputation(job: JobSpec) -> list[Change]:
     runtime, degrees = job.runtime, job.parallelism
     if runtime.recompute_granularity == "full" and runtime.recompute_method == "uniform":
         return []
-    layers = job.model.num_layers // (degrees.pipeline_model_parallel_size * degrees.num_model_chunks)
+    layers = max(held for stage in layers_of_chunks(job.model.num_layers, degrees) for held in stage)
     path = "runtime.recompute_"
     full = {f"{path}granularity": "full", f"{path}num_layers": 1}
     changes = [

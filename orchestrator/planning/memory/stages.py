@@ -21,6 +21,7 @@ from orchestrator.planning.parameters import stage_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
+from orchestrator.spec.stages import layers_of_chunks
 
 _CUBLAS_WORKSPACE = 32 * MIB
 """What torch gives each cuBLAS handle on Hopper and later (8 MiB before); the forward and the backward thread have one
@@ -68,16 +69,19 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
     sizes = layer_sizes(job)
-    chunk = _activations(job, sizes, layers)
+    in_stages = layers_of_chunks(job.model.num_layers, degrees)
+    lengths = {held for stage in in_stages for held in stage}
+    of_chunk = {length: _activations(job, sizes, layers, length) for length in lengths}
     counts = stage_parameters(job, padded_vocab)
     outside = outside_the_allocator(job)
     stages = []
     for pp, count in enumerate(counts):
-        held = _held(pp, degrees.pipeline_model_parallel_size, degrees.num_model_chunks, job.num_micro_batches)
+        in_flight = _in_flight(pp, degrees.pipeline_model_parallel_size, len(in_stages[pp]), job.num_micro_batches)
+        chunks = tuple(of_chunk[length] for length in in_stages[pp])
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, sizes, layers, first, last)
         moment, parts = max(
-            _moments(job, padded_vocab, sizes, chunk, held, count, lasting, first, last),
+            _moments(job, padded_vocab, sizes, chunks, in_flight, count, lasting, first, last),
             key=lambda each: sum(each[1].values()),
         )
         peak = sum(parts.values())
@@ -87,12 +91,14 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
 
 
 @cache
-def _most_in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
-    return pipeline.most_in_flight(stage, stages, chunks, micro_batches)
+def _most_in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
+    return pipeline.in_flight(stage, stages, chunks, micro_batches)
 
 
-def _held(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
-    """Passes whose activations a stage holds at most. The warm-up decides, so more micro-batches change nothing."""
+def _in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
+    """Passes of each chunk whose activations a stage holds when it holds most. The warm-up decides, so more
+    micro-batches change nothing.
+    """
     return _most_in_flight(stage, stages, chunks, min(micro_batches, 3 * stages))
 
 
@@ -118,10 +124,9 @@ def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, first:
     }
 
 
-def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers) -> _Activations:
-    """Of one model chunk over one micro-batch, its transformer layers only."""
-    degrees, runtime = job.parallelism, job.runtime
-    count = job.model.num_layers // (degrees.pipeline_model_parallel_size * degrees.num_model_chunks)
+def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int) -> _Activations:
+    """Of one model chunk of `count` layers over one micro-batch, its transformer layers only."""
+    runtime = job.runtime
     granularity = runtime.recompute_granularity
     layer = saved_by_layer(job, sizes, layers, selective=granularity == "selective")
     backward = backward_of_layer(job, sizes, layers)
@@ -140,8 +145,8 @@ def _moments(
     job: JobSpec,
     padded_vocab: int,
     sizes: LayerSizes,
-    chunk: _Activations,
-    held: int,
+    chunks: tuple[_Activations, ...],
+    in_flight: tuple[int, ...],
     count: int,
     lasting: dict[str, int],
     first: bool,
@@ -152,13 +157,14 @@ def _moments(
     tp, width = degrees.tensor_model_parallel_size, sizes.width
     vocab = padded_vocab // tp
     table = vocab * sizes.hidden * width
-    counters = held * sizes.tokens * _COUNTERS
+    counters = sum(in_flight) * sizes.tokens * _COUNTERS
     ends = 0
     if first and model.hidden_dropout > 0:
-        ends += held * sizes.own_tokens * sizes.hidden  # the embedding's mask
-    passes = held * chunk.saved + ends + counters
+        ends += sum(in_flight) * sizes.own_tokens * sizes.hidden  # the embedding's mask
+    passes = sum(each.saved * held for each, held in zip(chunks, in_flight, strict=True)) + ends + counters
+    backward = max(each.backward for each in chunks)
     moments: list[tuple[str, dict[str, int]]] = [
-        ("backward", {**lasting, "activations": passes, "temporary": chunk.backward}),
+        ("backward", {**lasting, "activations": passes, "temporary": backward}),
         ("start", _start(job, padded_vocab, count, lasting, first or last)),
     ]
     moments.append(("optimizer", {**lasting, "temporary": _update(job, count, table if first or last else 0, sizes)}))
@@ -172,7 +178,7 @@ def _moments(
         parts = {**lasting, "activations": passes + norm, "logits": gradient, "temporary": linear}
         moments.append(("output layer", parts))
     if first:
-        others = passes - chunk.saved
+        others = passes - chunks[0].saved
         moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
     return moments
 

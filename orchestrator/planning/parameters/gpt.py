@@ -6,6 +6,7 @@ from orchestrator.planning.parameters.counts import Parameters, RankParameters
 from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.stages import layers_of_chunks
 
 
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
@@ -34,7 +35,8 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
     pp = job.parallelism.pipeline_model_parallel_size
-    counts = [model.num_layers // pp * layer_parameters(model, tp)] * pp
+    in_stages = layers_of_chunks(model.num_layers, job.parallelism)
+    counts = [sum(chunks) * layer_parameters(model, tp) for chunks in in_stages]
     counts[0] += _embedding(model, padded_vocab, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
     if model.untie_embeddings_and_output_weights or pp > 1:

@@ -28,6 +28,7 @@ from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
+from orchestrator.spec.stages import layers_of_chunks
 
 PARTS = (
     "gemm",
@@ -141,16 +142,15 @@ def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:
     """The passes of each model chunk of each stage."""
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
-    layers = setting.model.num_layers // (stages * count)
     layer = layer_pass(setting)
-    again = recomputed(setting, layer, layers)
-    plain = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
     found = []
-    for stage in range(stages):
+    for stage, in_chunks in enumerate(layers_of_chunks(setting.model.num_layers, degrees)):
         accumulation = {"memory_bound": accumulation_seconds(setting, held[stage]) / count}
         chunks = []
-        for chunk in range(count):
+        for chunk, layers in enumerate(in_chunks):
             first, last = stage == chunk == 0, (stage, chunk) == (stages - 1, count - 1)
+            again = recomputed(setting, layer, layers)
+            plain = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
             each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
             backward = add(*(one.backward for one in each), accumulation)
             chunks.append(_launched(setting, Pass(add(*(one.forward for one in each)), backward), layers))
@@ -170,8 +170,8 @@ def _launched(setting: Setting, each: Pass, layers: int) -> Pass:
 
 def _update(setting: Setting, held: list[int]) -> Parts:
     """The optimizer on the fullest stage, and what of a step is neither."""
-    device, stages = setting.device, setting.job.parallelism.pipeline_model_parallel_size
-    tensors = _TENSORS_PER_LAYER * setting.model.num_layers / stages
+    device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
+    tensors = _TENSORS_PER_LAYER * max(sum(stage) for stage in stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas = setting.job.data_parallel_size * setting.cp
     return {

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules import bert, operation, optimizer, positions, shapes, topology, training, variants
+from orchestrator.spec.rules import (
+    bert,
+    operation,
+    optimizer,
+    positions,
+    recomputation,
+    shapes,
+    stages,
+    topology,
+    training,
+    variants,
+)
 from orchestrator.spec.rules.base import Rule, Unavailable
 from orchestrator.spec.sections import JobSections
 
 RULES: tuple[Rule, ...] = (
     *topology.RULES,
     *shapes.RULES,
+    *stages.RULES,
     *positions.RULES,
+    *recomputation.RULES,
     *variants.RULES,
     *bert.RULES,
     *training.RULES,

@@ -37,6 +37,8 @@ def micro_batches(job: JobSections) -> int:
 
 _SEARCH = 100_000
 """How far to look for a divisor: far enough for any real size, and a few milliseconds."""
+_NEAR = 1_000
+"""How far to look for another legal value."""
 
 
 def nearest_divisors(number: int, wanted: int) -> str:
@@ -52,6 +54,14 @@ def nearest_multiples(unit: int, wanted: int) -> str:
     """The multiples of a unit around a value that is not one: `192 or 256`."""
     below = wanted // unit * unit
     return f"{below} or {below + unit}" if below else str(unit)
+
+
+def nearest(wanted: int, most: int, is_legal: Callable[[int], bool]) -> str:
+    """The legal values from 1 to `most` around one that is not: `3 or 5`; empty when there is none near."""
+    top = min(wanted - 1, most)
+    below = next((value for value in range(top, max(0, top - _NEAR), -1) if is_legal(value)), None)
+    above = next((value for value in range(wanted + 1, min(most, wanted + _NEAR) + 1) if is_legal(value)), None)
+    return " or ".join(str(value) for value in (below, above) if value is not None)
 
 
 def quotient(number: int, divisor: int) -> str:

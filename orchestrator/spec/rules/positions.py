@@ -1,4 +1,4 @@
-"""Positions, vocabulary, and recomputation."""
+"""Positions and vocabulary."""
 
 from __future__ import annotations
 
@@ -76,45 +76,9 @@ def vocabulary_padding(job: JobSections) -> Iterator[Problem]:
     yield Problem(message, ("model.make_vocab_size_divisible_by", "model.vocab_size"), f"{default} is usual")
 
 
-def recomputation(job: JobSections) -> Iterator[Problem]:
-    """Whole-layer recomputation says which layers; selective recomputation has nothing to say."""
-    runtime = job.runtime
-    granularity = runtime.recompute_granularity
-    details = {
-        "runtime.recompute_method": runtime.recompute_method,
-        "runtime.recompute_num_layers": runtime.recompute_num_layers,
-    }
-    if granularity != "full":
-        for path, value in details.items():
-            if value is not None:
-                message = f"is for recompute_granularity: full, and that is {granularity or 'not written'}"
-                yield Problem(message, (path, "runtime.recompute_granularity"), "leave it out, or write full")
-        return
-    missing = [path.rpartition(".")[2] for path, value in details.items() if value is None]
-    if missing:
-        message = f"full recomputation needs {' and '.join(missing)}"
-        hint = "recompute_method: uniform and recompute_num_layers: 1 save the most memory"
-        yield Problem(message, ("runtime.recompute_granularity",), hint)
-
-
-def recomputed_layers(job: JobSections) -> Iterator[Problem]:
-    """No more layers can be recomputed at a time than a stage holds."""
-    count = job.runtime.recompute_num_layers
-    stages = job.parallelism.pipeline_model_parallel_size * job.parallelism.num_model_chunks
-    layers = job.model.num_layers
-    if count is None or layers % stages:
-        return
-    if count > layers // stages:
-        message = f"is more than the layers of a stage: {count} > num_layers / (PP · VP) = {layers} / {stages}"
-        paths = ("runtime.recompute_num_layers", "model.num_layers", "parallelism.pipeline_model_parallel_size")
-        yield Problem(message, paths, f"at most {layers // stages}")
-
-
 RULES = (
     rotary,
     learned_positions,
     vocabulary_of_bytes,
     vocabulary_padding,
-    recomputation,
-    recomputed_layers,
 )

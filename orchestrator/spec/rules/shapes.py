@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.rules.base import nearest_divisors, nearest_multiples, quotient
-from orchestrator.spec.rules.topology import PP, TP, VP
+from orchestrator.spec.rules.topology import TP
 from orchestrator.spec.sections import JobSections
 
 HEADS, GROUPS, HIDDEN = "model.num_attention_heads", "model.num_query_groups", "model.hidden_size"
@@ -62,25 +62,6 @@ def hidden_by_heads(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (HEADS, HIDDEN), hint)
 
 
-def layers_by_stages(job: JobSections) -> Iterator[Problem]:
-    """Every stage, and every chunk of a stage, holds equally many layers."""
-    layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
-    chunks = job.parallelism.num_model_chunks
-    if layers % (pp * chunks) == 0:
-        return
-    if chunks == 1:
-        message = f"num_layers / PP must be whole: {quotient(layers, pp)}"
-        hint = f"nearest PP: {nearest_divisors(layers, pp)}"
-        paths: tuple[str, ...] = (PP, "model.num_layers")
-    else:
-        message = f"num_layers / (PP · VP) must be whole: {layers} / ({pp} · {chunks}) = {layers / (pp * chunks):.4g}"
-        hint = f"nearest PP · VP: {nearest_divisors(layers, pp * chunks)}"
-        if layers % pp == 0:
-            hint = f"nearest VP: {nearest_divisors(layers // pp, chunks)}"
-        paths = (VP, PP, "model.num_layers")
-    yield Problem(message, paths, f"{hint}; nearest num_layers: {nearest_multiples(pp * chunks, layers)}")
-
-
 def sequence_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """Sequence parallelism gives each tensor-parallel rank an equal part of the sequence."""
     length, tp = job.model.seq_length, job.parallelism.tensor_model_parallel_size
@@ -98,6 +79,5 @@ RULES = (
     ffn_by_tensor_parallel,
     heads_by_query_groups,
     hidden_by_heads,
-    layers_by_stages,
     sequence_by_tensor_parallel,
 )

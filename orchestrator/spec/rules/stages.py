@@ -1,0 +1,110 @@
+"""How the layers divide among the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.rules.base import (
+    Rule,
+    Unavailable,
+    nearest,
+    nearest_divisors,
+    nearest_multiples,
+    quotient,
+)
+from orchestrator.spec.rules.topology import PP, VP
+from orchestrator.spec.sections import JobSections
+
+LAYERS = "model.num_layers"
+FIRST = "parallelism.num_layers_in_first_pipeline_stage"
+LAST = "parallelism.num_layers_in_last_pipeline_stage"
+EMBEDDING = "parallelism.account_for_embedding_in_pipeline_split"
+LOSS = "parallelism.account_for_loss_in_pipeline_split"
+
+
+def _written(job: JobSections, *paths: str) -> dict[str, int]:
+    """Those of the four fields that are set, with their values."""
+    values = {path: getattr(job.parallelism, path.rpartition(".")[2]) for path in paths}
+    return {path: int(value) for path, value in values.items() if value}
+
+
+def uneven_stages(job: JobSections) -> Iterator[Problem]:
+    """The split is said in one way, and there are stages to split the layers among."""
+    sizes, counted = _written(job, FIRST, LAST), _written(job, EMBEDDING, LOSS)
+    for path in (*sizes, *counted):
+        if job.parallelism.pipeline_model_parallel_size == 1:
+            hint = "leave it out, or write a pipeline_model_parallel_size of 2 or more"
+            yield Problem("is about the stages of a pipeline, and PP = 1", (path, PP), hint)
+    if sizes and counted:
+        message = "the layers of the first or last stage are written, and the embedding or the loss counted as a layer"
+        yield Problem(message, (*sizes, *counted), "keep one way of saying how the layers are dealt out")
+
+
+def layers_by_stages(job: JobSections) -> Iterator[Problem]:
+    """Every stage, and every chunk of a stage, holds equally many layers."""
+    layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
+    chunks = job.parallelism.num_model_chunks
+    if _written(job, FIRST, LAST):
+        raise Unavailable("an even split")
+    counted = _written(job, EMBEDDING, LOSS)
+    extra = len(counted)
+    units = layers + extra
+    if units % (pp * chunks) == 0:
+        return
+    total = f"(num_layers + {extra})" if extra else "num_layers"
+    if chunks == 1:
+        message = f"{total} / PP must be whole: {quotient(units, pp)}"
+        hint = f"nearest PP: {nearest_divisors(units, pp)}"
+        paths: tuple[str, ...] = (PP, LAYERS, *counted)
+    else:
+        message = f"{total} / (PP · VP) must be whole: {units} / ({pp} · {chunks}) = {units / (pp * chunks):.4g}"
+        hint = f"nearest PP · VP: {nearest_divisors(units, pp * chunks)}"
+        if units % pp == 0:
+            hint = f"nearest VP: {nearest_divisors(units // pp, chunks)}"
+        paths = (VP, PP, LAYERS, *counted)
+    multiples = nearest_multiples(pp * chunks, units).split(" or ")
+    legal = " or ".join(str(int(each) - extra) for each in multiples if int(each) > extra)
+    yield Problem(message, paths, f"{hint}; nearest num_layers: {legal}")
+
+
+def layers_between(job: JobSections) -> Iterator[Problem]:
+    """What the first and the last stage leave divides evenly among the stages between them."""
+    sizes = _written(job, FIRST, LAST)
+    layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
+    if not sizes or pp == 1 or _written(job, EMBEDDING, LOSS):
+        return
+    chunks, left, stages = job.parallelism.num_model_chunks, layers - sum(sizes.values()), pp - len(sizes)
+    taken = " - ".join(str(count) for count in sizes.values())
+    path = next(iter(sizes))
+    paths = (*sizes, PP, VP, LAYERS)
+    others = left + sizes[path]
+    if stages == 0:
+        if left != 0:
+            message = f"the first and the last stage are all, and hold all layers: {layers} - {taken} = {left}"
+            other = f"write {others}" if others > 0 else "write less"
+            yield Problem(message, paths, f"{other}, or leave one of them out")
+        return
+    if left < stages * chunks or left % (stages * chunks):
+        per = f"{stages}" if chunks == 1 else f"({stages} · {chunks})"
+        message = (
+            f"the {stages} other stage{'s share' if stages > 1 else ' takes'} the layers that are left, one or more "
+            f"per {'stage' if chunks == 1 else 'chunk'}: ({layers} - {taken}) / {per} = {left / (stages * chunks):.4g}"
+        )
+        legal = nearest(sizes[path], others - 1, lambda n: n % chunks == 0 and (others - n) % (stages * chunks) == 0)
+        more = sum(sizes.values()) + stages * chunks
+        hint = f"nearest {path.rpartition('.')[2]}: {legal}" if legal else f"nearest num_layers: {more}"
+        yield Problem(message, paths, hint)
+
+
+def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
+    """All chunks of a stage are equally long, on the first and the last stage too."""
+    chunks = job.parallelism.num_model_chunks
+    for path, count in _written(job, FIRST, LAST).items():
+        if count % chunks:
+            message = f"its layers / VP must be whole: {quotient(count, chunks)}"
+            name = path.rpartition(".")[2]
+            yield Problem(message, (path, VP), f"nearest {name}: {nearest_multiples(chunks, count)}")
+
+
+RULES: tuple[Rule, ...] = (uneven_stages, layers_by_stages, layers_between, chunks_of_uneven_stages)
