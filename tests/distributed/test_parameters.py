@@ -1,4 +1,4 @@
-"""The runtime builds as many parameters on each rank as `plan` says, for every shipped job."""
+"""The runtime builds as many parameters on each rank as `plan` says, for every shipped job and every preset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import dump_resolved, load_job
+from orchestrator.spec.loading import dump_resolved, load_job, load_text
+from orchestrator.spec.presets import preset_names, preset_text
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("one start of torchrun for each size of a replica")]
 
@@ -30,7 +31,18 @@ def one_replica(path: Path) -> JobSpec:
     return load_job([path], changes).job
 
 
-REPLICAS = {path.stem: one_replica(path) for path in sorted(JOBS.glob("*.yaml"))}
+def of_preset(name: str) -> JobSpec:
+    """A preset as it is, on one rank."""
+    model = {"preset": name, **({} if "vocab_size" in preset_text(name) else {"vocab_size": 30522})}
+    sections = {
+        **{"name": name, "model": model, "data": {"random_tokens": True}, "batch": {}},
+        **{"optimizer": {"lr": 1e-4}, "schedule": {"train_iters": 1}},
+    }
+    return load_text(json.dumps(sections)).job
+
+
+PRESETS = {f"preset-{name}": of_preset(name) for name in preset_names() if "architecture" not in preset_text(name)}
+REPLICAS = {path.stem: one_replica(path) for path in sorted(JOBS.glob("*.yaml"))} | PRESETS
 
 
 @pytest.mark.parametrize("processes", sorted({job.world_size for job in REPLICAS.values()}))

@@ -91,7 +91,7 @@ def test_the_presets_of_gpt2(name: str, layers: int, hidden: int, heads: int) ->
     assert (model.position_embedding_type, model.normalization, model.activation) == (
         "learned_absolute",
         "LayerNorm",
-        "gelu",
+        "gelu" if name == "gpt-345m" else "gelu_tanh",
     )
     assert model.add_bias_linear
     assert not model.untie_embeddings_and_output_weights
@@ -103,3 +103,17 @@ def test_llama() -> None:
     assert (model.num_layers, model.hidden_size, model.num_attention_heads, model.query_groups) == (32, 4096, 32, 8)
     assert (model.ffn_size, model.vocab_size, model.rotary_base, model.activation) == (14336, 128256, 500000, "swiglu")
     assert model.normalization == "RMSNorm"
+
+
+def test_what_sets_families_apart() -> None:
+    """Figures that a count of parameters does not show."""
+    mistral, qwen, gemma = (of_preset(name).model for name in ("mistral-7b", "qwen2.5-7b", "gemma-7b"))
+    assert (mistral.sliding_window, mistral.rotary_base) == (4096, 10000)
+    assert (qwen.has_qkv_bias, qwen.rotary_base, qwen.norm_epsilon) == (True, 1000000, 1e-6)
+    assert (gemma.activation, gemma.apply_layernorm_1p, gemma.scale_embeddings) == ("geglu", True, True)
+    assert of_preset("qwen3-8b").model.qk_layernorm
+    assert of_preset("llama2-7b").model.rope_scaling is None
+    for name, factor in (("llama3.1-8b", 8.0), ("llama3.2-1b", 32.0)):
+        scaling = of_preset(name).model.rope_scaling
+        assert scaling is not None
+        assert (scaling.type, scaling.factor, scaling.original_max_position_embeddings) == ("llama3", factor, 8192)
