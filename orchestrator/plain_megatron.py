@@ -1,8 +1,9 @@
 """Imported first by what needs megatron-core: loads it and torch as fast as they can be loaded.
 
-megatron-core decorates functions with torch.compile when it is imported, which imports the whole compiler: 1.6 s of a
-rank's 4 s. The CPU shim turns compilation off anyway, so that where there is no CUDA the functions are the same without
-it.
+Where there is no CUDA, that is without torch's compiler, which takes longer to import than the rest of a rank. The CPU
+shim turns compilation off anyway, so that nothing is computed in another way. It would be imported for two reasons:
+megatron-core decorates functions with torch.compile, and torch's optimizers have methods that the compiler is told to
+leave alone when they are first called.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ def _as_it_is(model: Any = None, **options: Any) -> Any:
     return model if model is not None else _as_it_is
 
 
+def _leave_alone_from_the_start(owner: type) -> None:
+    """Put the functions themselves where torch keeps what its compiler has made of them (torch._compile)."""
+    for function in vars(owner).values():
+        if (plain := getattr(function, "__wrapped__", None)) is not None:
+            plain.__dynamo_disable = plain
+
+
 with staying():
     import torch
 
@@ -25,6 +33,7 @@ with staying():
     _compile = _torch.compile
     if not torch.cuda.is_available():
         _torch.compile = _as_it_is
+        _leave_alone_from_the_start(torch.optim.Optimizer)
     try:
         importlib.import_module("megatron.core.jit")  # from here on megatron-core's own decorator is this one
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,29 @@ def test_bf16_and_counts_per_rank(tmp_path: Path) -> None:
     assert losses(run)[20] < 5.7
     [started] = events(run, "started")
     assert started["world_size"] == 4
+
+
+NOTES_WHAT_WAS_IMPORTED = """
+import orchestrator.runtime.__main__ as program
+real = program.write_exit_record
+def write_exit_record(run, *record):
+    (run.path / f"modules-{RANK}").write_text(" ".join(sys.modules))
+    real(run, *record)
+program.write_exit_record = write_exit_record
+"""
+
+
+def test_no_rank_on_the_cpu_imports_the_compiler(ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path) -> None:
+    """It would take each of them a second of CPU time and more, for nothing."""
+    job = tiny_job(
+        "plain",
+        parallelism=layout(tp=2, sequence_parallel=True),
+        runtime={"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+        evaluation={"eval_interval": 1, "eval_iters": 1},
+        schedule={"train_iters": 2, "lr_warmup_iters": 1},
+    )
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(NOTES_WHAT_WAS_IMPORTED))
+    for rank in (0, 1):
+        imported = (run.path / f"modules-{rank}").read_text().split()
+        assert "megatron.core" in imported
+        assert "torch._dynamo" not in imported

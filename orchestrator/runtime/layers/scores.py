@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -37,6 +39,17 @@ def causal_mask(
         return seen
     lowered = -torch.tensor(slopes, device=device)[:, None, None] * distance
     return lowered.masked_fill_(~seen, -math.inf).to(dtype)
+
+
+def plain_causal_mask(sq: int, sk: int, device: torch.device) -> Any:
+    """Which of sk positions the last sq see, with nothing else to it.
+
+    On a GPU in the form that torch's fused kernels know. Its module brings torch's compiler along: a second of CPU time
+    of every rank, which those that compute on the CPU are spared.
+    """
+    if device.type != "cuda":
+        return causal_mask(sq, sk, None, None, torch.bool, device)
+    return importlib.import_module("torch.nn.attention.bias").causal_lower_right(sq, sk)
 
 
 def capped_attention(

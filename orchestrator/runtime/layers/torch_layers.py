@@ -14,11 +14,10 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from orchestrator.runtime import context_parallel
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.scores import alibi_slopes, capped_attention, causal_mask
+from orchestrator.runtime.layers.scores import alibi_slopes, capped_attention, causal_mask, plain_causal_mask
 from orchestrator.runtime.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 
 
@@ -135,7 +134,7 @@ class Attention(MegatronModule):  # type: ignore[misc]
             return causal_mask(sq, sk, window, self.slopes[first : first + heads], query.dtype, query.device)
         if self.cap is not None or (window is not None and sq > 1):
             return causal_mask(sq, sk, window, None, torch.bool, query.device)
-        return causal_lower_right(sq, sk) if 1 < sq < sk else None
+        return plain_causal_mask(sq, sk, query.device) if 1 < sq < sk else None
 
     def sharded_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Attention itself has no parameters."""
