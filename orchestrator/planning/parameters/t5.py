@@ -1,0 +1,70 @@
+"""Exact parameter counts of a T5, per (tensor, pipeline) rank."""
+
+from __future__ import annotations
+
+from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
+from orchestrator.spec.halves import HALVES, Half, layers_of, layers_of_stage, stages_of
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+
+def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
+    """Count the parameters of an encoder and a decoder with a vocabulary of `padded_vocab` rows."""
+    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    embedding = _embedding(model, padded_vocab, 1)
+    output = padded_vocab * model.hidden_size if model.untie_embeddings_and_output_weights else 0
+    halves = sum(
+        layers_of(half, model) * _layer(half, model, 1) + _beside_the_layers(model, 1, is_end=True) for half in HALVES
+    )
+    return Parameters(
+        total=embedding + halves + output,
+        embedding=embedding,
+        output=output,
+        per_layer=_layer("decoder", model, 1),
+        per_rank=tuple(
+            RankParameters(tp_rank, stage, count)
+            for stage, count in enumerate(stage_parameters(job, padded_vocab))
+            for tp_rank in range(tp)
+        ),
+    )
+
+
+def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
+    """Parameters of any one tensor-parallel rank of each pipeline stage."""
+    model, degrees = job.model, job.parallelism
+    tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
+    counts = [0] * pp
+    counts[0] += _embedding(model, padded_vocab, tp)
+    for half in HALVES:
+        stages = stages_of(half, degrees)
+        for stage in stages:
+            counts[stage] += layers_of_stage(half, stage, model, degrees) * _layer(half, model, tp)
+            counts[stage] += _beside_the_layers(model, tp, is_end=stage == stages[-1])
+    if model.untie_embeddings_and_output_weights or pp > 1:
+        counts[-1] += padded_vocab // tp * model.hidden_size
+    return tuple(counts)
+
+
+def cross_attention_parameters(model: ModelSpec, tp: int) -> int:
+    """Parameters of a decoder layer's attention to the encoder, with its norm, on each of `tp` ranks."""
+    h, width = model.hidden_size, model.num_attention_heads * model.head_dim // tp
+    biases = 3 * width + h if model.add_bias_linear else 0
+    return 4 * width * h + biases + norm_parameters(model, h)
+
+
+def _layer(half: Half, model: ModelSpec, tp: int) -> int:
+    return layer_parameters(model, tp) + (cross_attention_parameters(model, tp) if half == "decoder" else 0)
+
+
+def _beside_the_layers(model: ModelSpec, tp: int, *, is_end: bool) -> int:
+    """Of a half on a stage: the last norm, and the bias by distance, of which every stage has a copy."""
+    bias = model.relative_attention_num_buckets * model.num_attention_heads // tp
+    norm = norm_parameters(model, model.hidden_size) if is_end else 0
+    return norm + (bias if model.position_embedding_type == "relative" else 0)
+
+
+def _embedding(model: ModelSpec, padded_vocab: int, tp: int) -> int:
+    tokens = padded_vocab // tp * model.hidden_size
+    positions = model.positions * model.hidden_size if model.position_embedding_type == "learned_absolute" else 0
+    return tokens + positions
