@@ -53,6 +53,7 @@ def _summary(judged: Judged) -> Table:
         *forecast_rows(judged.forecast),
         ("vocabulary", f"{words.size:,} tokens, padded to {words.padded_size:,}"),
         ("parameters", f"{plan.parameters.total:,}, at most {plan.parameters.largest_rank:,} on one rank"),
+        *([("active parameters", f"{plan.parameters.active:,}")] if plan.parameters.inactive else []),
         ("samples", f"{plan.batch.train_samples:,} sequences of {plan.job.model.seq_length:,} tokens"),
         ("lr", _learning_rate(plan)),
         ("FLOPs", f"{plan.step_flops:.4g} per step, {plan.total_flops:.4g} in all (attention full, no recomputation)"),
@@ -116,8 +117,10 @@ def _ranks(plan: Plan) -> Table:
     ranks = plan.topology.ranks
     title = "Ranks"
     if len(ranks) > MANY_RANKS:
-        ranks = tuple(rank for rank in ranks if rank.dp == 0)[:MANY_RANKS]
-        title = f"Ranks: {len(ranks)} of {plan.topology.world_size}, of the first replica (--json has all)"
+        replicas = plan.topology.replicas_with_all_experts
+        ranks = tuple(rank for rank in ranks if rank.dp < replicas)[:MANY_RANKS]
+        which = "first replica" if replicas == 1 else f"first {replicas} replicas, which share the experts"
+        title = f"Ranks: {len(ranks)} of {plan.topology.world_size}, of the {which} (--json has all)"
     degrees = plan.job.parallelism
     unused = {
         "cp": degrees.context_parallel_size == 1,

@@ -15,7 +15,7 @@ _MEMORY = "the runtime manages its memory; results do not depend on it"
 _INFERENCE = "it is for inference"
 _OTHER_MODEL = "it is for another kind of model"
 _FP8 = "FP8 and FP4 are not in this version"
-_EXPERTS = "experts are not in this version"
+_EXPERTS = "this option of experts is not in this version"
 _NO_DEEPSPEED = "DeepSpeed's engine is not here; parallelism.use_distributed_optimizer shards the optimizer"
 _OLD = "it has no effect in Megatron-LM either any more"
 
@@ -83,7 +83,7 @@ _NO_EFFECT: dict[str, str] = {
 
 _NOT_SUPPORTED: dict[str, str] = {
     _EXPERTS: """
-        num-experts= expert-tensor-parallel-size= overlap-moe-expert-parallel-comm enable-experimental-moe""",
+        overlap-moe-expert-parallel-comm enable-experimental-moe""",
     _FP8: "first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16",
     "the optimizer's state is in fp32, and on the device of the weights": """
         optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
@@ -134,7 +134,12 @@ _NOT_SUPPORTED: dict[str, str] = {
 }
 
 _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
-    (r"moe-.*", _EXPERTS, False),
+    (r"moe-(permute-fusion|router-fusion|shared-expert-overlap|use-legacy-grouped-gemm)", _KERNELS, True),
+    (r"moe-per-layer-logging", _LOGS, True),
+    (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
+     r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type)|expert-capacity-factor|token-dispatcher-type|"
+     r"permute-fusion|router-fusion|shared-expert-overlap|use-legacy-grouped-gemm|per-layer-logging)$).*",
+     _EXPERTS, False),
     (r"(no-)?fp8-.*|fp4-.*|.*mxfp8.*|kitchen-.*|te-precision-config-file", _FP8, False),
     (r"(muon|lion)-.*", "of optimizers this version has Adam and SGD", False),
     (r"mtp-.*", "multi-token prediction is not in this version", False),
@@ -178,7 +183,6 @@ WORDS: dict[str, int | None] = {
 }
 """How many words each of them takes; None for any number. What stands behind them belongs to no flag."""
 HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
-    "expert-tensor-parallel-size": ("1",),
     "dataloader-type": ("single",),
     "rope-type": ("rope",),
     "cp-comm-type": ("p2p",),
@@ -187,7 +191,7 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "main-params-dtype": ("fp32",),
     "exp-avg-dtype": ("fp32",),
     "exp-avg-sq-dtype": ("fp32",),
-    "num-experts": ("0",),
+    "moe-token-drop-policy": ("probs",),
     "sample-rate": ("1.0", "1"),
     "data-parallel-sharding-strategy": ("no_shard",),
 }

@@ -39,10 +39,6 @@ _WORDS: dict[str, int | None] = {**WORDS, **{row.flag: row.kind.values for row i
 _WORDS |= {name: count for together in TOGETHER for name, count in together.flags.items()}
 _WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
 _WORDS |= {name: 0 for name in IMPLIED if name not in _WORDS}
-_NOT_YET = {
-    "parallelism.expert_model_parallel_size": "it is written, and refused until the runtime has experts",
-}
-"""Fields whose values above 1 the rules of the spec refuse today."""
 _SHOWN_COMMANDS = 5
 
 
@@ -252,9 +248,6 @@ def _read_row(given: Gathering, row: Row) -> None:
             given.write_it(row.flag, row.path, str(error))
         return
     given.carry(row.flag, row.path, value)
-    if row.path in _NOT_YET and value > 1:
-        account = given.migration.accounts.pop()
-        given.migration.accounts.append(replace(account, outcome="not_supported", reason=_NOT_YET[row.path]))
 
 
 def _read_elsewhere(given: Gathering, name: str) -> None:

@@ -1,8 +1,9 @@
 """Model FLOPs of a step and the peak of a device: what MFU is made of.
 
 The model's own arithmetic: forward and backward (twice the forward), attention counted full and not halved for
-causality, recomputation not counted. For multi-head attention and a 4h GeLU MLP it is
-T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size, s sequence length, V padded vocabulary).
+causality, recomputation not counted; of experts those that a token is routed to. For multi-head attention and a 4h
+GeLU MLP it is T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size, s sequence length, V padded
+vocabulary).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from orchestrator.spec.job import JobSpec
 
 FORMULA = (
     "T * (6*L*(h*(q+2*k) + q*h + m*h*f) + 12*L*q*s + 6*V*h); T tokens, L layers, h hidden, q query width, "
-    "k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded vocabulary"
+    "k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded vocabulary; "
+    "in a layer with experts m*f is m*(chosen experts * their width + shared width) + experts"
 )
 """The formula as it is stored beside a number."""
 
@@ -24,9 +26,12 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     query = model.num_attention_heads * model.head_dim
     key = model.query_groups * model.head_dim
     matrices = 3 if model.is_gated else 2
-    per_layer = 6 * (h * (query + 2 * key) + query * h + matrices * h * model.ffn_size)
-    attention = 12 * query * model.seq_length
-    return float(tokens * (model.num_layers * (per_layer + attention) + 6 * padded_vocab * h))
+    routed = sum(model.moe_layers)
+    attention = 6 * (h * (query + 2 * key) + query * h) + 12 * query * model.seq_length
+    dense = 6 * matrices * h * model.ffn_size
+    experts = 6 * h * (matrices * model.active_ffn_size + (model.num_experts or 0))
+    layers = model.num_layers * attention + (model.num_layers - routed) * dense + routed * experts
+    return float(tokens * (layers + 6 * padded_vocab * h))
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:

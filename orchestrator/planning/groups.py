@@ -94,12 +94,17 @@ class GroupKind:
         }
 
 
-def group_kinds(*, tp: int, cp: int, ep: int, dp: int, pp: int, processes_per_node: int) -> dict[str, GroupKind]:
+def group_kinds(
+    *, tp: int, cp: int, ep: int, dp: int, pp: int, processes_per_node: int, etp: int | None = None
+) -> dict[str, GroupKind]:
     """Every kind of group of a layout tp-cp-ep-dp-pp: tp, cp, ep, dp and pp always; `dp_cp`, over which gradients are
-    reduced, with CP > 1; `expert_dp`, the same of experts, with EP > 1; `embedding`, first and last stage, with PP > 1.
+    reduced, with CP > 1; `expert_dp`, the same of experts, where other ranks hold the same experts than hold the same
+    other weights; `expert_tp` where experts are split otherwise than the rest (ETP, which is TP by default);
+    `embedding`, first and last stage, with PP > 1.
     """
     world = tp * cp * dp * pp
     stage = tp * cp * dp
+    etp = tp if etp is None else etp
 
     def kind(name: str, exchanges: str, size: int, stride: int) -> GroupKind:
         return GroupKind(name, exchanges, size, stride, stride, size * stride, world, processes_per_node)
@@ -107,14 +112,17 @@ def group_kinds(*, tp: int, cp: int, ep: int, dp: int, pp: int, processes_per_no
     kinds = [
         kind("tp", "activations, in every layer", tp, 1),
         kind("cp", "keys and values, in every layer", cp, tp),
-        kind("ep", "tokens, in every layer with experts", ep, tp),
+        kind("ep", "tokens, in every layer with experts", ep, etp),
         kind("dp", "gradients and parameters, once a step", dp, tp * cp),
         kind("pp", "activations at the borders of stages, for every micro-batch", pp, stage),
     ]
     if cp > 1:
         kinds.append(kind("dp_cp", "gradients and parameters, once a step", dp * cp, tp))
-    if ep > 1:
-        kinds.append(kind("expert_dp", "gradients and parameters of experts, once a step", dp * cp // ep, tp * ep))
+    if etp != tp:
+        kinds.append(kind("expert_tp", "tokens and what becomes of them, in every layer with experts", etp, 1))
+    if etp * ep != tp:
+        same = stage // (etp * ep)
+        kinds.append(kind("expert_dp", "gradients and parameters of experts, once a step", same, etp * ep))
     if pp > 1:
         last = (pp - 1) * stage
         tied = "gradients of a tied embedding table, once a step"

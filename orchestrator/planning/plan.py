@@ -57,7 +57,7 @@ class Plan:
             "name": job.name,
             "config_hash": job.config_hash,
             "vocabulary": asdict(self.vocabulary),
-            "parameters": asdict(self.parameters),
+            "parameters": {**asdict(self.parameters), "active": self.parameters.active},
             "topology": self.topology.to_dict(),
             "batch": {
                 "micro_batch_size": job.batch.micro_batch_size,

@@ -52,6 +52,7 @@ class Topology:
     virtual_pipeline_model_parallel_size: int | None
     context_parallel_size: int
     expert_model_parallel_size: int
+    expert_tensor_parallel_size: int
     data_parallel_size: int
     ranks: tuple[Rank, ...]
     stages: tuple[tuple[LayerRange, ...], ...]
@@ -69,10 +70,17 @@ class Topology:
             tp=self.tensor_model_parallel_size,
             cp=self.context_parallel_size,
             ep=self.expert_model_parallel_size,
+            etp=self.expert_tensor_parallel_size,
             dp=self.data_parallel_size,
             pp=self.pipeline_model_parallel_size,
             processes_per_node=self.processes_per_node,
         )
+
+    @property
+    def replicas_with_all_experts(self) -> int:
+        """How many replicas share out the experts among them."""
+        over = self.expert_tensor_parallel_size * self.expert_model_parallel_size
+        return max(over // (self.tensor_model_parallel_size * self.context_parallel_size), 1)
 
     @property
     def tensor_parallel_crosses_nodes(self) -> bool:
@@ -103,6 +111,7 @@ def topology(job: JobSpec) -> Topology:
         virtual_pipeline_model_parallel_size=degrees.virtual_pipeline_model_parallel_size,
         context_parallel_size=degrees.context_parallel_size,
         expert_model_parallel_size=degrees.expert_model_parallel_size,
+        expert_tensor_parallel_size=degrees.expert_tensor_parallel,
         data_parallel_size=job.data_parallel_size,
         ranks=tuple(rank_of(job, rank) for rank in range(job.world_size)),
         stages=layers_of_stages(job.model, degrees),
@@ -115,10 +124,10 @@ def crossing(layout: Topology) -> dict[str, Crossing]:
 
 
 def rank_of(job: JobSpec, rank: int) -> Rank:
-    """The coordinates of one rank. Experts are spread over the context- and data-parallel ranks."""
+    """The coordinates of one rank. Experts are spread over all ranks of a stage, each over ETP ranks."""
     degrees = job.parallelism
     outer, tp = divmod(rank, degrees.tensor_model_parallel_size)
-    ep = outer % degrees.expert_model_parallel_size
+    ep = rank // degrees.expert_tensor_parallel % degrees.expert_model_parallel_size
     outer, cp = divmod(outer, degrees.context_parallel_size)
     pp, dp = divmod(outer, job.data_parallel_size)
     node, local_rank = divmod(rank, job.processes_per_node)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 _CPU = torch.device("cpu")
 FACTORIES = ("tensor", "zeros")
@@ -39,6 +40,53 @@ def patch_megatron_random(random_module: Any) -> None:
     """Make megatron's RNG tracker keep the CPU generator's state."""
     random_module._get_cuda_rng_state = lambda device="cuda", clone=False, graph_safe=False: torch.get_rng_state()
     random_module._set_cuda_rng_state = lambda state, device=-1, graph_safe=False: torch.set_rng_state(state)
+
+
+def patch_megatron_dispatcher(dispatcher: Any) -> None:
+    """Make the all-to-all dispatcher of experts count on the host at once, where it would copy on a CUDA stream."""
+    dispatcher.cuda_dtoh_stream = _CPU  # only asked whether there is one
+    dispatcher._maybe_dtoh_and_synchronize = _counts_on_host
+
+
+def _counts_on_host(dispatcher: Any, point: str, tokens_per_expert: Any = None) -> Any:
+    """The numbers of tokens to send and to receive as arrays, which collectives take."""
+    for name in ("input_splits", "output_splits", "output_splits_tp"):
+        splits = getattr(dispatcher, name)
+        if isinstance(splits, torch.Tensor):
+            setattr(dispatcher, name, splits.numpy())
+    return tokens_per_expert
+
+
+def patch_megatron_mappings(mappings: Any) -> None:
+    """Let tensor-parallel ranks gather and reduce-scatter unequal parts, which gloo refuses: padded to the longest."""
+    mappings._gather_along_first_dim = _gathered(mappings._gather_along_first_dim)
+    mappings._reduce_scatter_along_first_dim = _reduced(mappings._reduce_scatter_along_first_dim)
+
+
+def _gathered(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def gather(x: Any, group: Any, output_split_sizes: Any = None, use_global_buffer: bool = False) -> Any:
+        if output_split_sizes is None or group.size() == 1:
+            return original(x, group, output_split_sizes, use_global_buffer)
+        longest = max(output_split_sizes)
+        padded = torch.cat([x, x.new_zeros(longest - x.size(0), *x.shape[1:])])
+        parts = [torch.empty_like(padded) for _ in output_split_sizes]
+        dist.all_gather(parts, padded, group=group)
+        return torch.cat([part[:size] for part, size in zip(parts, output_split_sizes, strict=True)])
+
+    return gather
+
+
+def _reduced(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reduce(x: Any, group: Any, input_split_sizes: Any = None, use_global_buffer: bool = False) -> Any:
+        if input_split_sizes is None or group.size() == 1:
+            return original(x, group, input_split_sizes, use_global_buffer)
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total.split(list(input_split_sizes))[group.rank()].contiguous()
+
+    return reduce
 
 
 def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:

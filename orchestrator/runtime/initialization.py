@@ -1,7 +1,7 @@
 """Initial weights that do not depend on the layout.
 
-Each parameter is drawn whole from a generator seeded by its global name and layer, and every rank keeps its slice. So
-the same spec starts from the same weights at every TP, PP and DP.
+Each parameter is drawn whole from a generator seeded by its global name and layer, and its expert where it is one of
+several; every rank keeps its slice. So the same spec starts from the same weights at every TP, PP, EP and DP.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
-_RESIDUAL_WRITERS = ("self_attention.linear_proj.weight", "mlp.linear_fc2.weight")
+_RESIDUAL_WRITERS = ("linear_proj.weight", "linear_fc2.weight")
+"""Of attention, of dense MLPs and of experts."""
 
 
 @torch.no_grad()

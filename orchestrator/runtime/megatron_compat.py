@@ -15,7 +15,9 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.tensor_parallel import mappings
 from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
 from orchestrator.runtime import cpu_shim
 from orchestrator.runtime.adam import GroupStepAdam
@@ -38,11 +40,19 @@ def apply(device: Device) -> None:
     """Put our optimizers and checkpoint writer in place of megatron-core's, and the CPU's generator behind its RNG."""
     if not device.is_cuda:
         cpu_shim.patch_megatron_random(megatron_random)
+        cpu_shim.patch_megatron_dispatcher(token_dispatcher.MoEAlltoAllTokenDispatcher)
+        cpu_shim.patch_megatron_mappings(mappings)
+    _route_without_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()
     _write_checkpoints_in_process()
     vars(bert_lm_head)["LNImpl"] = Norm  # megatron-core's without apex refuses sequence parallelism
     logging.getLogger("megatron").setLevel(logging.ERROR)
+
+
+def _route_without_transformer_engine() -> None:
+    """The router asks whether it has Transformer Engine's matrix product by a name that is not defined without."""
+    vars(moe_utils).setdefault("te_general_gemm", None)
 
 
 def _use_our_optimizers() -> None:
@@ -124,6 +134,18 @@ def begin_save(state: dict[str, Any], folder: str, content_metadata: dict[str, A
     return dist_checkpointing.save(
         state, folder, strategy, async_sharded_save=True, content_metadata=content_metadata, **extra
     )
+
+
+def take_auxiliary_losses() -> dict[str, torch.Tensor]:
+    """Of each auxiliary loss of the experts its sum over this rank's layers and micro-batches since the last call."""
+    if VERSION < (0, 18):
+        tracked = {name: entry["values"] for name, entry in moe_utils.get_moe_layer_wise_logging_tracker().items()}
+    else:
+        tracked = {name: entry.values for name, entry in moe_utils.get_moe_metrics_tracker().metrics.items()}
+    sums = {name: values.sum() for name, values in tracked.items()}
+    for values in tracked.values():
+        values.zero_()
+    return sums
 
 
 def save_state_of(part: Any) -> None:

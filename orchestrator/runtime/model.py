@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.experts import expert_settings, keep_experts_apart
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.initialization import initialize_weights
 from orchestrator.runtime.layers.config import LayerConfig
@@ -90,6 +91,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         cpu_offloading=runtime.cpu_offloading_num_layers is not None,
         cpu_offloading_num_layers=runtime.cpu_offloading_num_layers or 0,
         **_activation(model, device),
+        **expert_settings(job, layers),
     )
 
 
@@ -102,7 +104,7 @@ def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
     match model.activation:
         case "swiglu":
             return {**gated, **fused, "activation_func": functional.silu}
-        case "geglu" | "gelu_tanh" if device.is_cuda and (model.is_gated or model.add_bias_linear):
+        case "geglu" | "gelu_tanh" if device.is_cuda and _fuses_gelu(model):
             # megatron-core's fused GeLUs are the tanh approximation, and go by the name of the exact one.
             return {**gated, **fused, "activation_func": functional.gelu}
         case "geglu" | "gelu_tanh":
@@ -114,6 +116,11 @@ def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
             return {**gated, "bias_activation_fusion": False, "activation_func": functional.gelu}
 
 
+def _fuses_gelu(model: ModelSpec) -> bool:
+    """Of experts megatron-core fuses SwiGLU only."""
+    return model.num_experts is None and (model.is_gated or model.add_bias_linear)
+
+
 def build_chunks(
     job: JobSpec, config: TransformerConfig, device: Device, layers: Layers, vocabulary: Vocabulary, ranks: Ranks
 ) -> list[Any]:
@@ -122,6 +129,7 @@ def build_chunks(
     chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
         chunk.to(device.torch_device, config.params_dtype)
+    keep_experts_apart(chunks)
     initialize_weights(
         chunks,
         seed=job.runtime.seed,

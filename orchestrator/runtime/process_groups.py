@@ -83,6 +83,7 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
         virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline_model_parallel_size,
         context_parallel_size=parallelism.context_parallel_size,
         expert_model_parallel_size=parallelism.expert_model_parallel_size,
+        expert_tensor_parallel_size=parallelism.expert_tensor_parallel,
         distributed_timeout_minutes=max(1, round(timeout_seconds / 60)),
     )
     ranks = Ranks(

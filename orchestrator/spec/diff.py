@@ -86,6 +86,7 @@ _RATE: Verdict = ("trajectory", "the learning rate of the steps to come changes"
 _UPDATE: Verdict = ("trajectory", "the optimizer takes other steps")
 _ORDER: Verdict = ("trajectory", "the samples to come are others")
 _SCALING: Verdict = ("trajectory", "which steps overflow in fp16, and are skipped, changes")
+_BALANCE: Verdict = ("trajectory", "the gradient that balances the experts changes")
 _LOSS: Verdict = ("trajectory", "the loss is computed otherwise")
 _INITIAL: Verdict = ("safe", "weights are initialised once, and they are in the checkpoint")
 
@@ -210,6 +211,20 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.bert_binary_head": _SHAPE,
     "model.hidden_dropout": _LOGIC,
     "model.attention_dropout": _LOGIC,
+    "model.num_experts": _SHAPE,
+    "model.moe_layer_freq": _same_or(lambda job: job.model.moe_layers, _SHAPE),
+    "model.moe_ffn_hidden_size": _same_or(lambda job: job.model.moe_ffn_size, _SHAPE),
+    "model.moe_shared_expert_intermediate_size": _SHAPE,
+    "model.moe_router_topk": _LOGIC,
+    "model.moe_router_score_function": _LOGIC,
+    "model.moe_router_pre_softmax": _LOGIC,
+    "model.moe_router_dtype": ("trajectory", "the router rounds differently, and near ties choose other experts"),
+    "model.moe_router_load_balancing_type": _BALANCE,
+    "model.moe_aux_loss_coeff": _BALANCE,
+    "model.moe_z_loss_coeff": _BALANCE,
+    "model.moe_expert_capacity_factor": _LOGIC,
+    "model.moe_token_dispatcher_type": ("safe", "tokens come to their experts another way; losses agree, not bitwise"),
+    "model.moe_grouped_gemm": ("safe", "the same products in other kernels; losses agree, not bitwise"),
     "model.init_method_std": _INITIAL,
     # parallelism
     "parallelism.*": _LAYOUT,

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from orchestrator.spec.base import Section
 from orchestrator.spec.rope_scaling import RopeScaling
-from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Text, refuse_bool
+from orchestrator.spec.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 
 _OF_SENTENCES = frozenset(("bert", "t5"))
 
@@ -83,6 +83,38 @@ class ModelSpec(Section):
     """Dropout on the residual branches and embeddings."""
     attention_dropout: Fraction = 0.0
     """Dropout on attention weights."""
+    num_experts: Positive | None = None
+    """Experts of each mixture-of-experts layer; none by default: every MLP is dense."""
+    moe_layer_freq: Positive | list[Literal[0, 1]] = 1
+    """Which layers have experts: one in every so many, the first first, or a list of 1 (experts) and 0 (dense)."""
+    moe_ffn_hidden_size: Positive | None = None
+    """Width inside each expert; that of a dense MLP by default."""
+    moe_shared_expert_intermediate_size: Positive | None = None
+    """Width inside an expert that every token passes, beside those it is routed to; several are one of their total
+    width. None by default."""
+    moe_router_topk: Positive = 2
+    """Experts that each token is routed to."""
+    moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    """What turns the router's logits into weights of the chosen experts."""
+    moe_router_pre_softmax: bool = False
+    """Take the softmax over all experts before the best are chosen, instead of over the chosen ones."""
+    moe_router_dtype: Literal["fp32", "fp64"] | None = None
+    """Format in which the router computes; that of the activations by default."""
+    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"] = "aux_loss"
+    """How tokens are kept balanced: a loss over each micro-batch, one over each sequence, or an assignment that
+    balances by itself."""
+    moe_aux_loss_coeff: NonNegative = 0.0
+    """Weight of the load-balancing loss; 0.01 is a good start."""
+    moe_z_loss_coeff: PositiveNumber | None = None
+    """Weight of the loss that keeps the router's logits small; 0.001 is a good start."""
+    moe_expert_capacity_factor: PositiveNumber | None = None
+    """Tokens that an expert takes at most, as a multiple of its even share; what is beyond passes by the experts. No
+    token is dropped by default."""
+    moe_token_dispatcher_type: Literal["allgather", "alltoall"] = "alltoall"
+    """How tokens come to their experts: each to those that it needs, or all to all ranks."""
+    moe_grouped_gemm: bool | None = None
+    """Compute all experts of a rank in one kernel, with Transformer Engine's layers; by default wherever these are
+    used and the linear layers have no bias."""
     init_method_std: PositiveNumber = 0.02
     """Standard deviation of the initial weights; layers that write to the residual stream use std / sqrt(2 L)."""
 
@@ -129,3 +161,22 @@ class ModelSpec(Section):
     def has_qkv_bias(self) -> bool:
         """Whether the query/key/value projection has a bias."""
         return self.add_bias_linear or self.add_qkv_bias
+
+    @property
+    def moe_ffn_size(self) -> int:
+        """Width inside each expert."""
+        return self.moe_ffn_hidden_size or self.ffn_size
+
+    @property
+    def active_ffn_size(self) -> int:
+        """Width of all experts together that a token passes in a layer that has some."""
+        return self.moe_router_topk * self.moe_ffn_size + (self.moe_shared_expert_intermediate_size or 0)
+
+    @property
+    def moe_layers(self) -> tuple[bool, ...]:
+        """For each layer whether it has experts."""
+        if self.num_experts is None:
+            return (False,) * self.num_layers
+        if isinstance(self.moe_layer_freq, list):
+            return tuple(bool(has) for has in self.moe_layer_freq)
+        return tuple(layer % self.moe_layer_freq == 0 for layer in range(self.num_layers))

@@ -30,7 +30,10 @@ class ParallelismSpec(Section):
     context_parallel_size: Positive = 1
     """CP: the sequence is split over this many ranks throughout."""
     expert_model_parallel_size: Positive = 1
-    """EP: experts are spread over this many of the data-parallel ranks."""
+    """EP: experts are spread over this many of the ranks of a stage."""
+    expert_tensor_parallel_size: Positive | None = None
+    """ETP: each expert's matrices are split over this many ranks; TP by default. With 1, an expert is whole, and the
+    tensor-parallel ranks hold different ones."""
     data_parallel_size: Positive | None = None
     """DP: replicas; world size / (TP · PP · CP) by default."""
     use_distributed_optimizer: bool = True
@@ -45,6 +48,11 @@ class ParallelismSpec(Section):
     def model_parallel_size(self) -> int:
         """Ranks that hold one replica: TP · PP · CP."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Ranks that each expert is split over."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
 
     @property
     def num_model_chunks(self) -> int:

@@ -98,15 +98,22 @@ def norm_statistics(job: JobSpec) -> int:
     return FP32 if job.model.normalization == "RMSNorm" else 2 * FP32
 
 
-def saved_by_layer(job: JobSpec, sizes: LayerSizes, layers: Layers, *, selective: bool) -> int:
+def saved_by_layer(
+    job: JobSpec, sizes: LayerSizes, layers: Layers, *, selective: bool, experts: int | None = None
+) -> int:
     """Bytes that one layer keeps from its forward to its backward pass over one micro-batch.
 
-    `selective`: the attention is recomputed.
+    `selective`: the attention is recomputed. `experts`: what its experts keep, where it has some.
     """
     statistics = norm_statistics(job)
     norms = 2 * (2 * sizes.stream + sizes.own_tokens * statistics)  # input, statistics, and output for the linear
+    if "layernorm" in job.runtime.recomputed_modules and layers == "torch":  # a part of the linear in the other
+        norms = 2 * sizes.stream
     dropped = 2 * sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
-    mlp = (sizes.gate + 1) * sizes.inner  # the activation's input, and its output for the second linear
+    # Of a dense MLP the activation's input, and its output for the second linear.
+    mlp = (sizes.gate + 1) * sizes.inner if experts is None else experts
+    if ("mlp" if experts is None else "moe") in job.runtime.recomputed_modules:
+        mlp = 0
     return norms + _attention(job, sizes, layers, statistics, selective) + mlp + dropped
 
 
@@ -171,4 +178,5 @@ def backward_of_layer(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     first_linear = gradient - sizes.inner + sizes.whole_stream + sizes.gate * weight
     if sizes.sequence_parallel:
         first_linear += sizes.stream + (gathered if layers == "transformer_engine" else 0)
-    return max(second_linear, activation, first_linear)
+    again = (sizes.gate + 1) * sizes.inner if "mlp" in job.runtime.recomputed_modules else 0
+    return again + max(second_linear, activation, first_linear)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from orchestrator.planning import pipeline
+from orchestrator.planning.memory.experts import backward_of_experts, gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.layer import (
     FP32,
     LayerSizes,
@@ -17,7 +18,7 @@ from orchestrator.planning.memory.layer import (
     saved_by_layer,
 )
 from orchestrator.planning.memory.outside import MIB, outside_the_allocator
-from orchestrator.planning.parameters import stage_parameters
+from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
@@ -69,19 +70,23 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
     sizes = layer_sizes(job)
-    in_stages = layers_of_chunks(job.model.num_layers, degrees)
-    lengths = {held for stage in in_stages for held in stage}
-    of_chunk = {length: _activations(job, sizes, layers, length) for length in lengths}
-    counts = stage_parameters(job, padded_vocab)
+    in_stages = [
+        tuple(zip(*chunks, strict=True))
+        for chunks in zip(layers_of_chunks(job.model.num_layers, degrees), layers_with_experts(job), strict=True)
+    ]
+    of_chunk = {
+        held: _activations(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}
+    }
+    counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     outside = outside_the_allocator(job)
     stages = []
     for pp, count in enumerate(counts):
         in_flight = _in_flight(pp, degrees.pipeline_model_parallel_size, len(in_stages[pp]), job.num_micro_batches)
-        chunks = tuple(of_chunk[length] for length in in_stages[pp])
+        chunks = tuple(of_chunk[held] for held in in_stages[pp])
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
-        lasting = _lasting(job, count, sizes, layers, first, last)
+        lasting = _lasting(job, count, experts[pp], sizes, layers, first, last)
         moment, parts = max(
-            _moments(job, padded_vocab, sizes, chunks, in_flight, count, lasting, first, last),
+            _moments(job, padded_vocab, sizes, chunks, in_flight, count, experts[pp], lasting, first, last),
             key=lambda each: sum(each[1].values()),
         )
         peak = sum(parts.values())
@@ -102,13 +107,15 @@ def _in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tupl
     return _most_in_flight(stage, stages, chunks, min(micro_batches, 3 * stages))
 
 
-def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, first: bool, last: bool) -> dict[str, int]:
-    """What is there at all times, by part."""
+def _lasting(
+    job: JobSpec, count: int, experts: int, sizes: LayerSizes, layers: Layers, first: bool, last: bool
+) -> dict[str, int]:
+    """What is there at all times, by part. `count`: parameters of the rank; `experts`: those of experts among them."""
     precision = job.precision
-    shards = _optimizer_shards(job)
     moments = job.optimizer.state_tensors * FP32
     main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
-    buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
+    buffers = gathered_tokens(job, sizes)
+    buffers += _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
     if sizes.sequence_parallel and (layers == "torch" or last):
         buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
     chunks = job.parallelism.num_model_chunks
@@ -119,26 +126,35 @@ def _lasting(job: JobSpec, count: int, sizes: LayerSizes, layers: Layers, first:
     return {
         "weights": count * sizes.width,
         "gradients": count * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
-        "optimizer": -(-count * (main + moments) // shards),
+        "optimizer": _shard(job, count, experts, main + moments),
         "buffers": buffers,
     }
 
 
-def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int) -> _Activations:
-    """Of one model chunk of `count` layers over one micro-batch, its transformer layers only."""
+def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, routed: int) -> _Activations:
+    """Of one model chunk of `count` layers, `routed` of them with experts, over one micro-batch: its transformer layers
+    only.
+    """
     runtime = job.runtime
-    granularity = runtime.recompute_granularity
-    layer = saved_by_layer(job, sizes, layers, selective=granularity == "selective")
-    backward = backward_of_layer(job, sizes, layers)
-    if granularity != "full":
-        return _Activations(count * layer, backward)
+    selective = "core_attn" in runtime.recomputed_modules
+    dense = largest = saved_by_layer(job, sizes, layers, selective=selective)
+    whole, backward = count * dense, backward_of_layer(job, sizes, layers)
+    if routed:
+        experts = saved_by_experts(job, sizes, layers)
+        largest = saved_by_layer(job, sizes, layers, selective=selective, experts=experts)
+        whole = (count - routed) * dense + routed * largest
+        backward = max(backward if routed < count else 0, backward_of_experts(job, sizes, layers))
+    if runtime.recompute_granularity != "full":
+        offloaded = min(max((runtime.cpu_offloading_num_layers or 0) - 1, 0), count)  # one of them is on its way
+        return _Activations(whole * (count - offloaded) // max(count, 1), backward)
     group = min(runtime.recompute_num_layers or 1, count)
+    stream = sizes.stream // (job.parallelism.tensor_model_parallel_size if runtime.distribute_saved_activations else 1)
     if runtime.recompute_method == "block":
         # The first layers are recomputed. A backward pass is at its fullest with the last, which is mostly kept.
-        saved = group * sizes.stream + (count - group) * layer
-        return _Activations(saved, backward + (layer if group == count else 0))
+        saved = group * stream + whole * (count - group) // max(count, 1)
+        return _Activations(saved, backward + (largest if group == count else 0))
     groups = -(-count // max(group, 1))  # a job that is not legal may have chunks without layers
-    return _Activations(groups * sizes.stream, group * layer + backward)
+    return _Activations(groups * stream, group * largest + backward)
 
 
 def _moments(
@@ -148,6 +164,7 @@ def _moments(
     chunks: tuple[_Activations, ...],
     in_flight: tuple[int, ...],
     count: int,
+    experts: int,
     lasting: dict[str, int],
     first: bool,
     last: bool,
@@ -167,7 +184,9 @@ def _moments(
         ("backward", {**lasting, "activations": passes, "temporary": backward}),
         ("start", _start(job, padded_vocab, count, lasting, first or last)),
     ]
-    moments.append(("optimizer", {**lasting, "temporary": _update(job, count, table if first or last else 0, sizes)}))
+    moments.append(
+        ("optimizer", {**lasting, "temporary": _update(job, count, experts, table if first or last else 0, sizes)})
+    )
     if last:
         norm = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
         # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
@@ -183,20 +202,26 @@ def _moments(
     return moments
 
 
-def _update(job: JobSpec, count: int, table: int, sizes: LayerSizes) -> int:
+def _update(job: JobSpec, count: int, experts: int, table: int, sizes: LayerSizes) -> int:
     """What the optimizer takes: fp32 copies of gradients that are not fp32, and the scaled copy of one of them."""
-    shard = -(-count // _optimizer_shards(job)) * FP32
+    shard = _shard(job, count, experts, 1) * FP32
     in_fp32 = job.precision.grad_reduce_in_fp32 or job.precision.dtype == "fp32"
     largest = max(table // sizes.width, sizes.gate * sizes.ffn * sizes.hidden) * FP32
     clipped = min(largest, shard) if job.optimizer.clip_grad > 0 else 0
     return (0 if in_fp32 else shard) + clipped
 
 
-def _optimizer_shards(job: JobSpec) -> int:
-    """Ranks that share the optimizer's state of a stage: the data- and context-parallel ones."""
-    if not job.parallelism.use_distributed_optimizer:
-        return 1
-    return job.data_parallel_size * job.parallelism.context_parallel_size
+def _shard(job: JobSpec, count: int, experts: int, width: int) -> int:
+    """Bytes of `width` per parameter over this rank's part of the parameters. The data- and context-parallel ranks of a
+    stage share them out; of experts those ranks that hold the same ones.
+    """
+    degrees = job.parallelism
+    if not degrees.use_distributed_optimizer:
+        return count * width
+    ranks = job.data_parallel_size * degrees.context_parallel_size
+    same = ranks * degrees.tensor_model_parallel_size
+    same = max(same // (degrees.expert_tensor_parallel * degrees.expert_model_parallel_size), 1)
+    return -(-(count - experts) * width // ranks) + -(-experts * width // same)
 
 
 def _start(job: JobSpec, padded_vocab: int, count: int, lasting: dict[str, int], has_table: bool) -> dict[str, int]:

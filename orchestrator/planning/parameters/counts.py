@@ -25,10 +25,18 @@ class Parameters:
     output: int
     """Of these: the output layer; 0 when it is tied to the embedding."""
     per_layer: int
-    """Of these: one transformer layer."""
+    """Of these: one transformer layer, with its experts where it has some."""
     per_rank: tuple[RankParameters, ...]
     """Every (tensor, pipeline) rank. Norms, positions and output biases are replicated over tensor ranks; a tied output
     layer on another stage than the embedding holds a copy of it. Both are counted where they are held."""
+
+    inactive: int = 0
+    """Of all: the experts that a token is not routed to."""
+
+    @property
+    def active(self) -> int:
+        """Parameters that a token passes."""
+        return self.total - self.inactive
 
     @property
     def largest_rank(self) -> int:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.planning.parameters.counts import Parameters, RankParameters
-from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
+from orchestrator.planning.parameters.experts import (
+    expert_parameters,
+    held_by_rank,
+    layers_parameters,
+    layers_with_experts,
+)
+from orchestrator.planning.parameters.layer import norm_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.stages import layers_of_chunks
@@ -17,26 +23,31 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     stages = stage_parameters(job, padded_vocab)
     embedding = _embedding(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
+    expert, routed = expert_parameters(model, 1), sum(model.moe_layers)
+    every = (model.num_experts or 0) * expert
+    layers = layers_parameters(model, model.num_layers, routed, 1, every)
     return Parameters(
-        total=embedding
-        + model.num_layers * layer_parameters(model, 1)
-        + norm_parameters(model, model.hidden_size)
-        + output,
+        total=embedding + layers + norm_parameters(model, model.hidden_size) + output,
         embedding=embedding,
         output=output,
-        per_layer=layer_parameters(model, 1),
+        per_layer=layers_parameters(model, 1, 1 if routed else 0, 1, every),
         per_rank=tuple(
             RankParameters(tp_rank, stage, count) for stage, count in enumerate(stages) for tp_rank in range(tp)
         ),
+        inactive=routed * (every - model.moe_router_topk * expert),
     )
 
 
 def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
-    model, tp = job.model, job.parallelism.tensor_model_parallel_size
-    pp = job.parallelism.pipeline_model_parallel_size
-    in_stages = layers_of_chunks(model.num_layers, job.parallelism)
-    counts = [sum(chunks) * layer_parameters(model, tp) for chunks in in_stages]
+    model, degrees = job.model, job.parallelism
+    tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
+    held = held_by_rank(model, degrees)
+    in_stages = layers_of_chunks(model.num_layers, degrees)
+    counts = [
+        layers_parameters(model, sum(layers), sum(routed), tp, held)
+        for layers, routed in zip(in_stages, layers_with_experts(job), strict=True)
+    ]
     counts[0] += _embedding(model, padded_vocab, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
     if model.untie_embeddings_and_output_weights or pp > 1:

@@ -6,19 +6,26 @@ from orchestrator.spec.model import ModelSpec
 
 
 def layer_parameters(model: ModelSpec, tp: int) -> int:
-    """Parameters of one transformer layer that each of `tp` tensor-parallel ranks holds."""
+    """Parameters of one transformer layer with a dense MLP that each of `tp` tensor-parallel ranks holds."""
     h = model.hidden_size
     query = model.num_attention_heads * model.head_dim
     qkv = (query + 2 * model.query_groups * model.head_dim) // tp
-    up = model.ffn_size * (2 if model.is_gated else 1) // tp
-    weights = qkv * h + h * query // tp + up * h + h * model.ffn_size // tp
-    biases = qkv if model.has_qkv_bias else 0
+    attention = qkv * h + h * query // tp
+    if model.has_qkv_bias:
+        attention += qkv
     if model.add_bias_linear:
-        biases += h + up + h
+        attention += h
     norms = 2 * norm_parameters(model, h)
     if model.qk_layernorm:
         norms += 2 * norm_parameters(model, model.head_dim)
-    return weights + biases + norms
+    return attention + mlp_parameters(model, model.ffn_size, tp) + norms
+
+
+def mlp_parameters(model: ModelSpec, ffn: int, tp: int) -> int:
+    """Parameters of an MLP of width `ffn` that each of `tp` ranks holds; 0 where there is none."""
+    h, up = model.hidden_size, ffn * (2 if model.is_gated else 1) // tp
+    biases = up + h if model.add_bias_linear and ffn else 0
+    return up * h + h * ffn // tp + biases
 
 
 def norm_parameters(model: ModelSpec, width: int) -> int:

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.passes import Pass
 from orchestrator.planning.time.setting import Setting
 
 
-def data_parallel_seconds(setting: Setting, held: Sequence[int], stages: Sequence[Sequence[Pass]]) -> float:
-    """The longest wait of any stage. `held`: parameters on a rank of each; `stages`: passes of its model chunks."""
+def data_parallel_seconds(
+    setting: Setting, held: Sequence[int], experts: Sequence[int], stages: Sequence[Sequence[Pass]]
+) -> float:
+    """The longest wait of any stage. `held`: parameters on a rank of each; `experts`: those of experts among them;
+    `stages`: passes of its model chunks.
+    """
+    return max(map(partial(_wait, setting), held, experts, stages)) + _tied_embedding(setting)
+
+
+def ranks_with_the_same(setting: Setting) -> tuple[int, int]:
+    """How many ranks hold the same weights, and how many the same experts."""
+    degrees = setting.job.parallelism
     replicas = setting.job.data_parallel_size * setting.cp
-    waits = [_wait(setting, replicas, parameters, chunks) for parameters, chunks in zip(held, stages, strict=True)]
-    return max(waits) + _tied_embedding(setting)
+    spread = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
+    return replicas, max(replicas * setting.tp // spread, 1)
 
 
-def _wait(setting: Setting, replicas: int, parameters: int, chunks: Sequence[Pass]) -> float:
+def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass]) -> float:
     """Gradients are reduced while the last backward passes run, and parameters gathered while the first forward passes
     do, bucket by bucket; with virtual stages, chunk by chunk over one group of micro-batches (as many as stages). The
     last bucket has nothing to hide behind; on the first stage it holds the embedding, which is not cut.
     """
     job, degrees = setting.job, setting.job.parallelism
+    replicas, same = ranks_with_the_same(setting)
     group = group_of(job, setting.device, replicas, setting.tp)
-    gradients, weights = parameters * setting.gradient_size, parameters * setting.size
-    sharded = degrees.use_distributed_optimizer
-    reduction = group.gather_seconds(gradients) if sharded else group.reduce_seconds(gradients)
-    gathering = group.gather_seconds(weights) if sharded else 0.0
+    spread = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
+    reduction = gathering = 0.0
+    for over, count in ((group, parameters - experts), (group_of(job, setting.device, same, spread), experts)):
+        if not count:
+            continue
+        gathered = over.gather_seconds(count * setting.gradient_size)
+        reduction += gathered if degrees.use_distributed_optimizer else 2 * gathered
+        gathering += over.gather_seconds(count * setting.size) if degrees.use_distributed_optimizer else 0.0
     table = setting.padded_vocab / setting.tp * setting.model.hidden_size
     together, last = 1, min(1.0, max(bucket_size(replicas), table) / parameters)
     if len(chunks) > 1:

@@ -6,12 +6,11 @@ from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
 
 
-def layer_seconds(setting: Setting) -> Passes:
-    """The memory-bound parts of one layer over a micro-batch."""
+def layer_seconds(setting: Setting, ffn: float) -> Passes:
+    """The memory-bound parts of one layer over a micro-batch. `ffn`: elements inside its MLP, or inside its experts."""
     model, kernels, tp = setting.model, setting.kernels, setting.tp
     hidden = setting.own_tokens * model.hidden_size
     query, key = setting.tokens * setting.query / tp, setting.tokens * setting.key / tp
-    ffn = setting.tokens * model.ffn_size / tp
     rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
     forward = 2 * kernels.norm.forward * hidden + 2 * _RESIDUAL.forward * hidden
     forward += kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from orchestrator.planning.time import experts
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
@@ -46,16 +47,17 @@ def scale(parts: Parts, factor: float) -> Parts:
     return {name: seconds * factor for name, seconds in parts.items()}
 
 
-def layer_pass(setting: Setting) -> Pass:
-    """One transformer layer."""
+def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
+    """One transformer layer, with a dense MLP or with experts."""
     model, tp = setting.model, setting.tp
-    up = model.ffn_size * (2 if model.is_gated else 1)
-    linears = (
+    linears = [
         Linear(model.hidden_size, (setting.query + 2 * setting.key) / tp, True),
         Linear(setting.query / tp, model.hidden_size, False),
-        Linear(model.hidden_size, up / tp, True),
-        Linear(model.ffn_size / tp, model.hidden_size, False),
-    )
+    ]
+    dense = (model.moe_shared_expert_intermediate_size or 0) if has_experts else model.ffn_size
+    if dense:
+        up = dense * (2 if model.is_gated else 1)
+        linears += [Linear(model.hidden_size, up / tp, True), Linear(dense / tp, model.hidden_size, False)]
     products = linear_passes(setting, linears)
     attention = attention_seconds(
         setting.sequences / setting.cp,
@@ -66,11 +68,25 @@ def layer_pass(setting: Setting) -> Pass:
         setting.dtype,
         setting.kernels,
     )
-    memory = layer_seconds(setting)
+    inner = setting.tokens * dense / tp
+    if has_experts:
+        inner += experts.rows(setting) * model.moe_ffn_size / setting.job.parallelism.expert_tensor_parallel
+    memory = layer_seconds(setting, inner)
     exchange = add(_key_value_exchange(setting), _shared_groups(setting))
     forward = {"attention": attention.forward, "memory_bound": memory.forward, **exchange}
     backward = {"attention": attention.backward, "memory_bound": memory.backward, **exchange}
-    return Pass(add(products.forward, forward), add(products.backward, backward))
+    routed = _expert_pass(setting) if has_experts else Pass({}, {})
+    return Pass(add(products.forward, forward, routed.forward), add(products.backward, backward, routed.backward))
+
+
+def _expert_pass(setting: Setting) -> Pass:
+    """Tokens brought to experts, computed and brought back."""
+    products, moving = experts.expert_products(setting), experts.moving_seconds(setting)
+    sent = {"expert_parallel": experts.dispatch_seconds(setting)}
+    return Pass(
+        {"gemm": products.forward, "memory_bound": moving.forward, **sent},
+        {"gemm": products.backward, "memory_bound": moving.backward, **sent},
+    )
 
 
 def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:

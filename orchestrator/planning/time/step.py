@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.parameters import parameters
+from orchestrator.planning.parameters import layers_with_experts, parameters, stage_expert_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
-from orchestrator.planning.time.data_parallel import data_parallel_seconds
+from orchestrator.planning.time.data_parallel import data_parallel_seconds, ranks_with_the_same
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
+from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels import Kernels, kernels_of
 from orchestrator.planning.time.passes import (
     Parts,
@@ -86,9 +87,10 @@ def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Dev
     """The same for a layer backend that is described by its kernels."""
     setting = setting_of(job, padded_vocab, kernels, device)
     held = _parameters_of_stages(job, padded_vocab)
+    experts = stage_expert_parameters(job)
     stages = _stages(setting, held)
-    parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held))
-    parts["data_parallel"] += data_parallel_seconds(setting, held, stages)
+    parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held, experts))
+    parts["data_parallel"] += data_parallel_seconds(setting, held, experts, stages)
     parts["overhead"] += _slowest_rank(job.world_size) * sum(parts.values())
     seconds = sum(parts.values())
     tokens = job.global_batch_size * job.model.seq_length
@@ -142,40 +144,57 @@ def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:
     """The passes of each model chunk of each stage."""
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
-    layer = layer_pass(setting)
+    dense = layer_pass(setting)
+    with_experts = layer_pass(setting, has_experts=True) if setting.model.num_experts else dense
+    routed = layers_with_experts(setting.job)
     found = []
     for stage, in_chunks in enumerate(layers_of_chunks(setting.model.num_layers, degrees)):
         accumulation = {"memory_bound": accumulation_seconds(setting, held[stage]) / count}
         chunks = []
         for chunk, layers in enumerate(in_chunks):
             first, last = stage == chunk == 0, (stage, chunk) == (stages - 1, count - 1)
+            share = routed[stage][chunk] / max(layers, 1)
+            layer = _blend(dense, with_experts, share)
             again = recomputed(setting, layer, layers)
             plain = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
             each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
             backward = add(*(one.backward for one in each), accumulation)
-            chunks.append(_launched(setting, Pass(add(*(one.forward for one in each)), backward), layers))
+            chunks.append(_launched(setting, Pass(add(*(one.forward for one in each)), backward), layers, share))
         found.append(chunks)
     return found
 
 
-def _launched(setting: Setting, each: Pass, layers: int) -> Pass:
-    """A pass takes at least as long as the host needs to start its kernels."""
-    launch, launches = setting.device.efficiency.launch, setting.kernels.launches
+def _blend(dense: Pass, with_experts: Pass, share: float) -> Pass:
+    """A layer of which `share` are of the second kind."""
+    if share in (0.0, 1.0):
+        return with_experts if share else dense
+    pairs = zip(dense, with_experts, strict=True)
+    return Pass(*(add(scale(one, 1 - share), scale(other, share)) for one, other in pairs))
+
+
+def _launched(setting: Setting, each: Pass, layers: int, share: float) -> Pass:
+    """A pass takes at least as long as the host needs to start its kernels; `share` of the layers have experts."""
+    launch, launches, more = setting.device.efficiency.launch, setting.kernels.launches, expert_launches(setting)
+    counts = launches.forward + share * more.forward, launches.backward + share * more.backward
     waits = [
         {"overhead": max(layers * count * launch - sum(parts.values()), 0.0)}
-        for count, parts in ((launches.forward, each.forward), (launches.backward, each.backward))
+        for count, parts in zip(counts, each, strict=True)
     ]
     return Pass(add(each.forward, waits[0]), add(each.backward, waits[1]))
 
 
-def _update(setting: Setting, held: list[int]) -> Parts:
+def _update(setting: Setting, held: list[int], experts: tuple[int, ...]) -> Parts:
     """The optimizer on the fullest stage, and what of a step is neither."""
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
     tensors = _TENSORS_PER_LAYER * max(sum(stage) for stage in stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
-    replicas = setting.job.data_parallel_size * setting.cp
+    replicas, same = ranks_with_the_same(setting)
+    updates = (
+        optimizer_seconds(setting, count - routed, replicas) + optimizer_seconds(setting, routed, same)
+        for count, routed in zip(held, experts, strict=True)
+    )
     return {
-        "optimizer": optimizer_seconds(setting, max(held), replicas) + launching,
+        "optimizer": max(updates) + launching,
         "overhead": 0.0 if device.is_cpu else _STEP_OVERHEAD,
     }
 

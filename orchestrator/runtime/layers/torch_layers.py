@@ -11,11 +11,12 @@ from megatron.core import tensor_parallel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
 from orchestrator.runtime import context_parallel
+from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.scores import alibi_slopes, capped_attention, causal_mask, plain_causal_mask
 from orchestrator.runtime.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
@@ -143,13 +144,25 @@ class Attention(MegatronModule):  # type: ignore[misc]
 
 def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one model chunk of this rank's stage."""
-    layer = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=config.normalization)
+    dense, routed = (_layer_spec(config, has_experts=has) for has in (False, True))
+    layers = [routed if has_experts else dense for has_experts in layers_of_chunk(config, vp_stage)]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
+
+
+def _layer_spec(config: TransformerConfig, *, has_experts: bool) -> Any:
+    layer = get_gpt_layer_local_spec(
+        num_experts=config.num_moe_experts if has_experts else None,
+        qk_layernorm=config.qk_layernorm,
+        normalization=config.normalization,
+    )
     layer.submodules.input_layernorm = Norm
     layer.submodules.pre_mlp_layernorm = Norm
+    if has_experts:
+        # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
+        del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     attention = layer.submodules.self_attention.submodules
     attention.core_attention = Attention
     if config.qk_layernorm:
         attention.q_layernorm = Norm
         attention.k_layernorm = Norm
-    count = get_num_layers_to_build(config, vp_stage=vp_stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=Norm)
+    return layer

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from megatron.core.extensions.transformer_engine import TENorm
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
+from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.torch_layers import Attention
 
 
 def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one model chunk of this rank's stage."""
-    layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
+    dense, routed = (_layer_spec(config, has_experts=has) for has in (False, True))
+    layers = [routed if has_experts else dense for has_experts in layers_of_chunk(config, vp_stage)]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=TENorm)
+
+
+def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
+    layer = get_gpt_layer_with_transformer_engine_spec(
+        num_experts=config.num_moe_experts if has_experts else None,
+        moe_grouped_gemm=config.moe_grouped_gemm,
+        qk_layernorm=config.qk_layernorm,
+    )
     if _needs_our_attention(config):
         layer.submodules.self_attention.submodules.core_attention = Attention
-    count = get_num_layers_to_build(config, vp_stage=vp_stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=TENorm)
+    return layer
 
 
 def _needs_our_attention(config: LayerConfig) -> bool:

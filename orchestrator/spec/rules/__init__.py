@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.errors import Problem
 from orchestrator.spec.rules import (
     bert,
+    experts,
     operation,
     optimizer,
     positions,
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     *shapes.RULES,
     *stages.RULES,
     *positions.RULES,
+    *experts.RULES,
     *recomputation.RULES,
     *variants.RULES,
     *bert.RULES,

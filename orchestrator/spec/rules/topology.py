@@ -113,19 +113,6 @@ def context_parallel_family(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (CP, "model.architecture"), "write 1; sequence_parallel also saves activation memory")
 
 
-def expert_parallel(job: JobSections) -> Iterator[Problem]:
-    """Experts are spread over data-parallel ranks, and there are no experts yet."""
-    ep = job.parallelism.expert_model_parallel_size
-    if ep == 1:
-        return
-    message = f"expert parallelism is not in the runtime yet: EP = {ep}"
-    yield Problem(message, (EP,), "write 1; the model has no experts")
-    dp = replicas(job)
-    if dp % ep:
-        message = f"experts are spread over the data-parallel ranks: DP / EP = {dp} / {ep} is not whole"
-        yield Problem(message, (EP, DP, GPUS), f"nearest EP: {nearest_divisors(dp, ep)}")
-
-
 RULES = (
     world_size,
     sequence_parallel,
@@ -133,5 +120,4 @@ RULES = (
     interleaved_micro_batches,
     context_parallel,
     context_parallel_family,
-    expert_parallel,
 )

@@ -187,11 +187,16 @@ def test_random_tokens(flags: Flags) -> None:
     assert job.model.vocab_size == 1000  # and an end of document
 
 
+SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
+"""What is meant where another flag comes first."""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--num-experts 8", "experts"),
-        ("--moe-router-topk 2", "experts"),
+        ("--num-experts 8 --moe-token-dispatcher-type flex", "alltoall"),
+        ("--num-experts 8 --moe-router-load-balancing-type aux_loss seq_aux_loss", "one at a time"),
+        ("--moe-pad-expert-input-to-capacity", "experts"),
         ("--fp8-format hybrid", "FP8"),
         ("--optimizer muon", "adam"),
         ("--optimizer-cpu-offload", "fp32"),
@@ -203,7 +208,6 @@ def test_random_tokens(flags: Flags) -> None:
         ("--reset-attention-mask", "mask"),
         ("--dataloader-type cyclic", "sampler"),
         ("--recompute-granularity selective --recompute-modules core_attn mla_up_proj", "core_attn"),
-        ("--expert-model-parallel-size 2", "experts"),
         ("--multi-latent-attention", "model"),
         ("--q-lora-rank 64", "latent"),
         ("--data-args-path file", "data.blend"),
@@ -212,7 +216,7 @@ def test_random_tokens(flags: Flags) -> None:
 )
 def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, said: str) -> None:
     migrated = flags(*words.split())
-    flag = words.split()[0] if "recompute" not in words else "--recompute-modules"
+    flag = next((name for name in ("--recompute-modules", *SECOND) if name in words), words.split()[0])
     assert migrated.outcome(flag) == "not_supported"
     assert said in migrated.reason(flag)
     head = migrated.text.split("\nname:")[0]
@@ -220,10 +224,25 @@ def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, sai
     assert flag in head
 
 
-@pytest.mark.parametrize("words", ["--expert-model-parallel-size 2"])
-def test_degrees_that_the_spec_knows_are_written_and_refused(flags: Flags, words: str) -> None:
-    with pytest.raises(SpecError, match="not in the runtime yet"):
-        _ = flags(*words.split()).job
+def test_experts(flags: Flags) -> None:
+    words = (
+        "--num-experts 8 --moe-layer-freq ([0]*2+[1,0]) --moe-ffn-hidden-size 96 --moe-grouped-gemm "
+        "--moe-aux-loss-coeff 1e-2 --moe-router-load-balancing-type seq_aux_loss "
+        "--disable-bias-linear --moe-permute-fusion"
+    )
+    migrated = flags(*words.split())
+    model = migrated.job.model
+    assert (model.num_experts, model.moe_ffn_hidden_size, model.moe_grouped_gemm) == (8, 96, True)
+    assert model.moe_layer_freq == [0, 0, 1, 0]
+    assert (model.moe_router_load_balancing_type, model.moe_aux_loss_coeff) == ("seq_aux_loss", 0.01)
+    assert model.moe_token_dispatcher_type == "allgather", "Megatron-LM's default"
+    assert migrated.outcome("--moe-permute-fusion") == "no_effect"
+
+
+def test_options_of_experts_without_experts_have_no_effect(flags: Flags) -> None:
+    migrated = flags("--moe-router-topk", "4", "--moe-token-dispatcher-type", "alltoall")
+    assert migrated.outcome("--moe-router-topk") == "no_effect"
+    assert migrated.job == flags().job
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,28 @@ from hypothesis import strategies as st
 from orchestrator.planning.groups import group_kinds
 from orchestrator.planning.topology import crossing, topology
 
-SIZES = [(1, 1, 1, 1, 1), (2, 1, 1, 3, 2), (2, 2, 1, 2, 3), (2, 1, 4, 8, 2), (4, 2, 2, 3, 1), (1, 1, 2, 4, 4)]
+SIZES = [
+    # tp, cp, ep, dp, pp, etp
+    (1, 1, 1, 1, 1, 1),
+    (2, 1, 1, 3, 2, 2),
+    (2, 2, 1, 2, 3, 2),
+    (2, 1, 4, 8, 2, 2),
+    (4, 2, 2, 3, 1, 4),
+    (1, 1, 2, 4, 4, 1),
+    (4, 1, 4, 2, 2, 1),
+    (4, 2, 3, 3, 1, 2),
+    (2, 1, 1, 2, 1, 1),
+]
 
 
-@pytest.mark.parametrize(("tp", "cp", "ep", "dp", "pp"), SIZES)
-def test_groups_are_megatrons(tp: int, cp: int, ep: int, dp: int, pp: int) -> None:
+@pytest.mark.parametrize(("tp", "cp", "ep", "dp", "pp", "etp"), SIZES)
+def test_groups_are_megatrons(tp: int, cp: int, ep: int, dp: int, pp: int, etp: int) -> None:
     from megatron.core.parallel_state import RankGenerator, default_embedding_ranks
 
     order = "tp-cp-ep-dp-pp"
     dense = RankGenerator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
-    experts = RankGenerator(tp=tp, ep=ep, dp=dp * cp // ep, pp=pp, cp=1, order=order)
-    kinds = group_kinds(tp=tp, cp=cp, ep=ep, dp=dp, pp=pp, processes_per_node=8)
+    experts = RankGenerator(tp=etp, ep=ep, dp=tp * dp * cp // (etp * ep), pp=pp, cp=1, order=order)
+    kinds = group_kinds(tp=tp, cp=cp, ep=ep, dp=dp, pp=pp, etp=etp, processes_per_node=8)
     expected = {
         "tp": dense.get_ranks("tp"),
         "cp": dense.get_ranks("cp"),
@@ -31,7 +42,8 @@ def test_groups_are_megatrons(tp: int, cp: int, ep: int, dp: int, pp: int) -> No
         "dp": dense.get_ranks("dp"),
         "pp": dense.get_ranks("pp"),
         "dp_cp": dense.get_ranks("dp-cp") if cp > 1 else None,
-        "expert_dp": experts.get_ranks("dp") if ep > 1 else None,
+        "expert_tp": experts.get_ranks("tp") if etp != tp else None,
+        "expert_dp": experts.get_ranks("dp") if etp * ep != tp else None,
         "embedding": [default_embedding_ranks(group) for group in dense.get_ranks("pp")] if pp > 1 else None,
     }
     found = {name: [list(group) for group in kind] for name, kind in kinds.items()}

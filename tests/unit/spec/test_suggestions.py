@@ -36,8 +36,8 @@ def test_no_foreign_name_is_a_name_of_ours() -> None:
         ("hidden", ("optimizer",), None),
         ("lr", (), "optimizer.lr"),
         ("lerning_rate", (), "optimizer.lr"),
-        ("tensor_paralel_size", ("parallelism",), "parallelism.tensor_model_parallel_size"),
-        ("tensor_paralel_size", (), "parallelism.tensor_model_parallel_size"),
+        ("tensor_model_paralel_size", ("parallelism",), "parallelism.tensor_model_parallel_size"),
+        ("tensor_model_paralel_size", (), "parallelism.tensor_model_parallel_size"),
         ("virtual_pipeline_size", ("parallelism",), "parallelism.virtual_pipeline_model_parallel_size"),
         ("size_x", ("parallelism",), None),
         ("tokenizer", (), "data.tokenizer"),
@@ -66,7 +66,7 @@ def test_closest_first() -> None:
 
 def test_parts_alike() -> None:
     names = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "gpus_per_node"]
-    assert alike("tensor_paralel_size", names) == ["tensor_model_parallel_size"]
+    assert alike("tensor_model_paralel_size", names) == ["tensor_model_parallel_size"]
     assert alike("parallel_size", names) == names[:2]
     assert alike("gpus_node", names) == ["gpus_per_node"]
     assert alike("gpu_node", names) == [], "short parts have no slips"

@@ -1,0 +1,128 @@
+"""Mixture of experts: flags that mean something beside --num-experts only."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from orchestrator.migration.defaults import default_of
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.table import NUMBER, WHOLE, Kind, same, switch
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.writing_flags import FlagWriter
+
+EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
+GROUPED = "model.moe_grouped_gemm"
+_PATTERN = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
+
+
+def _frequency(text: str) -> int | list[int]:
+    """One layer in so many, or Megatron-LM's expression of a list: `([0]*1+[1]*26)`. Raises ValueError."""
+    plain = text.replace(" ", "")
+    if plain.isascii() and plain.isdigit():
+        return int(plain)
+    if plain.startswith("(") and plain.endswith(")"):
+        plain = plain[1:-1]
+    layers: list[int] = []
+    for term in plain.split("+"):
+        found = _PATTERN.fullmatch(term)
+        if found is None:
+            raise ValueError(f"{text} is neither a number nor a sum of lists like [0]*1+[1]*26")
+        layers += [int(each) for each in found[1].split(",")] * int(found[2] or 1)
+    return layers
+
+
+def _frequency_text(value: int | list[int]) -> str:
+    return str(value) if isinstance(value, int) else f"[{','.join(map(str, value))}]"
+
+
+FREQUENCY = Kind(1, _frequency, _frequency_text)
+
+_ROWS: tuple[tuple[str, str, Kind], ...] = (
+    ("moe-layer-freq", "model.moe_layer_freq", FREQUENCY),
+    ("moe-ffn-hidden-size", "model.moe_ffn_hidden_size", WHOLE),
+    ("moe-shared-expert-intermediate-size", "model.moe_shared_expert_intermediate_size", WHOLE),
+    ("moe-router-topk", "model.moe_router_topk", WHOLE),
+    ("moe-router-score-function", "model.moe_router_score_function", same("softmax", "sigmoid")),
+    ("moe-router-pre-softmax", "model.moe_router_pre_softmax", switch(True)),
+    ("moe-router-dtype", "model.moe_router_dtype", same("fp32", "fp64")),
+    (
+        "moe-router-load-balancing-type",
+        "model.moe_router_load_balancing_type",
+        same("aux_loss", "seq_aux_loss", "sinkhorn", "none"),
+    ),
+    ("moe-aux-loss-coeff", "model.moe_aux_loss_coeff", NUMBER),
+    ("moe-z-loss-coeff", "model.moe_z_loss_coeff", NUMBER),
+    ("moe-expert-capacity-factor", "model.moe_expert_capacity_factor", NUMBER),
+    ("moe-token-dispatcher-type", DISPATCHER, same("allgather", "alltoall")),
+    ("moe-grouped-gemm", GROUPED, switch(True)),
+    ("expert-tensor-parallel-size", "parallelism.expert_tensor_parallel_size", WHOLE),
+)
+_SEVERAL = frozenset(("moe-router-load-balancing-type", "moe-aux-loss-coeff"))
+"""Flags that take several words in newer releases: of balancing losses this version has one at a time."""
+
+
+def read(given: Gathering) -> None:
+    count = given.number("num-experts")
+    if given.has("num-experts") and count is None:
+        given.write_it("num-experts", EXPERTS)
+    elif not count:
+        given.no_effect("num-experts", "no experts are none")
+        given.no_effect([flag for flag, _, _ in _ROWS], "Megatron-LM takes it with --num-experts only")
+        return
+    else:
+        given.carry("num-experts", EXPERTS, count)
+    for flag, path, kind in _ROWS:
+        if given.has(flag):
+            _read(given, flag, path, kind)
+    if not given.has("moe-token-dispatcher-type"):
+        given.default(DISPATCHER, "allgather")
+
+
+def _read(given: Gathering, flag: str, path: str, kind: Kind) -> None:
+    words = given.words(flag)
+    if words is None:
+        given.write_it(flag, path)
+    elif flag in _SEVERAL and len(words) > 1:
+        given.not_supported(flag, "of balancing losses this version has one at a time", path)
+    else:
+        try:
+            value = kind.read(words[0] if words else "")
+        except ValueError as error:
+            if kind.is_choice:
+                given.not_supported(flag, str(error), path)
+            else:
+                given.write_it(flag, path, str(error))
+        else:
+            given.carry(flag, path, value)
+
+
+def write(writer: FlagWriter) -> None:
+    model = writer.job.model
+    if model.num_experts is None:
+        return
+    writer.add("MODEL", "num-experts", model.num_experts)
+    for flag, path, kind in _ROWS:
+        value = writer.value(path)
+        default: Any = "allgather" if path == DISPATCHER else default_of(path)
+        if value in (default, None):
+            continue
+        text = kind.write(value)
+        group = "MODEL" if path.startswith("model.") else "MODEL_PARALLEL"
+        if text is not None:
+            writer.add(group, flag, *([text] if kind.values else []))
+        else:
+            writer.say_otherwise(path, f"without --{flag} it is off")
+
+
+EXPERTS_TOGETHER = (
+    Together(
+        {
+            "num-experts": 1,
+            **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
+        },
+        read,
+        write,
+        (EXPERTS, *(path for _, path, _ in _ROWS)),
+    ),
+)

@@ -1,0 +1,79 @@
+"""What a layer with experts holds in place of a dense MLP. Bytes of one rank.
+
+Tokens are taken to be spread evenly over the experts, as the balancing losses want it: a rank whose experts are asked
+for more often than others holds more, up to all tokens of its expert-parallel group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.planning.memory.layer import LayerSizes
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
+
+_ROUTING = 24
+"""Bytes per token and expert that the router keeps: logits, weights, scores and the map of who goes where, in fp32."""
+_INDEX = 8
+"""Bytes of the place of a token among those that are sent, which is kept to bring it back."""
+
+
+@dataclass(frozen=True)
+class ExpertSizes:
+    """Bytes of what passes the experts of a rank for one micro-batch."""
+
+    rows: int
+    """Tokens that this rank's experts compute on, each as often as it is routed to one of them."""
+    routed: int
+    """Their hidden states."""
+    inner: int
+    """What is inside the experts, without its gate."""
+    weight: int
+    """The second matrix, of one expert or of all that are computed in one kernel."""
+    shared: int
+    """What is inside the shared expert, without its gate."""
+    gate: int
+
+
+def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes:
+    """The sizes of a job that has experts."""
+    model, degrees = job.model, job.parallelism
+    etp = degrees.expert_tensor_parallel
+    rows = sizes.own_tokens * model.moe_router_topk * etp
+    ffn = model.moe_ffn_size // etp
+    grouped = layers == "transformer_engine" and model.moe_grouped_gemm is not False and not model.add_bias_linear
+    together = (model.num_experts or 1) // degrees.expert_model_parallel_size if grouped else 1
+    shared = (model.moe_shared_expert_intermediate_size or 0) // degrees.tensor_model_parallel_size
+    return ExpertSizes(
+        rows=rows,
+        routed=rows * sizes.hidden * sizes.width,
+        inner=rows * ffn * sizes.width,
+        weight=together * ffn * sizes.hidden * sizes.width,
+        shared=sizes.tokens * shared * sizes.width,
+        gate=sizes.gate,
+    )
+
+
+def saved_by_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+    """Bytes kept to the backward pass, from the norm's output to what is added to the residual stream."""
+    each = expert_sizes(job, sizes, layers)
+    router = sizes.own_tokens * (job.model.num_experts or 0) * _ROUTING + each.rows * _INDEX
+    return router + each.routed + (each.gate + 1) * (each.inner + each.shared)
+
+
+def backward_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+    """The most that the backward pass of a layer with experts takes beyond everything that was saved when it began."""
+    each = expert_sizes(job, sizes, layers)
+    second_linear = each.routed + each.inner + each.weight
+    activation = each.routed + each.gate * each.inner
+    first_linear = each.routed - each.inner + each.gate * each.weight
+    return sizes.stream + each.routed + max(second_linear, activation, first_linear)
+
+
+def gathered_tokens(job: JobSpec, sizes: LayerSizes) -> int:
+    """Bytes of the buffer into which the all-gather dispatcher brings the tokens of all ranks that share experts."""
+    degrees = job.parallelism
+    ranks = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
+    if job.model.num_experts is None or job.model.moe_token_dispatcher_type != "allgather" or ranks == 1:
+        return 0
+    return ranks * sizes.stream

@@ -1,0 +1,75 @@
+"""Mixture of experts: the spec in megatron-core's words, and which layers of a chunk have experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+
+from orchestrator.errors import MissingDependency
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
+
+
+def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
+    """What TransformerConfig takes about experts; nothing for a model that has none.
+
+    Raises MissingDependency when grouped matrix products are asked for where Transformer Engine's layers are not used.
+    """
+    model, parallelism = job.model, job.parallelism
+    if model.num_experts is None:
+        return {}
+    grouped = model.moe_grouped_gemm
+    if grouped and layers != "transformer_engine":
+        raise MissingDependency(
+            "model.moe_grouped_gemm is true, which needs Transformer Engine's layers, and this run has torch's: "
+            "Transformer Engine is not installed, or there is no GPU; leave moe_grouped_gemm out"
+        )
+    if grouped is None:
+        grouped = layers == "transformer_engine" and not model.add_bias_linear
+    every = all(model.moe_layers)
+    return {
+        "num_moe_experts": model.num_experts,
+        # A list gives each layer keys of its own in a checkpoint, which layers that differ need.
+        "moe_layer_freq": 1 if every else [int(has) for has in model.moe_layers],
+        "moe_ffn_hidden_size": model.moe_ffn_size,
+        "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size,
+        "moe_router_topk": model.moe_router_topk,
+        "moe_router_score_function": model.moe_router_score_function,
+        "moe_router_pre_softmax": model.moe_router_pre_softmax,
+        "moe_router_dtype": model.moe_router_dtype,
+        "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
+        "moe_aux_loss_coeff": model.moe_aux_loss_coeff,
+        "moe_z_loss_coeff": model.moe_z_loss_coeff,
+        "moe_expert_capacity_factor": model.moe_expert_capacity_factor,
+        "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
+        "moe_grouped_gemm": grouped,
+        "expert_model_parallel_size": parallelism.expert_model_parallel_size,
+        "expert_tensor_parallel_size": parallelism.expert_tensor_parallel,
+    }
+
+
+def layers_of_chunk(config: TransformerConfig, vp_stage: int | None) -> list[bool]:
+    """For each layer of a model chunk of this rank's stage whether it has experts."""
+    count = get_num_layers_to_build(config, vp_stage=vp_stage)
+    if config.num_moe_experts is None:
+        return [False] * count
+    if not isinstance(config.moe_layer_freq, list):
+        return [True] * count
+    first = get_transformer_layer_offset(config, vp_stage=vp_stage)
+    return [bool(has) for has in config.moe_layer_freq[first : first + count]]
+
+
+def keep_experts_apart(chunks: Iterable[Any]) -> None:
+    """Reduce the gradients of experts over the ranks that hold the same ones, also where none are spread (EP = 1).
+
+    megatron-core does so with EP > 1 only, and gives them an optimizer of their own then. Always the same way means
+    that a checkpoint is the same at every EP, and that experts may be split otherwise than attention is.
+    """
+    for chunk in chunks:
+        for name, parameter in chunk.named_parameters():
+            if ".mlp.experts." in name:
+                parameter.allreduce = False
