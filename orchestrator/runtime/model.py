@@ -12,6 +12,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
+from orchestrator.errors import MissingDependency
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.experts import expert_settings, keep_experts_apart
@@ -32,6 +33,11 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
     model, parallelism, runtime = job.model, job.parallelism, job.runtime
     dtype = DTYPES[job.precision.dtype]
     pipelined = parallelism.pipeline_model_parallel_size > 1
+    if runtime.cpu_offloading_num_layers is not None and layers != "transformer_engine":
+        raise MissingDependency(
+            "runtime.cpu_offloading_num_layers needs Transformer Engine's layers, and this run has torch's: "
+            "Transformer Engine is not installed, or there is no GPU; leave it out, or recompute activations"
+        )
     interleaved = parallelism.virtual_pipeline_model_parallel_size is not None
     return LayerConfig(
         num_layers=model.num_layers,

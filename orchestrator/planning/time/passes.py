@@ -146,9 +146,25 @@ def recomputed(setting: Setting, layer: Pass, layers: int) -> Parts:
     if runtime.recompute_granularity is None:
         return {}
     if runtime.recompute_granularity == "selective":
-        return {"recompute": layers * layer.forward["attention"]}
+        return {"recompute": layers * _modules_again(setting, layer)}
     again = layers if runtime.recompute_method != "block" else min(runtime.recompute_num_layers or 1, layers)
     return {"recompute": again * sum(layer.forward.values())}
+
+
+def _modules_again(setting: Setting, layer: Pass) -> float:
+    """Seconds of the forward passes of those modules of a layer that are recomputed. An MLP is its matrix products, by
+    their part in the layer's; the experts' parts are not told apart from it.
+    """
+    model, modules = setting.model, setting.job.runtime.recomputed_modules
+    up = model.ffn_size * (2 if model.is_gated else 1)
+    mlp, all_products = up + model.ffn_size, 2 * setting.query + 2 * setting.key + up + model.ffn_size
+    seconds = layer.forward["attention"] if "core_attn" in modules else 0.0
+    if "layernorm" in modules:
+        norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
+        seconds += setting.streaming(norms * setting.size)
+    if "mlp" in modules or "moe" in modules:
+        seconds += mlp / all_products * (layer.forward["gemm"] + layer.forward["tensor_parallel"])
+    return seconds
 
 
 def embedding_pass(setting: Setting) -> Pass:

@@ -74,9 +74,9 @@ def recomputed_modules(job: JobSections) -> Iterator[Problem]:
         hint = "write model.add_bias_linear: false, or recompute_granularity: full"
         yield Problem(message, (MODULES, "model.add_bias_linear"), hint)
     for name in ("moe", "moe_act", "shared_experts"):
-        if name in modules:
-            message = f"`{name}` is of a model with experts, and there is none in this version"
-            yield Problem(message, (MODULES,), "the modules of this model: core_attn, layernorm, mlp")
+        if name in modules and job.model.num_experts is None:
+            message = f"`{name}` is of a model with experts, and model.num_experts is not written"
+            yield Problem(message, (MODULES, "model.num_experts"), "this model has core_attn, layernorm and mlp")
 
 
 def distributed_activations(job: JobSections) -> Iterator[Problem]:
