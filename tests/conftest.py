@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
 import socket
@@ -68,6 +69,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _has_gpu() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
     # Asked of torch in a process of its own: importing it here would slow every run of the light tests.
     program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0

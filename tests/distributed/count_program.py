@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
 import json
 import os
 import sys

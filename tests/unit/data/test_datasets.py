@@ -205,6 +205,7 @@ class TestRefusals:
 
 
 RANK = """
+from orchestrator import plain_megatron
 import sys, torch
 from pathlib import Path
 from orchestrator.data.datasets import build_datasets

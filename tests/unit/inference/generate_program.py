@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.inference.generation import Generator
 from orchestrator.inference.loading import load_generator
 from orchestrator.rundir import RunDir

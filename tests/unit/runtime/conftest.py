@@ -6,6 +6,9 @@ tested in this process, on the torch that is installed.
 
 from __future__ import annotations
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
 import json
 import os
 import subprocess
