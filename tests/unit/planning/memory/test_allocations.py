@@ -33,6 +33,11 @@ SP = {**TP2, "sequence_parallel": True}
 PP2 = {"pipeline_model_parallel_size": 2}
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
+
+def modules(*names: str) -> dict[str, Any]:
+    return {"recompute_granularity": "selective", "recompute_modules": list(names)}
+
+
 LAYERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "biases": {"model": {"add_bias_linear": True}},
@@ -50,6 +55,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     "swiglu, biases": {"model": {"activation": "swiglu", "add_bias_linear": True}},
     "wide heads": {"model": {"kv_channels": 64}},
     "selective": {"runtime": {"recompute_granularity": "selective"}},
+    "mlp recomputed": {"runtime": modules("mlp"), "model": {"activation": "swiglu"}},
+    "attention and mlp recomputed": {"runtime": modules("core_attn", "mlp")},
     "recomputed": {"runtime": FULL},
     "tensor parallel": {"parallelism": TP2},
     "sequence parallel": {"parallelism": SP, "model": {"hidden_dropout": 0.1}},
@@ -83,6 +90,17 @@ STEPS: dict[str, dict[str, Any]] = {
     "stages, recomputed": {"parallelism": PP2, "runtime": FULL},
     "stages, few tokens, recomputed": {"model": FEW_TOKENS, "parallelism": PP2, "runtime": FULL},
     "four stages": {"parallelism": {**SP, "pipeline_model_parallel_size": 4}},
+    "mlp recomputed": {"runtime": modules("mlp")},
+    "a short first stage": {"parallelism": {**PP2, "num_layers_in_first_pipeline_stage": 1}},
+    "embedding and loss as layers": {
+        "model": {"num_layers": 6},
+        "parallelism": {
+            **PP2,
+            "virtual_pipeline_model_parallel_size": 2,
+            "account_for_embedding_in_pipeline_split": True,
+            "account_for_loss_in_pipeline_split": True,
+        },
+    },
     "interleaved": {"parallelism": {**PP2, "virtual_pipeline_model_parallel_size": 2}},
 }
 MakeJob = Callable[..., JobSpec]
@@ -141,8 +159,8 @@ def test_a_layer_keeps_exactly_what_is_counted(name: str, make_job: MakeJob, cou
     if job.runtime.recompute_granularity == "full":
         expected = sizes.stream
     else:
-        selective = job.runtime.recompute_granularity == "selective"
-        expected = saved_by_layer(job, sizes, "torch", selective=selective)
+        attention = "core_attn" in job.runtime.recomputed_modules
+        expected = saved_by_layer(job, sizes, "torch", selective=attention)
     assert expected == counted["layer", name][0]["layer"]
 
 
