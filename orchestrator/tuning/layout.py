@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import RecomputedModule
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest
 
@@ -17,16 +18,33 @@ class Recompute(NamedTuple):
     granularity: str | None = None
     method: str | None = None
     num_layers: int | None = None
+    modules: tuple[RecomputedModule, ...] | None = None
+    shared_out: bool = False
+    """Whether tensor-parallel ranks share out what is recomputed from."""
+    offloaded: int | None = None
+    """Layers whose activations wait in the host's memory instead."""
 
     def describe(self) -> str:
-        """`none`, `selective`, `full, block 4`."""
+        """`none`, `selective`, `selective core_attn mlp`, `full, block 4`, `2 layers offloaded`."""
+        if self.offloaded is not None:
+            return f"{self.offloaded} layers offloaded"
         if self.granularity != "full":
-            return self.granularity or "none"
+            return " ".join([self.granularity or "none", *(self.modules or ())])
         return f"full, {self.method} {self.num_layers}"
+
+
+class Split(NamedTuple):
+    """How the layers are dealt out to stages; the fields are those of `parallelism` in a spec."""
+
+    first: int | None = None
+    last: int | None = None
+    embedding: bool = False
+    loss: bool = False
 
 
 NO_RECOMPUTE = Recompute()
 SELECTIVE = Recompute("selective")
+EVEN = Split()
 
 
 class Layout(NamedTuple):
@@ -44,6 +62,7 @@ class Layout(NamedTuple):
     overlap_grad_reduce: bool
     overlap_param_gather: bool | None
     recompute: Recompute
+    split: Split = EVEN
 
     @property
     def model_parallel_size(self) -> int:
@@ -57,6 +76,10 @@ KEYS: Mapping[str, str] = {
     "parallelism.virtual_pipeline_model_parallel_size": "vp",
     "parallelism.context_parallel_size": "cp",
     "parallelism.expert_model_parallel_size": "ep",
+    "parallelism.num_layers_in_first_pipeline_stage": "split",
+    "parallelism.num_layers_in_last_pipeline_stage": "split",
+    "parallelism.account_for_embedding_in_pipeline_split": "split",
+    "parallelism.account_for_loss_in_pipeline_split": "split",
     "parallelism.sequence_parallel": "sequence_parallel",
     "parallelism.use_distributed_optimizer": "use_distributed_optimizer",
     "parallelism.overlap_grad_reduce": "overlap_grad_reduce",
@@ -65,6 +88,9 @@ KEYS: Mapping[str, str] = {
     "runtime.recompute_granularity": "recompute",
     "runtime.recompute_method": "recompute",
     "runtime.recompute_num_layers": "recompute",
+    "runtime.recompute_modules": "recompute",
+    "runtime.distribute_saved_activations": "recompute",
+    "runtime.cpu_offloading_num_layers": "recompute",
 }
 """What is searched: the key in a spec, and its field of a Layout."""
 
@@ -83,18 +109,35 @@ def layout_of(job: JobSpec) -> Layout:
         use_distributed_optimizer=degrees.use_distributed_optimizer,
         overlap_grad_reduce=degrees.overlap_grad_reduce,
         overlap_param_gather=degrees.overlap_param_gather,
-        recompute=Recompute(runtime.recompute_granularity, runtime.recompute_method, runtime.recompute_num_layers),
+        recompute=Recompute(
+            runtime.recompute_granularity,
+            runtime.recompute_method,
+            runtime.recompute_num_layers,
+            None if runtime.recompute_modules is None else tuple(runtime.recompute_modules),
+            runtime.distribute_saved_activations,
+            runtime.cpu_offloading_num_layers,
+        ),
+        split=Split(
+            degrees.num_layers_in_first_pipeline_stage,
+            degrees.num_layers_in_last_pipeline_stage,
+            degrees.account_for_embedding_in_pipeline_split,
+            degrees.account_for_loss_in_pipeline_split,
+        ),
     )
 
 
 def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
     """The layout as values of a spec, by section. What follows from other values is None."""
-    recompute = layout.recompute
+    recompute, split = layout.recompute, layout.split
     return {
         "parallelism": {
             "tensor_model_parallel_size": layout.tp,
             "pipeline_model_parallel_size": layout.pp,
             "virtual_pipeline_model_parallel_size": layout.vp if layout.vp > 1 else None,
+            "num_layers_in_first_pipeline_stage": split.first,
+            "num_layers_in_last_pipeline_stage": split.last,
+            "account_for_embedding_in_pipeline_split": split.embedding,
+            "account_for_loss_in_pipeline_split": split.loss,
             "sequence_parallel": layout.sequence_parallel,
             "context_parallel_size": layout.cp,
             "expert_model_parallel_size": layout.ep,
@@ -108,6 +151,9 @@ def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
             "recompute_granularity": recompute.granularity,
             "recompute_method": recompute.method,
             "recompute_num_layers": recompute.num_layers,
+            "recompute_modules": None if recompute.modules is None else list(recompute.modules),
+            "distribute_saved_activations": recompute.shared_out,
+            "cpu_offloading_num_layers": recompute.offloaded,
         },
     }
 

@@ -64,3 +64,14 @@ def test_recomputation_grows_step_by_step(space: Spaces) -> None:
     for recompute in one.recomputes(degrees, 1):
         layout = degrees._replace(recompute=recompute)
         assert one.problem(layout) is None, with_layout(one.job, layout)
+
+
+def test_other_stages_are_split_evenly(space: Spaces) -> None:
+    """The job's own uneven split, and what it recomputes, are no obstacle to other layouts."""
+    uneven = {"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 3}
+    modules = {"recompute_granularity": "selective", "recompute_modules": ["layernorm"]}
+    one = space(parallelism=uneven, runtime=modules)
+    assert one.problem(one.own) is None
+    assert with_layout(one.job, one.own) == one.job
+    plain = space()
+    assert one.degrees()[0] == plain.degrees()[0]
