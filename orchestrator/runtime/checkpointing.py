@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 def layout(job: JobSpec) -> dict[str, int]:
     """What must be equal for generators to be restored and losses to be bitwise the same."""
     parallelism = job.parallelism
+    experts = {"ep": parallelism.expert_model_parallel_size, "etp": parallelism.expert_tensor_parallel}
     return {
         "tp": parallelism.tensor_model_parallel_size,
         "pp": parallelism.pipeline_model_parallel_size,
@@ -54,6 +55,7 @@ def layout(job: JobSpec) -> dict[str, int]:
         "cp": parallelism.context_parallel_size,
         "dp": job.data_parallel_size,
         **_uneven_stages(job),
+        **(experts if job.model.num_experts is not None else {}),
     }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,12 +30,19 @@ class Losses:
     total: float
     """The sum of the parts: what is minimised."""
     parts: dict[str, float]
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+    """Other means of the same batch, such as the losses that balance experts."""
 
     @classmethod
-    def of(cls, names: Sequence[str], sums: Sums) -> Losses:
+    def of(cls, names: Sequence[str], sums: Sums, auxiliary_names: Sequence[str] = (), auxiliary: Sums = ()) -> Losses:
         """From what all ranks agreed on; NaN where nothing counts."""
-        means = [total / count if count else math.nan for total, count in sums]
-        return cls(sum(means), dict(zip(names, means, strict=True)))
+        means = _means(sums)
+        others = dict(zip(auxiliary_names, _means(auxiliary), strict=True))
+        return cls(sum(means), dict(zip(names, means, strict=True)), others)
+
+
+def _means(sums: Sums) -> list[float]:
+    return [total / count if count else math.nan for total, count in sums]
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class Agreement:
     """Ranks that are still writing a checkpoint."""
     save: bool
     """Some rank finds that a checkpoint is due by the clock."""
+    auxiliary: Sums = ()
+    """Of the auxiliary losses."""
 
 
 class StopRequest:
@@ -77,21 +86,33 @@ class StopRequest:
 class Control:
     """The exchange itself. `offer` starts one, `take` ends it; `exchange` does both at once.
 
-    `parts` is how many parts the loss has.
+    `parts` is how many parts the loss has, `auxiliary` how many auxiliary losses there are.
     """
 
-    def __init__(self, group: dist.ProcessGroup, parts: int = 1) -> None:
-        self._group, self._parts = group, parts
+    def __init__(self, group: dist.ProcessGroup, parts: int = 1, auxiliary: int = 0) -> None:
+        self._group, self._parts, self._auxiliary = group, parts, auxiliary
         self._pending: tuple[int, torch.Tensor, Any] | None = None
 
     def offer(
-        self, iteration: int, *, stop: bool, loss: torch.Tensor | None, writer_busy: bool, save: bool = False
+        self,
+        iteration: int,
+        *,
+        stop: bool,
+        loss: torch.Tensor | None,
+        writer_busy: bool,
+        save: bool = False,
+        auxiliary: torch.Tensor | None = None,
     ) -> None:
-        """Say this rank's part for a step. `loss` is [parts, 2], sums and counts, on one rank of each replica."""
-        values = torch.zeros(_FIELDS + 2 * self._parts, dtype=torch.float64)
+        """Say this rank's part for a step. `loss` is [parts, 2], sums and counts, on one rank of each replica;
+        `auxiliary` the same of the auxiliary losses, on any rank.
+        """
+        end = _FIELDS + 2 * self._parts
+        values = torch.zeros(end + 2 * self._auxiliary, dtype=torch.float64)
         values[:_FIELDS] = torch.tensor([float(stop), float(writer_busy), float(save)])
         if loss is not None:
-            values[_FIELDS:] = loss.to("cpu", torch.float64).view(-1)
+            values[_FIELDS:end] = loss.to("cpu", torch.float64).view(-1)
+        if auxiliary is not None:
+            values[end:] = auxiliary.to("cpu", torch.float64).view(-1)
         work = dist.all_reduce(values, group=self._group, async_op=True)
         self._pending = (iteration, values, work)
 
@@ -102,8 +123,10 @@ class Control:
         iteration, values, work = self._pending
         self._pending = None
         work.wait()
-        stop, busy, save, *loss = values.tolist()
-        return Agreement(iteration, stop > 0, tuple(zip(loss[::2], loss[1::2], strict=True)), round(busy), save > 0)
+        stop, busy, save, *rest = values.tolist()
+        sums = tuple(zip(rest[::2], rest[1::2], strict=True))
+        parts = self._parts
+        return Agreement(iteration, stop > 0, sums[:parts], round(busy), save > 0, sums[parts:])
 
     def exchange(self, iteration: int, *, stop: bool = False, loss: torch.Tensor | None = None) -> Agreement:
         """`offer` and `take` at once, for the places that must know before they go on."""

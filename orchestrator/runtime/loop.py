@@ -72,6 +72,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
     if loss is not None:
         # The copy is done by the time the gradient norm is known, so that nobody waits for it.
         loss = loss.to("cpu", non_blocking=True)
+    session.auxiliary.collect()
     result = update(session.optimizer, values, job)
     state.iteration += 1
     state.consumed_samples += samples

@@ -19,6 +19,7 @@ from orchestrator.runtime.checkpointing import Checkpointer
 from orchestrator.runtime.context_parallel import slice_batch
 from orchestrator.runtime.control import Control, Losses, StopRequest
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.experts import AuxiliaryLosses
 from orchestrator.runtime.process_groups import Groups, Ranks
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import StepRecord, TrainState
@@ -50,6 +51,7 @@ class Session:
     chunks: list[Any]
     """The same, wrapped in data parallelism."""
     step: TrainStep
+    auxiliary: AuxiliaryLosses
     optimizer: Any
     checkpointer: Checkpointer
     train_data: Dataset[Any]
@@ -110,6 +112,7 @@ class Session:
             loss=loss if self.ranks.reports_loss else None,
             writer_busy=self.checkpointer.busy,
             save=self.wants_save,
+            auxiliary=self.auxiliary.report(record.samples // (self.job.batch.micro_batch_size * self.ranks.dp_size)),
         )
 
     def begin_save(self) -> None:
@@ -134,5 +137,6 @@ class Session:
         self.stopping = self.stopping or agreed.stop
         self.save_due = agreed.save
         self.writing_ended = self.checkpointer.in_progress and agreed.writers_busy == 0
+        losses = Losses.of(self.step.parts, agreed.sums, self.auxiliary.names, agreed.auxiliary)
         for listener in self.loss_listeners:
-            listener(self, record, Losses.of(self.step.parts, agreed.sums))
+            listener(self, record, losses)

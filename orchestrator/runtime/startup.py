@@ -27,6 +27,7 @@ from orchestrator.runtime.control import Control, StopRequest
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.environment import record_environment
 from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_record
+from orchestrator.runtime.experts import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
@@ -53,7 +54,7 @@ def open_session(
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
     ranks, groups = start_process_groups(job, device, timeout_seconds=2.0 * job.runtime.hang_timeout + 60)
     step = custom_train_step(job) if job.runtime.train_step is not None else family_of(job).train_step(job)
-    control = Control(groups.control, len(step.parts))
+    control = Control(groups.control, len(step.parts), len(auxiliary_losses(job)))
     lease = _take_lease(run, ranks, control, launch_id)
     closing.callback(lease.release)
     records = Records(run, lease)
@@ -96,6 +97,7 @@ def open_session(
         modules=modules,
         chunks=chunks,
         step=step,
+        auxiliary=AuxiliaryLosses(job, modules, ranks),
         optimizer=optimizer,
         checkpointer=checkpointer,
         train_data=datasets.train,

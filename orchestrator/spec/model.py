@@ -114,7 +114,7 @@ class ModelSpec(Section):
     """How tokens come to their experts: each to those that it needs, or all to all ranks."""
     moe_grouped_gemm: bool | None = None
     """Compute all experts of a rank in one kernel, with Transformer Engine's layers; by default wherever these are
-    used and the linear layers have no bias."""
+    used."""
     init_method_std: PositiveNumber = 0.02
     """Standard deviation of the initial weights; layers that write to the residual stream use std / sqrt(2 L)."""
 

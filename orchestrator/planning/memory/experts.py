@@ -41,7 +41,7 @@ def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes
     etp = degrees.expert_tensor_parallel
     rows = sizes.own_tokens * model.moe_router_topk * etp
     ffn = model.moe_ffn_size // etp
-    grouped = layers == "transformer_engine" and model.moe_grouped_gemm is not False and not model.add_bias_linear
+    grouped = layers == "transformer_engine" and model.moe_grouped_gemm is not False
     together = (model.num_experts or 1) // degrees.expert_model_parallel_size if grouped else 1
     shared = (model.moe_shared_expert_intermediate_size or 0) // degrees.tensor_model_parallel_size
     return ExpertSizes(

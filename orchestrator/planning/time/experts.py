@@ -60,8 +60,7 @@ def _weight_gradients(setting: Setting, inputs: float, outputs: float) -> float:
 
 def is_grouped(setting: Setting) -> bool:
     """Whether all experts of a rank are computed in one kernel, as runtime/experts.py decides it."""
-    model = setting.model
-    return setting.kernels.fused_attention and model.moe_grouped_gemm is not False and not model.add_bias_linear
+    return setting.kernels.fused_attention and setting.model.moe_grouped_gemm is not False
 
 
 def moving_seconds(setting: Setting) -> Passes:

@@ -28,6 +28,7 @@ class MetricLogging(Callback):
             return
         values = {
             **loss_metrics("train", losses),
+            **{f"train/moe/{name}": value for name, value in losses.auxiliary.items()},
             "train/lr": record.learning_rate,
             "train/grad_norm": record.grad_norm,
             "train/skipped_steps": record.skipped_steps,
