@@ -122,6 +122,9 @@ def _row(
     alone = planned.samples_alone if len(made.sources) == 1 else None
     samples = planned.samples if alone is None else alone
     tokens, held = source.samples * seq_length, planned.tokens_held or 0
+    epochs, expected = tokens / source.tokens_held, f"{samples * seq_length / held:.2f}" if held else ""
+    if planned.epochs is None:  # samples of sentences: how many an epoch has is known from the index alone
+        epochs, expected = source.samples * source.epochs_built / source.samples_built, ""
     again = ""
     if made.part == "train" and source.second_epoch_at is not None:
         again = f"{batch.iteration_of(source.second_epoch_at) + 1:,}"
@@ -131,7 +134,7 @@ def _row(
         f"{samples:,}",
         f"{tokens:,}",
         f"{source.tokens_held:,}",
-        f"{tokens / source.tokens_held:.2f}",
-        f"{samples * seq_length / held:.2f}" if held else "",
+        f"{epochs:.2f}",
+        expected,
         again,
     )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from megatron.core.datasets.masked_dataset import MaskedWordPieceDataset
 
 from orchestrator.data.blending import samples_of
 from orchestrator.data.sample_index import IndexedSource
@@ -30,6 +31,8 @@ def measured(dataset: Any, samples: int, sequence_length: int) -> tuple[IndexedS
 
 def _source(index: Any, samples: int, sequence_length: int, place: Callable[[int], int]) -> IndexedSource:
     """`place` tells where in the whole set a sample of this source is."""
+    if isinstance(index, MaskedWordPieceDataset):
+        return _source_of_sentences(index, samples)
     tokens = int(np.sum(index.dataset.sequence_lengths[index.indices], dtype=np.int64))
     one_epoch = samples_of(tokens, sequence_length)
     return IndexedSource(
@@ -40,6 +43,24 @@ def _source(index: Any, samples: int, sequence_length: int, place: Callable[[int
         epochs_built=len(index.document_index) // len(index.indices),
         samples_built=len(index),
         second_epoch_at=place(one_epoch) if samples > one_epoch else None,
+    )
+
+
+def _source_of_sentences(index: MaskedWordPieceDataset, samples: int) -> IndexedSource:
+    """Its epochs are shuffled together, so no sample is the first that comes again."""
+    first, stop = index.indices[0], index.indices[-1] + 1
+    marks = index.dataset.document_indices[first : stop + 1]
+    # Every epoch begins a sample with the first sentence of each document that gives any.
+    starts = np.asarray(index.sample_index[:, 0])
+    begun = np.bincount(np.searchsorted(marks, starts[np.isin(starts, marks[:-1])]))
+    return IndexedSource(
+        path=index.dataset_path,
+        samples=samples,
+        tokens_held=int(np.sum(index.dataset.sequence_lengths[marks[0] : marks[-1]], dtype=np.int64)),
+        documents=len(index.indices),
+        epochs_built=int(begun.max()),
+        samples_built=len(index),
+        second_epoch_at=None,
     )
 
 

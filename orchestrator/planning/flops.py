@@ -17,6 +17,13 @@ FORMULA = (
     "in a layer with experts m*f is m*(chosen experts * their width + shared width) + experts"
 )
 """The formula as it is stored beside a number."""
+_BERT_FORMULA = FORMULA.replace(" + 6*V*h)", " + 6*V*h + 6*h*h)")
+"""With the dense layer of its head."""
+
+
+def formula(job: JobSpec) -> str:
+    """The formula of a job's model, as it is stored beside a number."""
+    return {"bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
 
 
 def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
@@ -31,7 +38,8 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     dense = 6 * matrices * h * model.ffn_size
     experts = 6 * h * (matrices * model.active_ffn_size + (model.num_experts or 0))
     layers = model.num_layers * attention + (model.num_layers - routed) * dense + routed * experts
-    return float(tokens * (layers + 6 * padded_vocab * h))
+    head = h if model.architecture == "bert" else 0
+    return float(tokens * (layers + 6 * (padded_vocab + head) * h))
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:

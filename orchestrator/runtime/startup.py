@@ -16,7 +16,7 @@ from orchestrator.errors import CheckpointError, RunIsHeld, UserError
 from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
-from orchestrator.planning.flops import FORMULA, model_flops, peak_flops
+from orchestrator.planning.flops import formula, model_flops, peak_flops
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import RunDir
@@ -172,7 +172,7 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
     """What the reported TFLOP/s and MFU are made of, kept with them so that they can be checked."""
     job = session.job
     return {
-        "formula": FORMULA,
+        "formula": formula(job),
         "flops_per_token": model_flops(job, 1, session.vocabulary.padded_size),
         "peak_flops": peak_flops(session.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,

@@ -189,6 +189,8 @@ def _moments(
     )
     if last:
         norm = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
+        if model.architecture == "bert":  # its head's dense layer, activation and norm
+            norm += 3 * sizes.stream + sizes.own_tokens * norm_statistics(job)
         # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
         logits = sizes.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
         moments.append(("loss", {**lasting, "activations": passes + norm, "logits": logits, "temporary": 0}))

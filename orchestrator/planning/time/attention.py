@@ -1,4 +1,4 @@
-"""Seconds of causal attention as fused kernels do it (FlashAttention; Dao 2023, Shah et al. 2024)."""
+"""Seconds of attention as fused kernels do it (FlashAttention; Dao 2023, Shah et al. 2024)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ _RECOMPUTATION = 2.5
 
 
 def attention_seconds(
-    sequences: float, length: int, heads: float, head_dim: int, device: Device, dtype: str, kernels: Kernels
+    sequences: float,
+    length: int,
+    heads: float,
+    head_dim: int,
+    device: Device,
+    dtype: str,
+    kernels: Kernels,
+    *,
+    causal: bool = True,
 ) -> Passes:
-    """Forward and backward over `sequences` of `length` tokens with `heads` heads, half of the scores masked."""
-    flops = 4.0 * sequences * heads * length * length * head_dim / 2 * (1 + _BLOCK / length)
+    """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked."""
+    flops = 4.0 * sequences * heads * length * length * head_dim
+    if causal:
+        flops *= (1 + _BLOCK / length) / 2
     rate = peak(device, dtype) * (head_dim / (head_dim + _SOFTMAX)) * ((128 + _SOFTMAX) / 128)
     efficiency = device.efficiency
     if kernels.fused_attention:

@@ -67,6 +67,7 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
         setting.device,
         setting.dtype,
         setting.kernels,
+        causal=model.architecture != "bert",
     )
     inner = setting.tokens * dense / tp
     if has_experts:
@@ -184,7 +185,12 @@ def output_pass(setting: Setting) -> Pass:
     linear = Linear(setting.model.hidden_size, setting.padded_vocab / setting.tp, True)
     products = linear_passes(setting, [linear])
     loss = loss_seconds(setting)
-    return Pass(add(products.forward, {"loss": loss.forward}), add(products.backward, {"loss": loss.backward}))
+    forward, backward = {"loss": loss.forward}, {"loss": loss.backward}
+    if setting.model.architecture == "bert":  # the dense layer of its head, whole on every tensor-parallel rank
+        h = setting.model.hidden_size
+        product = gemm_seconds(setting.own_tokens, h, h, setting.device, setting.dtype)
+        forward, backward = {**forward, "gemm": product}, {**backward, "gemm": 2 * product}
+    return Pass(add(products.forward, forward), add(products.backward, backward))
 
 
 def pipeline_group(setting: Setting) -> Group:

@@ -76,9 +76,6 @@ def of_other_families(job: JobSections) -> Iterator[Problem]:
         for path in (path for path, is_written in written.items() if is_written):
             message = f"is for architecture: bert, and architecture is {family}"
             yield Problem(message, (path, FAMILY), "leave it out")
-    if job.model.reads_sentences and not 0 < data.seed < 2**31:
-        message = f"megatron-core's index of sentences takes a seed from 1 to {2**31 - 1}, not {data.seed}"
-        yield Problem(message, ("data.seed", FAMILY), "write another")
     if not job.model.reads_sentences:
         for name in ("mask_prob", "short_seq_prob"):
             if getattr(data, name) != DataSpec.model_fields[name].default:

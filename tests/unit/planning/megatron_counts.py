@@ -1,4 +1,4 @@
-"""Build GPT models with megatron-core, without memory, and count their parameters.
+"""Build GPT and BERT models with megatron-core, without memory, and count their parameters.
 
 Reads JSON cases on standard input ({"model", "ffn_size", "positions", "padded_vocab", "tp", "pp", "vp"}; `model` is a
 full ModelSpec) and prints, for each, the parameters of every (tensor, pipeline) rank as [[tp, pp, count], …]. A program
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -19,6 +20,11 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that apex is not installed
+    from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
+    from megatron.core.models.bert.bert_model import BertModel
 
 
 class Norm(torch.nn.Module):
@@ -59,8 +65,20 @@ def config_of(case: dict[str, Any]) -> TransformerConfig:
     )
 
 
-def build(case: dict[str, Any], config: TransformerConfig, chunk: int | None) -> GPTModel:
+def build(case: dict[str, Any], config: TransformerConfig, chunk: int | None) -> GPTModel | BertModel:
     model = case["model"]
+    ends = {
+        "vocab_size": case["padded_vocab"],
+        "max_sequence_length": case["positions"],
+        "pre_process": parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+        "post_process": parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+        "position_embedding_type": model["position_embedding_type"],
+        "share_embeddings_and_output_weights": not model["untie_embeddings_and_output_weights"],
+        "vp_stage": chunk,
+    }
+    if model["architecture"] == "bert":
+        has_head = model["bert_binary_head"]
+        return BertModel(config, 2 * has_head, bert_layer_local_spec, add_binary_head=has_head, **ends)
     spec = get_gpt_layer_local_spec(qk_layernorm=model["qk_layernorm"])
     spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
     if model["qk_layernorm"]:
@@ -70,13 +88,7 @@ def build(case: dict[str, Any], config: TransformerConfig, chunk: int | None) ->
     return GPTModel(
         config,
         TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm),
-        vocab_size=case["padded_vocab"],
-        max_sequence_length=case["positions"],
-        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
-        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
-        position_embedding_type=model["position_embedding_type"],
-        share_embeddings_and_output_weights=not model["untie_embeddings_and_output_weights"],
-        vp_stage=chunk,
+        **ends,
     )
 
 

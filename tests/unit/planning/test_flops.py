@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.planning.flops import model_flops, peak_flops
+from orchestrator.planning.flops import formula, model_flops, peak_flops
 
 
 @given(
@@ -26,6 +26,13 @@ def test_the_published_formula(
     job = make_job(model={"num_layers": layers, "hidden_size": h, "num_attention_heads": heads, "seq_length": seq})
     expected = tokens * (72 * layers * h**2 + 12 * layers * h * seq + 6 * vocab * h)
     assert model_flops(job, tokens, vocab) == float(expected)
+
+
+def test_an_encoder_has_a_head_more(make_job: Any) -> None:
+    job, encoder = make_job(), make_job(model={"architecture": "bert"})
+    h = job.model.hidden_size
+    assert model_flops(encoder, 10, 512) - model_flops(job, 10, 512) == 10 * 6 * h * h
+    assert formula(encoder) == formula(job).replace("6*V*h)", "6*V*h + 6*h*h)")
 
 
 def test_grouped_queries_and_a_gate(make_job: Any) -> None:

@@ -31,6 +31,7 @@ GQA = {
     "add_bias_linear": False,
     "untie_embeddings_and_output_weights": True,
 }
+BERT = {"architecture": "bert", "position_embedding_type": "learned_absolute"}
 CASES: dict[str, tuple[dict[str, Any], int, int, int | None]] = {
     "seed": (GPT2_LARGE, 2, 2, None),
     "plain": ({}, 1, 1, None),
@@ -47,6 +48,10 @@ CASES: dict[str, tuple[dict[str, Any], int, int, int | None]] = {
     "gated with biases": ({"activation": "swiglu"}, 4, 1, None),
     "long positions": ({"position_embedding_type": "learned_absolute", "max_position_embeddings": 128}, 2, 4, None),
     "no positions": ({"position_embedding_type": "none"}, 1, 2, None),
+    "bert": (BERT, 1, 1, None),
+    "bert under tp and pp": (BERT, 2, 2, None),
+    "bert, interleaved, without a binary head": ({**BERT, "bert_binary_head": False}, 2, 2, 2),
+    "bert, untied": ({**BERT, "untie_embeddings_and_output_weights": True}, 4, 1, None),
 }
 
 
