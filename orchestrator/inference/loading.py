@@ -15,6 +15,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.device import select_device
+from orchestrator.runtime.lora import merge_adapters
 from orchestrator.runtime.model import build_chunks, transformer_config
 from orchestrator.runtime.process_groups import seed_everything, start_process_groups
 from orchestrator.runtime.verification import newest_whole, require_whole
@@ -46,6 +47,7 @@ def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Ge
     [module] = build_chunks(job, config, device, "torch", words, ranks)
     loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(commit.path))
     module.load_state_dict(loaded["model"])
+    merge_adapters(module)
     return Generator(module.eval(), ranks, groups, device, words.size), commit
 
 

@@ -24,7 +24,7 @@ def initialize_weights(
     chunks: Iterable[Any], *, seed: int, std: float, num_layers: int, vocab_size: int, norm_weight: float
 ) -> None:
     """Fill the parameters in place: N(0, std²), writers to the residual stream N(0, std²/(2L)), norms `norm_weight`,
-    biases 0.
+    biases 0; of adapters the first matrix N(0, 1/(3·in)), the second 0, so that they add nothing at first.
 
     Rows of the vocabulary's padding are 0: how many there are depends on the layout.
     """
@@ -32,10 +32,12 @@ def initialize_weights(
         for shard in _shards(chunk.sharded_state_dict().values()):
             if shard.data is None or not torch.is_floating_point(shard.data):
                 continue
-            if shard.key.endswith("bias"):
+            if shard.key.endswith(("bias", "lora.b")):
                 shard.data.zero_()
             elif "norm" in shard.key:
                 shard.data.fill_(norm_weight)
+            elif shard.key.endswith("lora.a"):
+                shard.data.copy_(_slice_of_whole(shard, seed, 1 / math.sqrt(3 * shard.global_shape[-1]), vocab_size))
             else:
                 scale = std / math.sqrt(2.0 * num_layers) if shard.key.endswith(_RESIDUAL_WRITERS) else std
                 shard.data.copy_(_slice_of_whole(shard, seed, scale, vocab_size))

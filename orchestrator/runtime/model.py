@@ -20,6 +20,7 @@ from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.initialization import initialize_weights
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.rotary import attention_factor
+from orchestrator.runtime.lora import add_adapters
 from orchestrator.runtime.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -134,6 +135,8 @@ def build_chunks(
     build_chunk = family_of(job).build_chunk
     chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
+        if job.model.lora is not None:
+            add_adapters(chunk, job.model.lora, config)
         chunk.to(device.torch_device, config.params_dtype)
     keep_experts_apart(chunks)
     initialize_weights(

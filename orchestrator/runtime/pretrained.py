@@ -19,6 +19,7 @@ from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.checkpointing import model_key
 from orchestrator.runtime.control import Control
+from orchestrator.runtime.lora import is_adapter
 from orchestrator.runtime.process_groups import Ranks
 from orchestrator.runtime.verification import newest_whole, require_whole_at
 from orchestrator.spec.loading import load_resolved
@@ -106,16 +107,21 @@ def load_weights(source: Source, chunks: Sequence[Any], optimizer: Any, words: V
     """
     path = source.commit.path
     _check_vocabulary(source, words)
-    findings = control.from_first(_differences(control.gather_to_first(_wanted(chunks)), path))
+    findings, without_adapters = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
     if findings:
         raise CheckpointError(f"the weights of {path} are not those of this model: {findings}")
-    states = {model_key(index, len(chunks)): chunk.sharded_state_dict() for index, chunk in enumerate(chunks)}
+    states = {}
+    for index, chunk in enumerate(chunks):
+        state = chunk.sharded_state_dict()
+        # Adapters that the checkpoint does not have yet stay as they are.
+        kept = {name: entry for name, entry in state.items() if not (without_adapters and is_adapter(name))}
+        states[model_key(index, len(chunks))] = kept
     try:
         loaded = dist_checkpointing.load(states, str(path))
     except (KeyError, ValueError, dist_checkpointing.core.CheckpointingException) as error:
         raise CheckpointError(f"{path} does not fit this job: {error}") from error
     for index, chunk in enumerate(chunks):
-        chunk.load_state_dict(loaded[model_key(index, len(chunks))])
+        chunk.load_state_dict({**chunk.state_dict(), **loaded[model_key(index, len(chunks))]})
     with torch.no_grad():
         optimizer.reload_model_params()
 
@@ -147,15 +153,20 @@ def _wanted(chunks: Sequence[Any]) -> _Shapes:
     return shapes
 
 
-def _differences(wanted: list[_Shapes] | None, path: Path) -> str:
-    """On rank 0, what the ranks' weights and those of a checkpoint have not in common; empty where nothing differs."""
+def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, bool]:
+    """On rank 0, what the ranks' weights and those of a checkpoint have not in common (empty where nothing differs),
+    and whether the checkpoint has no adapters.
+    """
     if wanted is None:
-        return ""
+        return "", False
     ours: _Shapes = {key: shape for shapes in wanted for key, shape in shapes.items()}
     saved = dist_checkpointing.load_tensors_metadata(str(path))
     theirs: Mapping[str, tuple[int, ...]] = {
         key: tuple(entry.global_shape) for key, entry in saved.items() if _NO_WEIGHT.match(key) is None
     }
+    without_adapters = not any(is_adapter(key) for key in theirs)
+    if without_adapters:
+        ours = {key: shape for key, shape in ours.items() if not is_adapter(key)}
     other = [
         f"{key} is {theirs[key]} there and {shape} here"
         for key, shape in ours.items()
@@ -166,7 +177,7 @@ def _differences(wanted: list[_Shapes] | None, path: Path) -> str:
         "it has, and the model has not,": [key for key in theirs if key not in ours],
         "other shapes:": other,
     }
-    return "; ".join(f"{what} {_listed(keys)}" for what, keys in findings.items() if keys)
+    return "; ".join(f"{what} {_listed(keys)}" for what, keys in findings.items() if keys), without_adapters
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -66,7 +66,7 @@ def open_session(
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
     closing.callback(watchdog.stop)
     seed_everything(job.runtime.seed, ranks)
-    layers = choose_layers(job.runtime.layers, device)
+    layers = choose_layers("torch" if job.model.lora is not None else job.runtime.layers, device)
     words = vocabulary(job)
     config = transformer_config(job, device, layers)
     modules = build_chunks(job, config, device, layers, words, ranks)

@@ -87,6 +87,7 @@ _UPDATE: Verdict = ("trajectory", "the optimizer takes other steps")
 _ORDER: Verdict = ("trajectory", "the samples to come are others")
 _SCALING: Verdict = ("trajectory", "which steps overflow in fp16, and are skipped, changes")
 _BALANCE: Verdict = ("trajectory", "the gradient that balances the experts changes")
+_ADAPTERS: Verdict = ("forbidden", "the checkpoint has other adapters; start another run from it")
 _LOSS: Verdict = ("trajectory", "the loss is computed otherwise")
 _INITIAL: Verdict = ("safe", "weights are initialised once, and they are in the checkpoint")
 
@@ -225,6 +226,10 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.moe_expert_capacity_factor": _LOGIC,
     "model.moe_token_dispatcher_type": ("safe", "tokens come to their experts another way; losses agree, not bitwise"),
     "model.moe_grouped_gemm": ("safe", "the same products in other kernels; losses agree, not bitwise"),
+    "model.lora.rank": _ADAPTERS,
+    "model.lora.target_modules": _ADAPTERS,
+    "model.lora.alpha": _LOGIC,
+    "model.lora.lora_dropout": _LOGIC,
     "model.init_method_std": _INITIAL,
     # parallelism
     "parallelism.*": _LAYOUT,

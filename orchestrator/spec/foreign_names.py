@@ -132,6 +132,9 @@ FOREIGN_NAMES: dict[str, str] = {
     "resid_pdrop": "model.hidden_dropout",
     "embd_pdrop": "model.hidden_dropout",
     "attn_pdrop": "model.attention_dropout",
+    "lora_r": "model.lora.rank",
+    "lora_rank": "model.lora.rank",
+    "lora_alpha": "model.lora.alpha",
     "initializer_range": "model.init_method_std",
     "init_std": "model.init_method_std",
     # data
@@ -158,6 +161,8 @@ FOREIGN_NAMES: dict[str, str] = {
     "merge_file": "data.tokenizer.merges",
     "merges_file": "data.tokenizer.merges",
     # optimizer and schedule
+    "momentum": "optimizer.sgd_momentum",
+    "optimizer_type": "optimizer.name",
     "learning_rate": "optimizer.lr",
     "max_lr": "optimizer.lr",
     "peak_lr": "optimizer.lr",
@@ -208,6 +213,8 @@ FOREIGN_NAMES: dict[str, str] = {
     "accumulate_allreduce_grads_in_fp32": "precision.grad_reduce_in_fp32",
     "initial_scale_power": "precision.initial_loss_scale",
     # checkpoint, evaluation, tracking
+    "init_from": "checkpoint.pretrained",
+    "pretrained_checkpoint": "checkpoint.pretrained",
     "save_steps": "checkpoint.save_interval",
     "save_every": "checkpoint.save_interval",
     "checkpoint_interval": "checkpoint.save_interval",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 
@@ -115,6 +116,8 @@ class ModelSpec(Section):
     moe_grouped_gemm: bool | None = None
     """Compute all experts of a rank in one kernel, with Transformer Engine's layers; by default wherever these are
     used."""
+    lora: LoraSpec | None = None
+    """Low-rank adapters: they are trained, and nothing else is."""
     init_method_std: PositiveNumber = 0.02
     """Standard deviation of the initial weights; layers that write to the residual stream use std / sqrt(2 L)."""
 

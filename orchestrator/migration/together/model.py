@@ -178,6 +178,15 @@ def write_data_parallel_size(writer: FlagWriter) -> None:
         writer.say_otherwise("parallelism.data_parallel_size", "it follows from the number of processes")
 
 
+def read_adapters(given: Gathering) -> None:
+    """Megatron-LM has no adapters."""
+
+
+def write_adapters(writer: FlagWriter) -> None:
+    if writer.job.model.lora is not None:
+        writer.unsaid_value("model.lora", "Megatron-LM's pretraining programs train all weights")
+
+
 MODEL = (
     Together({"ffn-hidden-size": 1}, read_ffn, write_ffn, (FFN,)),
     Together({"max-position-embeddings": 1, "no-position-embedding": 0}, read_positions, write_positions, (POSITIONS,)),
@@ -190,5 +199,6 @@ MODEL = (
         (VP,),
     ),
     Together({"overlap-param-gather": 0}, read_param_gather, write_param_gather, (GATHER,)),
+    Together({}, read_adapters, write_adapters, ("model.lora",)),
     Together({}, read_data_parallel_size, write_data_parallel_size, ("parallelism.data_parallel_size",)),
 )

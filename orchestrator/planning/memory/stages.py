@@ -19,6 +19,7 @@ from orchestrator.planning.memory.layer import (
 )
 from orchestrator.planning.memory.outside import MIB, outside_the_allocator
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
+from orchestrator.planning.parameters.adapters import trained_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
@@ -78,6 +79,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         held: _activations(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}
     }
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
+    trained = trained_parameters(job, counts)
     outside = outside_the_allocator(job)
     stages = []
     for pp, count in enumerate(counts):
@@ -85,6 +87,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         chunks = tuple(of_chunk[held] for held in in_stages[pp])
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, first, last)
+        lasting = _without_frozen(job, lasting, trained[pp], count)
         moment, parts = max(
             _moments(job, padded_vocab, sizes, chunks, in_flight, count, experts[pp], lasting, first, last),
             key=lambda each: sum(each[1].values()),
@@ -129,6 +132,13 @@ def _lasting(
         "optimizer": _shard(job, count, experts, main + moments),
         "buffers": buffers,
     }
+
+
+def _without_frozen(job: JobSpec, lasting: dict[str, int], trained: int, count: int) -> dict[str, int]:
+    """Weights that are frozen have neither a gradient nor the optimizer's state."""
+    if job.model.lora is None:
+        return lasting
+    return lasting | {part: -(-lasting[part] * trained // count) for part in ("gradients", "optimizer")}
 
 
 def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, routed: int) -> _Activations:

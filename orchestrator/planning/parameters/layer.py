@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.spec.model import ModelSpec
 
 
@@ -18,7 +19,7 @@ def layer_parameters(model: ModelSpec, tp: int) -> int:
     norms = 2 * norm_parameters(model, h)
     if model.qk_layernorm:
         norms += 2 * norm_parameters(model, model.head_dim)
-    return attention + mlp_parameters(model, model.ffn_size, tp) + norms
+    return attention + mlp_parameters(model, model.ffn_size, tp) + norms + adapter_parameters(model, tp)
 
 
 def mlp_parameters(model: ModelSpec, ffn: int, tp: int) -> int:

@@ -6,6 +6,7 @@ from orchestrator.errors import Problem
 from orchestrator.spec.rules import (
     bert,
     experts,
+    lora,
     operation,
     optimizer,
     positions,
@@ -30,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     *bert.RULES,
     *training.RULES,
     *optimizer.RULES,
+    *lora.RULES,
     *operation.RULES,
 )
 

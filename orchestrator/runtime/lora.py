@@ -1,0 +1,130 @@
+"""Low-rank adapters beside the matrices of a network's layers (Hu et al. 2021), under tensor and sequence parallelism.
+
+A matrix that is split over its output (`linear_qkv`, `linear_fc1`) has an adapter whose second matrix is split; one
+that is split over its input (`linear_proj`, `linear_fc2`) has one whose first is. The other matrix of the adapter is
+held whole by every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    get_cuda_rng_tracker,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    set_tensor_model_parallel_attributes,
+)
+from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+from torch.nn import functional
+
+from orchestrator.spec.lora import LoraSpec
+
+_SPLIT_OUTPUT = ("linear_qkv", "linear_fc1")
+_MARK = ".lora."
+
+
+class Adapter(torch.nn.Module):
+    """scale · B(A(x)), of the same shape as the output of the matrix that it stands beside."""
+
+    def __init__(self, weight: torch.Tensor, spec: LoraSpec, config: TransformerConfig, *, splits_output: bool) -> None:
+        super().__init__()
+        outputs, inputs = weight.shape  # of this rank
+        options: Any = {"dtype": weight.dtype, "device": weight.device}
+        self.a = torch.nn.Parameter(torch.empty(spec.rank, inputs, **options))
+        self.b = torch.nn.Parameter(torch.zeros(outputs, spec.rank, **options))
+        self.scale, self.dropout = spec.scale, spec.lora_dropout
+        self.sequence_parallel, self.splits_output = config.sequence_parallel, splits_output
+        split, whole, axis = (self.b, self.a, 0) if splits_output else (self.a, self.b, 1)
+        set_tensor_model_parallel_attributes(tensor=split, is_parallel=True, dim=axis, stride=1)
+        # Under sequence parallelism each rank's gradient of it is that of its part of the sequence.
+        whole.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """What is added, from what the matrix takes: [s, b, in] of this rank."""
+        narrow = functional.linear(self._dropped(inputs), self.a)
+        if self.splits_output and self.sequence_parallel:
+            narrow = gather_from_sequence_parallel_region(narrow)
+        elif self.splits_output:
+            narrow = copy_to_tensor_model_parallel_region(narrow)
+        elif self.sequence_parallel:
+            narrow = reduce_scatter_to_sequence_parallel_region(narrow)
+        else:
+            narrow = reduce_from_tensor_model_parallel_region(narrow)
+        return functional.linear(narrow, self.b) * self.scale
+
+    def _dropped(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.dropout == 0.0:
+            return inputs
+        if self.splits_output and not self.sequence_parallel:
+            return functional.dropout(inputs, self.dropout)  # the same on every rank, as the inputs are
+        with get_cuda_rng_tracker().fork():
+            return functional.dropout(inputs, self.dropout)
+
+    @torch.no_grad()
+    def product(self) -> torch.Tensor:
+        """What it adds to the matrix, this rank's part, in fp32."""
+        return self.scale * (self.b.float() @ self.a.float())
+
+
+def add_adapters(chunk: Any, spec: LoraSpec, config: TransformerConfig) -> None:
+    """Put adapters beside the chosen matrices of a model chunk, and freeze everything else."""
+    for parameter in chunk.parameters():
+        parameter.requires_grad_(False)
+    for name, module in list(chunk.named_modules()):
+        kind = name.rpartition(".")[2]
+        if kind in spec.target_modules:
+            adapter = Adapter(module.weight, spec, config, splits_output=kind in _SPLIT_OUTPUT)
+            module.lora = adapter
+            module.lora_hook = module.register_forward_hook(_add)
+            _save_split(module, gated=kind == "linear_fc1" and config.gated_linear_unit)
+    if config.recompute_granularity == "full" and getattr(chunk, "embedding", None) is not None:
+        # A recomputed layer whose input needs no gradient is taken for one that has nothing to learn.
+        chunk.embedding.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
+
+
+def _add(module: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
+    result, bias = output
+    return result + module.lora(inputs[0]), bias
+
+
+def _save_split(module: Any, *, gated: bool) -> None:
+    """Let checkpoints hold the adapter whole, so that another layout can read it."""
+    of_the_matrix, adapter = module.sharded_state_dict, module.lora
+    axes = {"b": 0} if adapter.splits_output else {"a": 1}
+
+    def sharded_state_dict(prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
+        entries: dict[str, Any] = of_the_matrix(prefix, sharded_offsets, metadata)
+        own = f"{prefix}lora."
+        entries |= make_sharded_tensors_for_checkpoint(
+            {"a": adapter.a, "b": adapter.b}, own, axes, sharded_offsets=sharded_offsets
+        )
+        if gated:  # each rank has a part of the gate and one of what it gates
+            entries[f"{own}b"] = apply_swiglu_sharded_factory(entries[f"{own}b"], sharded_offsets)
+        return entries
+
+    module.sharded_state_dict = sharded_state_dict
+
+
+def is_adapter(key: str) -> bool:
+    """Whether a weight of a checkpoint is an adapter's."""
+    return _MARK in key
+
+
+def merge_adapters(chunk: Any) -> None:
+    """Add every adapter to its matrix and take it away: the network is then one that never had any."""
+    for module in list(_adapted(chunk)):
+        with torch.no_grad():
+            module.weight.copy_(module.weight.float() + module.lora.product())
+        module.lora_hook.remove()
+        del module.lora, module.lora_hook, module.sharded_state_dict
+
+
+def _adapted(chunk: Any) -> Iterator[Any]:
+    return (module for module in chunk.modules() if isinstance(getattr(module, "lora", None), Adapter))

@@ -1,0 +1,33 @@
+"""Low-rank adapters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Fraction, Positive, PositiveNumber
+
+AdaptedModule = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+"""The matrices of a transformer layer, as megatron-core names them."""
+
+
+class LoraSpec(Section):
+    """Train two narrow matrices beside each chosen matrix of every layer, and nothing else (Hu et al. 2021)."""
+
+    rank: Positive = 16
+    """Width of the adapters, r."""
+    alpha: PositiveNumber = 32.0
+    """What an adapter adds is scaled by alpha / r."""
+    lora_dropout: Fraction = 0.0
+    """Dropout on what goes into the adapters."""
+    target_modules: Annotated[list[AdaptedModule], Field(min_length=1)] = Field(
+        default_factory=lambda: ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    )
+    """Matrices that get an adapter: queries, keys and values; the attention's output; into and out of the MLP."""
+
+    @property
+    def scale(self) -> float:
+        """What the adapters' output is multiplied by."""
+        return self.alpha / self.rank

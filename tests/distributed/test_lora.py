@@ -1,0 +1,114 @@
+"""Low-rank adapters: the same under tensor, sequence and pipeline parallelism, with everything else frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from megatron.core import dist_checkpointing
+from support.faults import Ranks
+from support.training import events, layout, losses, make_run, tiny_job, values
+
+from orchestrator.checkpoints import committed
+from orchestrator.planning.parameters import parameters, stage_parameters
+from orchestrator.planning.parameters.adapters import trained_parameters
+from orchestrator.rundir import RunDir, read_lines
+
+MODEL = {"activation": "swiglu", "num_query_groups": 2, "normalization": "RMSNorm"}
+EVALUATION = {"eval_interval": 100, "eval_iters": 2, "eval_at_end": True, "eval_at_start": True}
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = tiny_job("source", model=MODEL, schedule={"train_iters": 4}, evaluation=EVALUATION)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+
+
+def adapted(name: str, source: RunDir, steps: int = STEPS, lora: dict[str, Any] | None = None, **sections: Any) -> Any:
+    schedule = {"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 1}
+    return tiny_job(
+        name,
+        model={**MODEL, "lora": {"rank": 4, "alpha": 8.0, **(lora or {})}},
+        optimizer={"lr": 1e-2, "clip_grad": 0.05},
+        evaluation=EVALUATION,
+        **{"schedule": schedule, "checkpoint": {"pretrained": str(source.path)}, **sections},
+    )
+
+
+def test_every_layout_learns_the_same_and_only_adapters_learn(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:
+    job = adapted("alone", source)
+    alone = ranks.must_train(make_run(tmp_path, job), job)
+    start, end = values(alone, "validation/loss").values()
+    assert start == pytest.approx(values(source, "validation/loss")[4], rel=1e-5)  # at first adapters add nothing
+    assert abs(end - start) > 1e-3
+    for name, parallelism in {
+        "tp2-sp": layout(tp=2, sequence_parallel=True, use_distributed_optimizer=False),
+        "tp2-pp2": layout(tp=2, pp=2),
+    }.items():
+        spread_job = adapted(name, source, parallelism=parallelism)
+        spread = ranks.must_train(make_run(tmp_path, spread_job), spread_job)
+        for key in ("train/loss", "train/grad_norm", "validation/loss"):
+            assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
+        assert events(spread, "started")[0]["parameters"] == stage_parameters(spread_job, 256)[0]
+    assert events(alone, "started")[0]["parameters"] == parameters(job, 256).total
+    assert 0 < trained_parameters(job, (0,))[0] < 0.2 * parameters(job, 256).total
+
+    saved = dist_checkpointing.load_tensors_metadata(str(committed(alone)[-1].path))
+    state = {key for key in saved if key.startswith("optimizer.")}
+    assert len(state) == 3 * 2 * 4  # main copy and moments of two matrices beside each of four; layers are stacked
+    assert all(".lora." in key for key in state)
+
+
+MERGED = """
+import orchestrator.runtime.__main__ as program
+from orchestrator.runtime.callbacks.evaluation import evaluate
+from orchestrator.runtime.exits import Outcome
+from orchestrator.runtime.lora import merge_adapters
+
+def train(session, callbacks):
+    adapted = sum(len(module.state_dict()) for module in session.modules)
+    for module in session.modules:
+        merge_adapters(module)
+    session.event("merged", before=adapted, after=sum(len(module.state_dict()) for module in session.modules))
+    evaluate(session)
+    return Outcome("completed")
+
+program.train = train
+"""
+
+
+def test_merged_into_the_weights_they_do_the_same(
+    ranks: Ranks, tmp_path: Path, source: RunDir, inject: Callable[[str], Path]
+) -> None:
+    """A checkpoint of one process, read under TP2, merged there and evaluated."""
+    job = adapted("merged", source, steps=3)
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    end = values(run, "validation/loss")[3]
+    spread = adapted("merged", source, steps=3, parallelism=layout(tp=2))
+    make_run(tmp_path, spread)
+    merged = ranks.must_train(run, spread, launch_id="second", inject=inject(MERGED))
+    assert values(merged, "validation/loss")[3] == pytest.approx(end, rel=1e-5)
+    assert [record["iteration"] for record in read_lines(run.metrics_file)].count(3) == 3
+    [event] = events(run, "merged")
+    assert event["before"] - event["after"] == 4 * 4 * 2
+
+
+def test_full_recomputation_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:
+    """Saved half-way under TP2 with sequence parallelism, and the rest: the losses of all of it in one go."""
+    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    sections = {"parallelism": layout(tp=2, sequence_parallel=True), "runtime": recompute}
+    lora = {"lora_dropout": 0.2, "target_modules": ["linear_proj", "linear_fc1"]}
+    job = adapted("resumed", source, lora=lora, **sections)
+    whole = ranks.losses_of(job, tmp_path / "whole")
+    run = make_run(tmp_path, adapted("resumed", source, STEPS // 2, lora=lora, **sections))
+    ranks.must_train(run, job)
+    make_run(tmp_path, job)
+    ranks.must_train(run, job, launch_id="second")
+    assert losses(run) == whole
+    plain = ranks.losses_of(
+        adapted("plain", source, lora={**lora, "lora_dropout": 0.0}, **sections), tmp_path / "plain"
+    )
+    assert plain != whole
