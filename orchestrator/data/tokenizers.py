@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from orchestrator.data.vocabulary import (
     WORDPIECE_EOD,
     content_hash,
     merges_file,
+    own_vocabulary_size,
     special_tokens,
     tokenizer_file,
-    vocabulary_size,
     wordpiece_vocabulary,
 )
 from orchestrator.data.words import word_encoder
@@ -40,7 +41,8 @@ class Tokenizer(ABC):
 
     def __init__(self, spec: TokenizerSpec) -> None:
         self.spec = spec
-        self.vocab_size = vocabulary_size(spec)
+        self.own_size = own_vocabulary_size(spec)
+        self.vocab_size = self.own_size + spec.vocab_extra_ids
         self.content_hash = content_hash(spec)
         self.dtype: np.dtype[Any] = np.dtype("<u2" if self.vocab_size < _SMALL_VOCABULARY else "<i4")
         self.bos: int | None = None
@@ -110,6 +112,14 @@ class Tokenizer(ABC):
         return number
 
     @cached_property
+    def additional_special_tokens_ids(self) -> list[int]:
+        """The sentinels that stand for T5's spans, the first span's first; megatron-core's name."""
+        if self.spec.vocab_extra_ids:
+            return list(range(self.own_size, self.vocab_size))
+        own = (self.token_id(f"<extra_id_{number}>") for number in range(self.own_size))
+        return [number for number in takewhile(lambda number: number is not None, own) if number is not None]
+
+    @cached_property
     def inv_vocab(self) -> dict[int, str]:
         """id -> text of every token; of a word's pieces, all but the first begin with ##. megatron-core's name."""
         return self.tokens()
@@ -143,7 +153,7 @@ class ByteLevelTokenizer(Tokenizer):
     def tokens(self) -> dict[int, str]:
         """Bytes are shown as Latin-1 does."""
         special = {number: token for token, number in BYTE_LEVEL_TOKENS.items()}
-        return {number: special.get(number, chr(number)) for number in range(self.vocab_size)}
+        return {number: special.get(number, chr(number)) for number in range(self.own_size)}
 
 
 class RustTokenizer(Tokenizer):
@@ -213,7 +223,7 @@ class SentencePieceTokenizer(Tokenizer):
         return None if number is None or self._library.id_to_piece(number) != token else number
 
     def tokens(self) -> dict[int, str]:
-        return {number: self._library.id_to_piece(number) for number in range(self.vocab_size)}
+        return {number: self._library.id_to_piece(number) for number in range(self.own_size)}
 
 
 def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:

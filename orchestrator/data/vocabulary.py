@@ -39,7 +39,12 @@ class SpecialTokens:
 
 
 def vocabulary_size(tokenizer: TokenizerSpec) -> int:
-    """Number of token ids: the largest id plus one.
+    """Number of token ids: the largest id plus one, and the sentinels added after it. Raises UserError as below."""
+    return own_vocabulary_size(tokenizer) + tokenizer.vocab_extra_ids
+
+
+def own_vocabulary_size(tokenizer: TokenizerSpec) -> int:
+    """Number of token ids without added sentinels.
 
     Raises UserError when a file is missing or is not what the tokenizer's type needs.
     """

@@ -50,7 +50,7 @@ class BatchSchedule:
         return cls(
             micro_batch_size=job.batch.micro_batch_size,
             data_parallel_size=job.data_parallel_size,
-            seq_length=job.model.seq_length,
+            seq_length=job.model.sample_length,
             thresholds=thresholds,
             sizes=sizes,
             stages=stages,
@@ -147,6 +147,6 @@ def _train_iters(job: JobSpec, stages: tuple[BatchStage, ...]) -> int:
         samples = schedule.train_samples
     else:
         assert schedule.train_tokens is not None, "the spec has exactly one length"
-        samples = -(-schedule.train_tokens // job.model.seq_length)
+        samples = -(-schedule.train_tokens // job.model.sample_length)
     iterations = _iteration_of(stages, samples)
     return iterations if _samples_at(stages, iterations) >= samples else iterations + 1

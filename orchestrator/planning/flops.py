@@ -9,37 +9,54 @@ vocabulary).
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import shipped
+from orchestrator.planning.t5_flops import T5_FORMULA, t5_flops
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
 
 FORMULA = (
     "T * (6*L*(h*(q+2*k) + q*h + m*h*f) + 12*L*q*s + 6*V*h); T tokens, L layers, h hidden, q query width, "
     "k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded vocabulary; "
+    "in a layer with a window of w tokens s is w*(2 - w/s); "
     "in a layer with experts m*f is m*(chosen experts * their width + shared width) + experts"
 )
 """The formula as it is stored beside a number."""
+
+
 _BERT_FORMULA = FORMULA.replace(" + 6*V*h)", " + 6*V*h + 6*h*h)")
 """With the dense layer of its head."""
 
 
 def formula(job: JobSpec) -> str:
     """The formula of a job's model, as it is stored beside a number."""
-    return {"bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
+    return {"t5": T5_FORMULA, "bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
 
 
 def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     """Floating-point operations of forward and backward over `tokens` tokens."""
     model = job.model
+    if model.architecture == "t5":
+        return t5_flops(model, tokens, padded_vocab)
     h = model.hidden_size
     query = model.num_attention_heads * model.head_dim
     key = model.query_groups * model.head_dim
     matrices = 3 if model.is_gated else 2
     routed = sum(model.moe_layers)
-    attention = 6 * (h * (query + 2 * key) + query * h) + 12 * query * model.seq_length
+    attention = 6 * (h * (query + 2 * key) + query * h) + 12 * query * _attended(model)
     dense = 6 * matrices * h * model.ffn_size
     experts = 6 * h * (matrices * model.active_ffn_size + (model.num_experts or 0))
     layers = model.num_layers * attention + (model.num_layers - routed) * dense + routed * experts
     head = h if model.architecture == "bert" else 0
     return float(tokens * (layers + 6 * (padded_vocab + head) * h))
+
+
+def _attended(model: ModelSpec) -> float:
+    """The s of attention, the mean over the layers: with a window twice what a token sees on average."""
+    length, window = model.seq_length, model.sliding_window
+    if window is None or window >= length:
+        return length
+    full = 0 if model.window_attn_skip_freq is None else model.num_layers // model.window_attn_skip_freq
+    share = full / model.num_layers
+    return share * length + (1 - share) * window * (2 - window / length)
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:

@@ -10,7 +10,7 @@ from orchestrator.errors import Problem
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, split_shares
 from orchestrator.planning.blend_report import BlendReport, SourcePlan
-from orchestrator.planning.flops import FORMULA, model_flops
+from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.parameters import Parameters, parameters
 from orchestrator.planning.topology import Topology, topology
@@ -70,7 +70,7 @@ class Plan:
             "samples": self.batch.train_samples,
             "tokens": self.batch.train_tokens,
             "learning_rate": asdict(self.learning_rate),
-            "flops": {"per_step": self.step_flops, "total": self.total_flops, "formula": FORMULA},
+            "flops": {"per_step": self.step_flops, "total": self.total_flops, "formula": formula(self.job)},
             "blend": [asdict(source) for source in self.sources],
             "blend_report": self.blend.to_dict(),
             "notes": list(self.notes),
@@ -95,7 +95,7 @@ def make_plan(job: JobSpec) -> Plan:
         topology=layout,
         batch=batch,
         learning_rate=LearningRateSchedule.of(job, batch),
-        step_flops=model_flops(job, job.global_batch_size * job.model.seq_length, words.padded_size),
+        step_flops=model_flops(job, job.global_batch_size * job.model.sample_length, words.padded_size),
         total_flops=model_flops(job, batch.train_tokens, words.padded_size),
         data_sets=tuple(data_sets),
         blend=blend,

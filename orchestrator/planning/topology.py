@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.planning.groups import Crossing, GroupKind, group_kinds
+from orchestrator.spec.halves import HALVES, Half, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
@@ -33,12 +34,19 @@ class LayerRange(NamedTuple):
 
     first: int
     last: int
+    half: Half | None = None
+    """Of which half of a T5, whose halves count their layers each by itself."""
 
     def __str__(self) -> str:
-        """`4-7`, `4`, or `none`."""
+        """`4-7`, `4`, `encoder 0-5`, or `none`."""
         if self.last < self.first:
             return "none"
-        return f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
+        layers = f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
+        return f"{self.half} {layers}" if self.half else layers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `half` where there are halves."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Topology:
     data_parallel_size: int
     ranks: tuple[Rank, ...]
     stages: tuple[tuple[LayerRange, ...], ...]
-    """For each pipeline stage, the layers of each of its model chunks."""
+    """For each pipeline stage, the layers of each of its model chunks; of a T5, those of encoder and decoder."""
 
     @property
     def processes_per_node(self) -> int:
@@ -94,7 +102,7 @@ class Topology:
             "groups": {name: kind.to_dict() for name, kind in self.groups.items()},
             "ranks": [rank._asdict() for rank in self.ranks],
             "stages": [
-                {"pp": stage, "chunks": [chunk._asdict() for chunk in chunks]}
+                {"pp": stage, "chunks": [chunk.to_dict() for chunk in chunks]}
                 for stage, chunks in enumerate(self.stages)
             ],
         }
@@ -136,6 +144,8 @@ def rank_of(job: JobSpec, rank: int) -> Rank:
 
 def layers_of_stages(model: ModelSpec, degrees: ParallelismSpec) -> tuple[tuple[LayerRange, ...], ...]:
     """For each pipeline stage the layers of its chunks: chunk v of stage p follows chunk v of stage p - 1."""
+    if model.architecture == "t5":
+        return tuple(_halves_of_stage(stage, model, degrees) for stage in range(degrees.pipeline_model_parallel_size))
     counts = layers_of_chunks(model.num_layers, degrees)
     ranges: list[list[LayerRange]] = [[] for _ in counts]
     first = 0
@@ -144,3 +154,14 @@ def layers_of_stages(model: ModelSpec, degrees: ParallelismSpec) -> tuple[tuple[
             ranges[stage].append(LayerRange(first, first + held[chunk] - 1))
             first += held[chunk]
     return tuple(tuple(each) for each in ranges)
+
+
+def _halves_of_stage(stage: int, model: ModelSpec, degrees: ParallelismSpec) -> tuple[LayerRange, ...]:
+    """The layers of a T5's stage: of its encoder, of its decoder, or of both where there is one stage."""
+    ranges = []
+    for half in HALVES:
+        held, stages = layers_of_stage(half, stage, model, degrees), stages_of(half, degrees)
+        if stage in stages:
+            first = stages.index(stage) * held
+            ranges.append(LayerRange(first, first + held - 1, half))
+    return tuple(ranges)

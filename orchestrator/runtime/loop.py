@@ -66,7 +66,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         session.batches,
         num_micro_batches=schedule.num_micro_batches(state.consumed_samples),
         micro_batch_size=job.batch.micro_batch_size,
-        seq_length=job.model.seq_length,
+        seq_length=job.model.sample_length,
         forward_only=False,
     )
     if loss is not None:

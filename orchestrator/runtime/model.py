@@ -78,7 +78,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         pipeline_dtype=dtype,
         bf16=job.precision.dtype == "bf16",
         fp16=job.precision.dtype == "fp16",
-        calculate_per_token_loss=job.data.eod_mask_loss,
+        # The samples of T5 have different numbers of decoder tokens.
+        calculate_per_token_loss=job.data.eod_mask_loss or model.architecture == "t5",
         deallocate_pipeline_outputs=pipelined,
         # With two stages, an interleaved schedule sends both ways between the same two ranks in one NCCL batch, which
         # matches them up wrongly; separate, overlapped sends do not.
@@ -176,6 +177,8 @@ def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[Any
         for index, chunk in enumerate(chunks)
     ]
     config.finalize_model_grads_func = finalize_model_grads
+    if any(hasattr(chunk, "reduce_shared_gradients") for chunk in chunks):
+        config.finalize_model_grads_func = functools.partial(_finalize_with_shared, chunks)
     several = len(wrapped) > 1
     if overlap_reduce:
         no_syncs = [chunk.no_sync for chunk in wrapped]
@@ -184,3 +187,10 @@ def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[Any
         gathers = [chunk.start_param_sync for chunk in wrapped]
         config.param_sync_func = gathers if several else gathers[0]
     return wrapped
+
+
+def _finalize_with_shared(chunks: list[Any], *arguments: Any, **options: Any) -> None:
+    """megatron-core's, and then what a family has on several stages beside the embedding."""
+    finalize_model_grads(*arguments, **options)
+    for chunk in chunks:
+        chunk.reduce_shared_gradients()

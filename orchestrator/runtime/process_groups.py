@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -105,6 +106,20 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
         pipeline=parallel_state.get_pipeline_model_parallel_group(),
     )
     return ranks, groups
+
+
+def part_of_pipeline(ranks: Ranks, parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+    """This rank's group where each pipeline is cut into parts, given by their stages. Every rank must call this."""
+    stride = ranks.world_size // ranks.pp_size  # the stages are the outermost order of ranks
+    own: dist.ProcessGroup | None = None
+    for first in range(stride):
+        for stages in parts:
+            members = [first + stage * stride for stage in stages]
+            group = dist.new_group(members)
+            if ranks.rank in members:
+                own = group
+    assert own is not None, "every stage is in a part"
+    return own
 
 
 def get_tensor_model_parallel_rank() -> int:

@@ -151,8 +151,8 @@ def _start_watchdog(
 def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSchedule) -> Datasets:
     needed = samples_needed(job, schedule)
     if job.data.random_tokens:
-        random = RandomTokens(words.size, job.model.seq_length, job.data.seed, needed.train)
-        held_out = RandomTokens(words.size, job.model.seq_length, job.data.seed + 1, max(needed.validation, 1))
+        random = RandomTokens(words.size, job.model.sample_length, job.data.seed, needed.train)
+        held_out = RandomTokens(words.size, job.model.sample_length, job.data.seed + 1, max(needed.validation, 1))
         return Datasets(train=random, validation={"validation": held_out} if needed.validation else {}, test=None)
     datasets = build_datasets(
         job.data,

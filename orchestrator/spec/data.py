@@ -96,6 +96,9 @@ class TokenizerSpec(Section):
     gpt2_bpe: vocab.json."""
     merges: Text | None = None
     """gpt2_bpe: merges.txt."""
+    vocab_extra_ids: Size = 0
+    """Sentinels for T5's spans, added after the vocabulary. With 0 they are the tokenizer's own `<extra_id_0>`,
+    `<extra_id_1>`, …"""
 
 
 MaskedPart = Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(refuse_bool)]

@@ -17,8 +17,9 @@ _OF_SENTENCES = frozenset(("bert", "t5"))
 class ModelSpec(Section):
     """The architecture of the transformer. `preset` fills in what is not written."""
 
-    architecture: Literal["gpt", "bert"] = "gpt"
-    """The family: `gpt` is a decoder, `bert` an encoder that predicts masked tokens."""
+    architecture: Literal["gpt", "bert", "t5"] = "gpt"
+    """The family: `gpt` is a decoder, `bert` an encoder that predicts masked tokens, `t5` an encoder and a decoder that
+    gives back the spans that were taken out of the encoder's input."""
     preset: Text | None = None
     """A named architecture to start from; `orchestrator schema --presets` lists them."""
     num_layers: Positive
@@ -41,7 +42,7 @@ class ModelSpec(Section):
     """Tokens in the vocabulary before padding; read from the tokenizer by default."""
     make_vocab_size_divisible_by: Positive = 128
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
-    position_embedding_type: Literal["rope", "learned_absolute", "alibi", "none"] = "rope"
+    position_embedding_type: Literal["rope", "learned_absolute", "alibi", "relative", "none"] = "rope"
     """How positions are told apart; `alibi` lowers attention scores by distance, with a slope for each head; `relative`
     is T5's, a learned bias of the scores for each range of distances."""
     rotary_percent: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
@@ -78,6 +79,16 @@ class ModelSpec(Section):
     """Give the output layer its own weights instead of the embedding's."""
     scale_embeddings: bool = False
     """Multiply token embeddings by the square root of the hidden size."""
+    encoder_num_layers: Positive | None = None
+    """Layers of a T5's encoder; `num_layers` by default."""
+    decoder_num_layers: Positive | None = None
+    """Layers of a T5's decoder; `num_layers` by default."""
+    decoder_seq_length: Positive | None = None
+    """Tokens of a T5's decoder per training sample; `seq_length` is the encoder's."""
+    relative_attention_num_buckets: Positive = 32
+    """Relative positions: distances that are told apart, near ones singly and far ones in ranges."""
+    relative_attention_max_distance: Positive = 128
+    """Relative positions: from here on all distances are alike."""
     bert_binary_head: bool = True
     """BERT: learn as well how the two parts of a sample belong together (`data.bert_order`), and tell them apart."""
     hidden_dropout: Fraction = 0.0
@@ -164,6 +175,21 @@ class ModelSpec(Section):
     def has_qkv_bias(self) -> bool:
         """Whether the query/key/value projection has a bias."""
         return self.add_bias_linear or self.add_qkv_bias
+
+    @property
+    def encoder_layers(self) -> int:
+        """Layers of a T5's encoder."""
+        return self.encoder_num_layers or self.num_layers
+
+    @property
+    def decoder_layers(self) -> int:
+        """Layers of a T5's decoder."""
+        return self.decoder_num_layers or self.num_layers
+
+    @property
+    def sample_length(self) -> int:
+        """Tokens of one training sample: the encoder's and the decoder's where there are both."""
+        return self.seq_length + (self.decoder_seq_length or 0)
 
     @property
     def moe_ffn_size(self) -> int:

@@ -15,6 +15,8 @@ class ParallelismSpec(Section):
     """PP: the layers are split into this many stages (1F1B schedule)."""
     virtual_pipeline_model_parallel_size: Positive | None = None
     """VP: model chunks per stage (interleaved schedule)."""
+    pipeline_model_parallel_split_rank: Positive | None = None
+    """The first pipeline stage of a T5's decoder: the encoder has those before it; PP / 2 by default."""
     num_layers_in_first_pipeline_stage: Positive | None = None
     """Layers of the first stage; as many as the other stages by default."""
     num_layers_in_last_pipeline_stage: Positive | None = None

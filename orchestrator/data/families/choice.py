@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.data.families import bert, gpt
+from orchestrator.data.families import bert, gpt, t5
 from orchestrator.data.families.base import DatasetFamily
 from orchestrator.spec.model import ModelSpec
 
-_FAMILIES: Final[dict[str, DatasetFamily]] = {"gpt": gpt, "bert": bert}
+_FAMILIES: Final[dict[str, DatasetFamily]] = {"gpt": gpt, "bert": bert, "t5": t5}
 
 
 def dataset_family(model: ModelSpec) -> DatasetFamily:

@@ -66,7 +66,7 @@ def evaluate(session: Session) -> None:
     if session.ranks.is_first and values:
         state = session.state
         session.records.metrics(
-            state.iteration, state.consumed_samples, state.consumed_samples * session.job.model.seq_length, values
+            state.iteration, state.consumed_samples, state.consumed_samples * session.job.model.sample_length, values
         )
         text = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
         print(f"iteration {state.iteration}  {text}", flush=True)
@@ -108,7 +108,7 @@ def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
             iterators,
             num_micro_batches=full.num_micro_batches(0),
             micro_batch_size=job.batch.micro_batch_size,
-            seq_length=job.model.seq_length,
+            seq_length=job.model.sample_length,
             forward_only=True,
         )
         agreed = session.control.exchange(

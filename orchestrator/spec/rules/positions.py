@@ -55,9 +55,10 @@ def vocabulary_of_bytes(job: JobSections) -> Iterator[Problem]:
     size = job.model.vocab_size
     if size is None or job.data.random_tokens or job.data.tokenizer.type != "byte_level":
         return
-    if size < BYTE_LEVEL_TOKENS:
-        message = f"the byte_level tokenizer has {BYTE_LEVEL_TOKENS} tokens: vocab_size {size} < {BYTE_LEVEL_TOKENS}"
-        hint = f"write at least {BYTE_LEVEL_TOKENS}, or leave it out"
+    tokens = BYTE_LEVEL_TOKENS + job.data.tokenizer.vocab_extra_ids
+    if size < tokens:
+        message = f"the byte_level tokenizer has {tokens} tokens: vocab_size {size} < {tokens}"
+        hint = f"write at least {tokens}, or leave it out"
         yield Problem(message, ("model.vocab_size", "data.tokenizer.type"), hint)
 
 

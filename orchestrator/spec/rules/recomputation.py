@@ -40,7 +40,7 @@ def recomputation(job: JobSections) -> Iterator[Problem]:
 def recomputed_layers(job: JobSections) -> Iterator[Problem]:
     """No more layers can be recomputed at a time than a stage holds, and groups of them make up each chunk."""
     count, layers = job.runtime.recompute_num_layers, job.model.num_layers
-    if count is None or job.runtime.recompute_granularity != "full":
+    if count is None or job.runtime.recompute_granularity != "full" or job.model.architecture == "t5":
         return
     lengths = sorted({held for stage in layers_of_chunks(layers, job.parallelism) for held in stage})
     largest = lengths[-1]

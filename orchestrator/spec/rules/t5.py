@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.base import Section
+from orchestrator.spec.data import DataSpec
 from orchestrator.spec.halves import HALVES, layers_of, layers_of_stage, stages_of
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.rules.base import Rule, Unavailable, nearest_divisors, nearest_multiples, quotient
 from orchestrator.spec.rules.topology import CP, PP, TP, VP
+from orchestrator.spec.runtime import RuntimeSpec
 from orchestrator.spec.sections import JobSections
 
 FAMILY, SPLIT = "model.architecture", "parallelism.pipeline_model_parallel_split_rank"
@@ -33,8 +37,6 @@ _NOT_ITS = {
         "final_logit_softcapping": "caps a decoder's logits",
         "scale_embeddings": "scales a decoder's embeddings",
         "qk_layernorm": "megatron-core's cross attention does not normalise queries and keys",
-        "num_experts": "its layers are dense",
-        "moe_layer_freq": "its layers are dense",
     },
     "parallelism": {
         "num_layers_in_first_pipeline_stage": "pipeline_model_parallel_split_rank deals the stages out",
@@ -52,8 +54,16 @@ _NOT_ITS = {
 }
 
 
-def _differs(section: Section, name: str) -> bool:
-    return bool(getattr(section, name) != type(section).model_fields[name].default)
+_SECTIONS: dict[str, type[Section]] = {
+    "model": ModelSpec,
+    "parallelism": ParallelismSpec,
+    "data": DataSpec,
+    "runtime": RuntimeSpec,
+}
+
+
+def _differs(job: JobSections, section: str, name: str) -> bool:
+    return bool(getattr(getattr(job, section), name) != _SECTIONS[section].model_fields[name].default)
 
 
 def of_t5_alone(job: JobSections) -> Iterator[Problem]:
@@ -62,7 +72,7 @@ def of_t5_alone(job: JobSections) -> Iterator[Problem]:
     if family == "t5":
         return
     for section, name in _ITS_OWN:
-        if _differs(getattr(job, section), name):
+        if _differs(job, section, name):
             message = f"is for architecture: t5, and architecture is {family}"
             yield Problem(message, (f"{section}.{name}", FAMILY), "leave it out")
     if job.model.position_embedding_type == "relative":
@@ -77,7 +87,7 @@ def not_of_t5(job: JobSections) -> Iterator[Problem]:
         return
     for section, names in _NOT_ITS.items():
         for name, reason in names.items():
-            if _differs(getattr(job, section), name):
+            if _differs(job, section, name):
                 yield Problem(f"is not for architecture: t5: {reason}", (f"{section}.{name}", FAMILY), "leave it out")
     if model.position_embedding_type == "alibi":
         message = "alibi positions are not for architecture: t5: they only know the distance to what came before"
