@@ -114,7 +114,8 @@ def saved_by_layer(
     mlp = (sizes.gate + 1) * sizes.inner if experts is None else experts
     if ("mlp" if experts is None else "moe") in job.runtime.recomputed_modules:
         mlp = 0
-    return norms + _attention(job, sizes, layers, statistics, selective) + mlp + dropped
+    own = _kept_by_variant(job, sizes, layers, selective=selective)
+    return norms + _attention(job, sizes, layers, statistics, selective) + mlp + dropped + own
 
 
 def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int, selective: bool) -> int:
@@ -149,6 +150,23 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
     return kept + (projection + sizes.query if copied and selective else projection)
 
 
+def _kept_by_variant(job: JobSpec, sizes: LayerSizes, layers: Layers, *, selective: bool) -> int:
+    """What a layer keeps more than a plain one."""
+    model, kept = job.model, 0
+    if model.attention_logit_softcapping is not None and not selective:
+        rows = sizes.tokens * sizes.heads
+        kept += rows * model.seq_length * _of_a_score(sizes) - rows * FP32  # and no log-sum-exp
+        if sizes.groups < sizes.heads:
+            kept += 2 * sizes.query - 2 * sizes.key  # keys and values repeated for each query head
+    if model.apply_layernorm_1p and layers == "torch":
+        # These norms compute on, and keep, fp32 copies of their input and of 1 + weight.
+        kept += 2 * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)
+        if model.qk_layernorm:
+            copies = 0 if sizes.width == FP32 else FP32 // sizes.width
+            kept += (sizes.query + sizes.key) * copies + 2 * sizes.head_dim * FP32
+    return kept
+
+
 def _whole_sequence(job: JobSpec, sizes: LayerSizes) -> int:
     """Under context parallelism torch's layers keep the keys and values of the whole sequence, gathered, and the
     attention's output twice: as its two halves, and whole for the next linear. Recomputed, they keep neither.
@@ -179,4 +197,20 @@ def backward_of_layer(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     if sizes.sequence_parallel:
         first_linear += sizes.stream + (gathered if layers == "transformer_engine" else 0)
     again = (sizes.gate + 1) * sizes.inner if "mlp" in job.runtime.recomputed_modules else 0
-    return again + max(second_linear, activation, first_linear)
+    return max(again + max(second_linear, activation, first_linear), _backward_of_capped(job, sizes))
+
+
+def _backward_of_capped(job: JobSpec, sizes: LayerSizes) -> int:
+    """What the backward pass of soft-capped attention takes: above all the gradient of its softmax."""
+    if job.model.attention_logit_softcapping is None:
+        return 0
+    scores = sizes.tokens * sizes.heads * job.model.seq_length
+    again = _of_a_score(sizes) if job.runtime.recompute_granularity == "selective" else 0
+    return 3 * sizes.stream + sizes.query + scores * (FP32 + again)
+
+
+def _of_a_score(sizes: LayerSizes) -> int:
+    """Bytes that soft-capped attention keeps of each score: capped, and the softmax in fp32 and in the activations'
+    format.
+    """
+    return FP32 + (2 * sizes.width if sizes.width < FP32 else FP32)

@@ -18,6 +18,7 @@ from orchestrator.planning.memory.layer import (
     saved_by_layer,
 )
 from orchestrator.planning.memory.outside import MIB, outside_the_allocator
+from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.adapters import trained_parameters
 from orchestrator.spec.job import JobSpec
@@ -119,6 +120,7 @@ def _lasting(
     main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
     buffers = gathered_tokens(job, sizes)
     buffers += _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
+    buffers += masks(job, sizes, layers)
     if sizes.sequence_parallel and (layers == "torch" or last):
         buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
     chunks = job.parallelism.num_model_chunks
@@ -203,6 +205,7 @@ def _moments(
             norm += 3 * sizes.stream + sizes.own_tokens * norm_statistics(job)
         # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
         logits = sizes.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
+        logits += capped_logits(job, sizes, vocab)
         moments.append(("loss", {**lasting, "activations": passes + norm, "logits": logits, "temporary": 0}))
         linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
         gradient = sizes.tokens * vocab * width

@@ -11,6 +11,7 @@ from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.gemm import gemm_seconds
 from orchestrator.planning.time.setting import Setting
+from orchestrator.planning.time.variants import attention_of_variant
 
 Parts = dict[str, float]
 """Seconds by part."""
@@ -69,6 +70,7 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
         setting.kernels,
         causal=model.architecture != "bert",
     )
+    attention = attention_of_variant(setting, attention)
     inner = setting.tokens * dense / tp
     if has_experts:
         inner += experts.rows(setting) * model.moe_ffn_size / setting.job.parallelism.expert_tensor_parallel

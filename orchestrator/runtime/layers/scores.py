@@ -69,7 +69,7 @@ def capped_attention(
     if heads != groups:
         key, value = (x.repeat_interleave(heads // groups, dim=1) for x in (key, value))
     scores = cap * torch.tanh(query @ key.transpose(-2, -1) * (scale / cap))
-    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    scores = torch.where(mask, scores, -math.inf) if mask.dtype == torch.bool else scores + mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
     if dropout:
         weights = functional.dropout(weights, dropout)

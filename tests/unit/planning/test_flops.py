@@ -35,6 +35,22 @@ def test_an_encoder_has_a_head_more(make_job: Any) -> None:
     assert formula(encoder) == formula(job).replace("6*V*h)", "6*V*h + 6*h*h)")
 
 
+def test_a_window_takes_away_what_is_not_seen(make_job: Any) -> None:
+    """Counted pair by pair, each twice: attention is counted as if it were not causal."""
+
+    def of_scores(**window: int) -> float:
+        model = {"num_layers": 3, "seq_length": 40}
+        whole, none = (make_job(model={**model, **more}) for more in (window, {"sliding_window": 1}))
+        one = 12 * 64 * 3 * 10 * (1 * (2 - 1 / 40))
+        return (model_flops(whole, 10, 512) - model_flops(none, 10, 512) + one) / (12 * 64 * 10)
+
+    pairs = sum(min(position + 1, 8) for position in range(40)) - 8 / 2  # of s² / 2, not of s (s + 1) / 2
+    assert of_scores(sliding_window=8) == pytest.approx(3 * 2 * pairs / 40)
+    assert of_scores(sliding_window=400) == of_scores()
+    mixed = of_scores(sliding_window=8, window_attn_skip_freq=2)
+    assert mixed == pytest.approx((of_scores() + 2 * of_scores(sliding_window=8)) / 3)
+
+
 def test_grouped_queries_and_a_gate(make_job: Any) -> None:
     job = make_job(
         model={

@@ -222,6 +222,9 @@ def network(job: Any, padded_vocab: int, ranks: Any) -> tuple[Any, list[Any]]:
 
 def kept_by_forward(job: Any, padded_vocab: int, rank: int) -> int:
     """Bytes between a forward and its backward pass beyond the weights."""
+    from orchestrator.runtime.layers.scores import causal_mask
+
+    causal_mask.cache_clear()  # masks are for all layers and passes, and no layer's
     with groups(job, rank) as ranks:
         _, [chunk] = network(job, padded_vocab, ranks)
         batch = next(batches(job))

@@ -15,7 +15,7 @@ from support.reference_times import PADDED_VOCAB, job_of, published_rows
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped, shipped_names
 from orchestrator.planning.time import PARTS, StepTime, estimate_time
-from orchestrator.planning.time.kernels import TORCH
+from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.step import estimate_with
 
 LAYOUTS = st.fixed_dictionaries(
@@ -214,3 +214,21 @@ def test_the_largest_published_row_is_planned_in_milliseconds() -> None:
         estimate_time(largest, PADDED_VOCAB, "transformer_engine", device())
         spent.append(time.process_time() - started)
     assert min(spent) < 0.02
+
+
+def test_windows_save_time_where_the_kernel_knows_them_and_capping_costs(make_job: Any) -> None:
+    def attention(kernels: Kernels, **model: Any) -> float:
+        plain = job(make_job, seq=4096)
+        changed = plain.model_copy(update={"model": plain.model.model_copy(update=model)})
+        return estimate_with(changed, 51200, kernels, device()).parts["attention"]
+
+    for kernels in (TORCH, TRANSFORMER_ENGINE):
+        causal = attention(kernels)
+        alibi = attention(kernels, position_embedding_type="alibi")
+        assert alibi > 1.5 * causal
+        assert attention(kernels, attention_logit_softcapping=50.0) > 3 * alibi
+        assert attention(kernels, sliding_window=4096) == causal
+    window = attention(TRANSFORMER_ENGINE, sliding_window=512)
+    assert window < 0.3 * attention(TRANSFORMER_ENGINE)
+    assert window < attention(TRANSFORMER_ENGINE, sliding_window=512, window_attn_skip_freq=2)
+    assert attention(TORCH, sliding_window=512) > attention(TORCH), "torch computes what it then masks"

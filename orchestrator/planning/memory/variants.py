@@ -1,0 +1,26 @@
+"""What variants of the decoder hold outside their layers, in bytes of one rank."""
+
+from __future__ import annotations
+
+from orchestrator.planning.memory.layer import LayerSizes
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
+
+
+def masks(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+    """Masks of attention, which all layers of a rank share: a byte for a pair of tokens, a score of each head's for
+    ALiBi.
+    """
+    model = job.model
+    pairs = sizes.positions * model.seq_length
+    if model.position_embedding_type == "alibi":
+        return pairs * sizes.heads * sizes.width
+    windowed = model.sliding_window is not None and model.sliding_window < model.seq_length
+    if model.attention_logit_softcapping is not None:
+        return pairs * (2 if model.window_attn_skip_freq is not None and windowed else 1)
+    return pairs if windowed and layers == "torch" else 0
+
+
+def capped_logits(job: JobSpec, sizes: LayerSizes, vocab: int) -> int:
+    """What the cap of the logits keeps, over `vocab` tokens of the vocabulary."""
+    return sizes.tokens * vocab * sizes.width if job.model.final_logit_softcapping is not None else 0
