@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +113,25 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
     assert list(values(run, "validation/loss")) == [*([0] if at_start else []), 5, 10, 15, 20][-5 if at_start else -3 :]
 
 
-def test_the_last_evaluation_is_not_stopped(ranks: Ranks, tmp_path: Path) -> None:
+SLOW_LAST_EVALUATION = """
+import time
+from orchestrator.runtime.callbacks import evaluation
+real, batches = evaluation.run_micro_batches, 0
+def run_micro_batches(*arguments, **options):
+    global batches
+    batches += 1
+    if batches > 5:
+        time.sleep(0.8)
+    return real(*arguments, **options)
+evaluation.run_micro_batches = run_micro_batches
+"""
+
+
+def test_the_last_evaluation_is_not_stopped(ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path) -> None:
     """No later one would make up for it; the last checkpoint is there before it begins."""
-    job = tiny_job("ended", evaluation={"eval_interval": 10, "eval_iters": 100}, parallelism=layout(tp=2))
+    job = tiny_job("ended", evaluation={"eval_interval": 10, "eval_iters": 5}, parallelism=layout(tp=2))
     run = make_run(tmp_path, job)
-    started = ranks.start(run, job)
+    started = ranks.start(run, job, inject=inject(SLOW_LAST_EVALUATION))
     wait_until(lambda: [commit.iteration for commit in committed(run)][-1:] == [20], f"the end:\n{logs(run)}")
     assert list(values(run, "validation/loss")) == [10], "the last evaluation is still going on"
     os.kill(started.ranks[1], signal.SIGTERM)

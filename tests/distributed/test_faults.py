@@ -206,16 +206,17 @@ def test_no_update_is_finite(ranks: Ranks, tmp_path: Path) -> None:
 
 INFINITE_LOSS_AT_STEP_7 = """
 import torch
-from orchestrator.runtime import loop, step
-real_step, real_loss = loop.train_step, step.loss_function
+from orchestrator.runtime import loop
+from orchestrator.runtime.steps.gpt import NextToken
+real_step, real_loss = loop.train_step, NextToken.loss
 bad = False
 def train_step(session):
     global bad
     bad = session.state.iteration == 6
     return real_step(session)
-def loss_function(mask, per_token, output):
-    return real_loss(mask, per_token, output + float("inf") if bad else output)
-loop.train_step, step.loss_function = train_step, loss_function
+def loss(self, output, batch):
+    return real_loss(self, output + float("inf") if bad else output, batch)
+loop.train_step, NextToken.loss = train_step, loss
 """
 
 
