@@ -76,10 +76,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+SPLITS: dict[str, dict[str, Any]] = {
+    "alibi": layout(tp=2, context_parallel_size=2, sequence_parallel=True),
+    "gemma": layout(tp=2, pp=2, sequence_parallel=True),
+}
+"""How a variant is spread over ranks where that matters to it: a window over chunks, layers counted over stages."""
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_architecture(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """Each variant at one rank and under TP=2 with sequence parallelism; multi-query shares its one group."""
-    split = layout(tp=2, sequence_parallel=True)
+    split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
     curves = []
     for place, parallelism in (("one", {}), ("two", split)):
         job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, schedule={"train_iters": 10})

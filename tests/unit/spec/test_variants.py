@@ -1,0 +1,109 @@
+"""Rules of scaled rotary positions and of attention windows: what is legal passes, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import SpecError
+from orchestrator.spec.loading import load_text
+
+FIGURES = st.sampled_from((0.5, 1.0, 4.0, 32.0))
+SCALINGS = st.fixed_dictionaries(
+    {"type": st.sampled_from(("linear", "llama3", "yarn")), "factor": st.sampled_from((1, 8, 2.5))},
+    optional={
+        "original_max_position_embeddings": st.sampled_from((1, 8192)),
+        "low_freq_factor": FIGURES,
+        "high_freq_factor": FIGURES,
+        "beta_fast": FIGURES,
+        "beta_slow": FIGURES,
+        "attention_factor": FIGURES,
+    },
+)
+MODELS = st.fixed_dictionaries(
+    {},
+    optional={
+        "position_embedding_type": st.sampled_from(("rope", "learned_absolute", "alibi", "none")),
+        "rotary_base": st.sampled_from((1, 10000)),
+        "rotary_percent": st.sampled_from((0.5, 1.0)),
+        "rope_scaling": SCALINGS,
+        "sliding_window": st.sampled_from((1, 64, 10**6)),
+        "window_attn_skip_freq": st.sampled_from((1, 2, 100)),
+    },
+)
+DEFAULTS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0}
+OWN = {"linear": (), "llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_slow", "beta_fast")}
+
+
+def problems(small: Any, model: dict[str, Any]) -> list[Any]:
+    sizes = "num_layers: 4, hidden_size: 128, num_attention_heads: 4, seq_length: 128"
+    assert sizes in small.text
+    try:
+        load_text(small.text, overrides=[f"model={model}".replace("'", "")])
+    except SpecError as error:
+        return list(error.problems)
+    return []
+
+
+def is_legal(model: dict[str, Any]) -> bool:
+    """The rules once more, as a table."""
+    rotary = model.get("position_embedding_type", "rope") == "rope"
+    part = model.get("rotary_percent", 1.0) < 1
+    if part and not rotary:
+        return False
+    if "window_attn_skip_freq" in model and ("sliding_window" not in model or model["window_attn_skip_freq"] == 1):
+        return False
+    scaling = model.get("rope_scaling")
+    if scaling is None:
+        return True
+    if not rotary:
+        return False
+    figures, own = DEFAULTS | scaling, OWN[scaling["type"]]
+    if any(figures[name] != value and name not in own for name, value in DEFAULTS.items()):
+        return False
+    if "attention_factor" in scaling and scaling["type"] != "yarn":
+        return False
+    if not own:
+        return True
+    in_order = figures[own[0]] < figures[own[1]]
+    return (
+        in_order
+        and "original_max_position_embeddings" in scaling
+        and not (scaling["type"] == "yarn" and (part or model.get("rotary_base") == 1))
+    )
+
+
+@given(MODELS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_variants_are_legal_when_they_mean_something(small: Any, model: dict[str, Any]) -> None:
+    found = problems(small, model)
+    assert (found == []) == is_legal(model), [problem.message for problem in found]
+    assert all(problem.hint for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "message"),
+    [
+        ("{rope_scaling: {type: llama3, factor: 8}}", "model.rope_scaling", "needs original_max_position_embeddings"),
+        ("{rope_scaling: {type: linear, factor: 2, beta_fast: 9}}", "model.rope_scaling.beta_fast", "for type: yarn"),
+        ("{rope_scaling: {type: linear, factor: 0.5}}", "model.rope_scaling.factor", "at least 1"),
+        ("{rope_scaling: {type: ntk, factor: 2}}", "model.rope_scaling.type", "linear"),
+        ("{window_attn_skip_freq: 2}", "model.window_attn_skip_freq", "there is no sliding_window"),
+        ("{window_size: 4095}", "model.window_size", "there is no such key"),
+    ],
+)
+def test_what_is_wrong_is_named(small: Any, model: str, path: str, message: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        small.job(f"model={model}")
+    [problem] = raised.value.problems
+    assert problem.paths[0] == path
+    assert message in problem.message
+
+
+def test_a_window_of_another_tool_is_explained(small: Any) -> None:
+    with pytest.raises(SpecError, match="sliding_window") as raised:
+        small.job("model={window_size: 4095}")
+    assert "counts the token itself" in str(raised.value)
