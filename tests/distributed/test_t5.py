@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 from support.faults import PATIENCE, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
-from orchestrator.checkpoints import committed
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
@@ -61,18 +62,70 @@ def reference(ranks: Ranks, sentences: str, tmp_path_factory: pytest.TempPathFac
     return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
 
 
+RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "tp2-sp": layout(tp=2, sequence_parallel=True),
-    "pp2": layout(pp=2),
-    "dp2": layout(dp=2),
-    "tp2-pp2-sp": layout(tp=2, pp=2, sequence_parallel=True),
-    "pp4": layout(pp=4),
+    "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True), "runtime": {"recompute_granularity": "selective"}},
+    "pp2": {"parallelism": layout(pp=2), "runtime": RECOMPUTED},
+    "dp2": {"parallelism": layout(dp=2)},
+    "tp2-pp2-sp": {"parallelism": layout(tp=2, pp=2, sequence_parallel=True)},
+    "pp4": {"parallelism": layout(pp=4), "checkpoint": {"save_interval": STEPS // 2}},
 }
+
+
+def rest_from(start: RunDir, ranks: Ranks, job: JobSpec, folder: Path) -> RunDir:
+    """The second half of a training, from a checkpoint of another run at its half."""
+    run = make_run(folder, job)
+    half = start.checkpoint(STEPS // 2)
+    shutil.copytree(half, run.checkpoints / half.name)
+    return ranks.must_train(run, job)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layout(name: str, ranks: Ranks, reference: RunDir, sentences: str, tmp_path: Path) -> None:
-    job = t5_job(name, sentences, parallelism=LAYOUTS[name])
+    """The encoder on the first stages, the decoder on the others; both with recomputation too."""
+    job = t5_job(name, sentences, **LAYOUTS[name])
     run = ranks.must_train(make_run(tmp_path, job), job)
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+    [started] = events(run, "started")
+    planned = parameters(job, vocabulary(job).padded_size)
+    assert started["parameters"] == planned.per_rank[0].parameters
+    if name == "pp4":
+        again = t5_job("again", sentences, parallelism=layout(tp=2))
+        rest = rest_from(run, ranks, again, tmp_path)
+        second_half = {step: loss for step, loss in losses(reference).items() if step > STEPS // 2}
+        assert largest_difference(second_half, losses(rest)) < 1e-5
+
+
+def test_resume_is_bitwise(ranks: Ranks, reference: RunDir, sentences: str, tmp_path: Path) -> None:
+    rest = rest_from(reference, ranks, t5_job("one", sentences), tmp_path)
+    expected = losses(reference)
+    assert losses(rest) == {step: expected[step] for step in range(STEPS // 2 + 1, STEPS + 1)}
+
+
+@pytest.mark.parametrize("positions", ["learned_absolute", "rope"])
+def test_other_positions(positions: str, ranks: Ranks, sentences: str, tmp_path: Path) -> None:
+    model = {"position_embedding_type": positions, "normalization": "LayerNorm", "add_bias_linear": True}
+    short = {"schedule": {"train_iters": 3, "lr_warmup_iters": 1}, "model": model}
+    one, two = (
+        ranks.losses_of(t5_job(name, sentences, **short, parallelism=layout(pp=pp)), tmp_path)
+        for name, pp in (("one", 1), ("two", 2))
+    )
+    assert largest_difference(one, two) < 1e-5
+
+
+def test_it_learns_real_text(ranks: Ranks, sentences: str, tmp_path: Path) -> None:
+    """From ln of the vocabulary to half of it, and on held-out text nearly as far."""
+    job = t5_job(
+        "learns",
+        sentences,
+        model={"hidden_size": 64},
+        batch={"micro_batch_size": 16, "global_batch_size": 16},
+        schedule={"train_iters": 200, "lr_warmup_iters": 20},
+        evaluation={"eval_interval": 200, "eval_iters": 2, "eval_at_start": True},
+    )
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    curve, held_out = losses(run), values(run, "validation/loss")
+    assert 5.4 < curve[1] < 6.2, "ln(320) is 5.77"
+    assert mean(curve[step] for step in range(181, 201)) < 2.95
+    assert held_out[200] < held_out[0] - 2.5
