@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir, write_atomically
 
 COMMIT_FILE = "commit.json"
@@ -122,6 +123,38 @@ def committed(run: RunDir) -> list[Commit]:
     """The committed checkpoints of a run, oldest first; files are not looked at."""
     commits = (read_commit(path) for _, path in run.checkpoint_dirs())
     return [commit for commit in commits if commit is not None]
+
+
+def find_weights(text: str, runs_dir: Path) -> Path:
+    """What `checkpoint.pretrained` means: the folder of a checkpoint, or that of a run that has one.
+
+    Looked for from the working directory, then in `runs_dir`. Raises UserError when there is none.
+    """
+    places = list(dict.fromkeys((Path(text).absolute(), runs_dir.absolute() / text)))
+    for place in places:
+        if read_commit(place) is not None:
+            return place
+        runs = [RunDir(place)] if RunDir(place).resolved_generations() else _runs_in(place)
+        with_checkpoints = [run for run in runs if committed(run)]
+        if with_checkpoints:
+            return max(with_checkpoints, key=_created).path
+        if runs:
+            raise UserError(f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet")
+    looked = " and ".join(str(place) for place in places)
+    raise UserError(
+        f"checkpoint.pretrained {text}: there is no checkpoint and no run at {looked}; write the folder of a "
+        "checkpoint (it has a commit.json), or of a run, or the name of a job that has runs here"
+    )
+
+
+def _runs_in(folder: Path) -> list[RunDir]:
+    if not folder.is_dir():
+        return []
+    return [run for path in sorted(folder.iterdir()) if (run := RunDir(path)).resolved_generations()]
+
+
+def _created(run: RunDir) -> float:
+    return next((float(event["time"]) for event in run.events() if event.get("event") == "created"), 0.0)
 
 
 def outdated(commits: Sequence[Commit], saved: int, keep_last: int, keep_every: int | None) -> list[Commit]:

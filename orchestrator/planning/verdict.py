@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import Problem
+from orchestrator.checkpoints import find_weights
+from orchestrator.errors import Problem, UserError
 from orchestrator.planning.figures import disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.limits import what_is_refused
@@ -236,6 +237,17 @@ def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
     yield from plan.doubts
 
 
+def _weights_to_start_from(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """No more than a doubt: a run that has checkpoints of its own does not need them, and the nodes may see others."""
+    text = plan.job.checkpoint.pretrained
+    if text is None:
+        return
+    try:
+        find_weights(text, Path(plan.job.launch.runs_dir))
+    except UserError as error:
+        yield Problem(str(error), ("checkpoint.pretrained",), "without them the run ends at its start")
+
+
 DOUBTS = (
     _tight_or_unsure,
     _tensor_groups_cross_nodes,
@@ -246,6 +258,7 @@ DOUBTS = (
     _room_for_checkpoints,
     _arithmetic,
     _data,
+    _weights_to_start_from,
 )
 
 

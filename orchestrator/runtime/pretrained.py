@@ -13,7 +13,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 
-from orchestrator.checkpoints import Commit, committed, read_commit
+from orchestrator.checkpoints import Commit, find_weights, read_commit
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import RunDir
@@ -52,7 +52,7 @@ def find_source(text: str, runs_dir: Path, control: Control, ranks: Ranks) -> So
     found: Path | UserError | None = None
     if ranks.is_first:
         try:
-            found = _find(text, runs_dir)
+            found = find_weights(text, runs_dir)
         except UserError as error:
             found = error
     found = control.from_first(found)
@@ -68,35 +68,6 @@ def find_source(text: str, runs_dir: Path, control: Control, ranks: Ranks) -> So
         commit = newest
     owner = RunDir(commit.path.parent.parent)
     return Source(commit, owner if owner.resolved_generations() else None)
-
-
-def _find(text: str, runs_dir: Path) -> Path:
-    """The folder of a checkpoint or of a run that has one."""
-    places = list(dict.fromkeys((Path(text).absolute(), runs_dir / text)))
-    for place in places:
-        if read_commit(place) is not None:
-            return place
-        runs = [RunDir(place)] if RunDir(place).resolved_generations() else _runs_in(place)
-        with_checkpoints = [run for run in runs if committed(run)]
-        if with_checkpoints:
-            return max(with_checkpoints, key=_created).path
-        if runs:
-            raise UserError(f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet")
-    looked = " and ".join(str(place) for place in places)
-    raise UserError(
-        f"checkpoint.pretrained {text}: there is no checkpoint and no run at {looked}; write the folder of a "
-        "checkpoint (it has a commit.json), or of a run, or the name of a job that has runs here"
-    )
-
-
-def _runs_in(folder: Path) -> list[RunDir]:
-    if not folder.is_dir():
-        return []
-    return [run for path in sorted(folder.iterdir()) if (run := RunDir(path)).resolved_generations()]
-
-
-def _created(run: RunDir) -> float:
-    return next((float(event["time"]) for event in run.events() if event.get("event") == "created"), 0.0)
 
 
 def load_weights(source: Source, chunks: Sequence[Any], optimizer: Any, words: Vocabulary, control: Control) -> None:

@@ -194,6 +194,12 @@ def taken_by(job: JobSpec) -> tuple[Plan, Forecast]:
     return plan, forecast(plan)
 
 
+def test_weights_that_are_not_here(verdict: Judge) -> None:
+    [doubt] = verdict(launch=H100, checkpoint={"pretrained": "nowhere"}).doubts
+    assert doubt.paths == ("checkpoint.pretrained",)
+    assert "no checkpoint and no run at" in doubt.message
+
+
 def test_the_time_of_a_training(make_job: Any) -> None:
     base: dict[str, Any] = {"model": LARGE, "launch": H100}
     plan, taken = taken_by(make_job(**base))

@@ -1,0 +1,44 @@
+"""What `checkpoint.pretrained` means: a checkpoint, a run, or the newest run of a job that has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.checkpoints import find_weights, write_commit
+from orchestrator.errors import UserError
+from orchestrator.rundir import RunDir
+
+
+def make_run(path: Path, created: float, iterations: tuple[int, ...] = (10,)) -> RunDir:
+    run = RunDir(path)
+    path.mkdir(parents=True)
+    (path / "resolved.json").write_text("{}")
+    run.append_event("created", time=created)
+    for iteration in iterations:
+        run.checkpoint(iteration).mkdir(parents=True)
+        write_commit(run.checkpoint(iteration), iteration=iteration, consumed_samples=0, files={})
+    return run
+
+
+def test_paths_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "runs"
+    old, new = make_run(runs / "job" / "ffffffff", 1.0), make_run(runs / "job" / "00000000", 2.0)
+    make_run(runs / "job" / "11111111", 3.0, iterations=())
+    monkeypatch.chdir(tmp_path)
+    checkpoint = old.checkpoint(10)
+    assert find_weights(str(checkpoint), runs) == checkpoint
+    assert find_weights("runs/job/ffffffff", Path("elsewhere")) == old.path
+    assert find_weights("job/ffffffff", runs) == old.path
+    assert find_weights("job", runs) == new.path
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "job" / "11111111", 3.0, iterations=())
+    with pytest.raises(UserError, match="has no committed checkpoint yet"):
+        find_weights("job", tmp_path / "runs")
+    with pytest.raises(UserError, match="no checkpoint and no run at") as caught:
+        find_weights("jobb", tmp_path / "runs")
+    assert f"{tmp_path / 'jobb'} and {tmp_path / 'runs' / 'jobb'}" in str(caught.value)
