@@ -56,8 +56,11 @@ def _warn(path: Path, message: str) -> None:
 
 
 def _without_training(job: JobSpec) -> JobSpec:
-    """The same network without what only training uses: replicas, virtual stages, sequence parallelism."""
+    """The same network without what only training uses: replicas, over which experts may be spread, virtual stages, and
+    sequences that are shared out.
+    """
+    alone = {"data_parallel_size": 1, "context_parallel_size": 1, "expert_model_parallel_size": 1}
     parallelism = job.parallelism.model_copy(
-        update={"sequence_parallel": False, "virtual_pipeline_model_parallel_size": None, "data_parallel_size": 1}
+        update={**alone, "sequence_parallel": False, "virtual_pipeline_model_parallel_size": None}
     )
     return job.model_copy(update={"parallelism": parallelism})

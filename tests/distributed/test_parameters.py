@@ -27,7 +27,8 @@ def one_replica(path: Path) -> JobSpec:
     """The job at its TP and PP, without data parallelism, on one machine."""
     degrees = load_job([path], []).job.parallelism
     processes = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
-    changes = [f"launch.gpus_per_node={processes}", "launch.nodes=1", "parallelism.data_parallel_size=1"]
+    alone = ("data_parallel_size=1", "expert_model_parallel_size=1")
+    changes = [f"launch.gpus_per_node={processes}", "launch.nodes=1", *(f"parallelism.{one}" for one in alone)]
     return load_job([path], changes).job
 
 

@@ -34,7 +34,7 @@ def recomputed(generator: Generator) -> list[int]:
     return tokens[len(PROMPT) :]
 
 
-def main() -> None:
+def main() -> int:
     run_dir, job, out = map(Path, sys.argv[1:])
     generator, _ = load_generator(RunDir(run_dir), load_resolved(job), None)
     found = {
@@ -47,7 +47,8 @@ def main() -> None:
     found["ended"] = list(generator.generate(PROMPT, max_new_tokens=TOKENS, temperature=0.0, top_k=0, seed=1, end=end))
     stop_process_groups()
     (out / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
