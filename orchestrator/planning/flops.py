@@ -9,6 +9,7 @@ vocabulary).
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import shipped
+from orchestrator.planning.t5_flops import T5_FORMULA, t5_flops
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
@@ -19,18 +20,22 @@ FORMULA = (
     "in a layer with experts m*f is m*(chosen experts * their width + shared width) + experts"
 )
 """The formula as it is stored beside a number."""
+
+
 _BERT_FORMULA = FORMULA.replace(" + 6*V*h)", " + 6*V*h + 6*h*h)")
 """With the dense layer of its head."""
 
 
 def formula(job: JobSpec) -> str:
     """The formula of a job's model, as it is stored beside a number."""
-    return {"bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
+    return {"t5": T5_FORMULA, "bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
 
 
 def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     """Floating-point operations of forward and backward over `tokens` tokens."""
     model = job.model
+    if model.architecture == "t5":
+        return t5_flops(model, tokens, padded_vocab)
     h = model.hidden_size
     query = model.num_attention_heads * model.head_dim
     key = model.query_groups * model.head_dim
