@@ -5,25 +5,14 @@ from __future__ import annotations
 import importlib.util
 import signal
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
 import megatron.core
 import pytest
 import torch
-from support.training import (
-    events,
-    kill_session,
-    largest_difference,
-    layout,
-    losses,
-    make_run,
-    must_train,
-    start,
-    tiny_job,
-    values,
-)
+from support.faults import Ranks, wait_until
+from support.training import events, largest_difference, layout, losses, make_run, must_train, tiny_job, values
 
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_job
@@ -61,85 +50,84 @@ def layers(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def reference(layers: str, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def reference(ranks: Ranks, layers: str, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     job = small_job("one", runtime={"layers": layers})
-    return must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_agree_in_bf16(name: str, layers: str, reference: RunDir, tmp_path: Path) -> None:
+def test_layouts_agree_in_bf16(name: str, layers: str, reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
     job = small_job(name, parallelism=LAYOUTS[name], runtime={"layers": layers})
     gpus(job.world_size)
-    run = must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job)
     difference = largest_difference(losses(reference), losses(run))
     print(f"\nRESULT {layers} {name} largest relative difference {difference:.2e}")
     assert difference < 2e-3
 
 
-def test_fp32_layouts_agree_closely(tmp_path: Path) -> None:
+def test_fp32_layouts_agree_closely(ranks: Ranks, tmp_path: Path) -> None:
     gpus(2)
     curves = []
     for name, parallelism in (("one", {}), ("tp2", layout(tp=2, sequence_parallel=True))):
         job = tiny_job(name, model=SMALL, parallelism=parallelism)
-        curves.append(losses(must_train(make_run(tmp_path, job), job)))
+        curves.append(losses(ranks.must_train(make_run(tmp_path, job), job)))
     assert largest_difference(*curves) < 1e-4
 
 
-def test_resume_is_bitwise_with_dropout(layers: str, tmp_path: Path) -> None:
+def test_resume_is_bitwise_with_dropout(layers: str, ranks: Ranks, tmp_path: Path) -> None:
     sections: dict[str, Any] = {
         "model": {**SMALL, "hidden_dropout": 0.1, "attention_dropout": 0.1},
         "precision": BF16,
         "runtime": {"deterministic": True, "layers": layers},
-        "schedule": {"train_iters": 120},
+        "schedule": {"train_iters": 60},
         "checkpoint": {"save_interval": 20},
     }
     whole = tiny_job("whole", **sections)
-    expected = losses(must_train(make_run(tmp_path, whole), whole))
+    expected = losses(ranks.must_train(make_run(tmp_path, whole), whole))
     job = tiny_job("cut", **sections)
     run = make_run(tmp_path, job)
-    process = start(run, job)
-    deadline = time.monotonic() + 120
-    while not events(run, "checkpoint_saved"):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    kill_session(process)
-    must_train(run, job)
+    started = ranks.start(run, job)
+    wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
+    started.signal(signal.SIGKILL)
+    assert started.wait() == 1
+    ranks.must_train(run, job)
     [resumed] = events(run, "resumed")
     print(f"\nRESULT resume {layers} from {resumed['iteration']}: {losses(run) == expected}")
     assert losses(run) == expected
 
 
-def test_resume_at_another_layout(tmp_path: Path) -> None:
+def test_resume_at_another_layout(ranks: Ranks, tmp_path: Path) -> None:
     gpus(2)
-    first = small_job("job", checkpoint={"save_interval": 10})
-    whole = losses(must_train(make_run(tmp_path / "whole", first), first))
+    sections: dict[str, Any] = {"checkpoint": {"save_interval": 10}, "schedule": {"train_iters": 60}}
+    first = small_job("job", **sections)
+    whole = ranks.losses_of(first, tmp_path / "whole")
     run = make_run(tmp_path / "moved", first)
-    process = start(run, first)
-    while not events(run, "checkpoint_saved"):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    process.wait(120)
-    second = small_job("job", checkpoint={"save_interval": 10}, parallelism=layout(tp=2, sequence_parallel=True))
-    must_train(make_run(tmp_path / "moved", second), second)
-    assert largest_difference(whole, losses(run)) < 2e-3
+    started = ranks.start(run, first)
+    wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
+    started.signal(signal.SIGTERM)
+    started.wait()
+    second = small_job("job", **sections, parallelism=layout(tp=2, sequence_parallel=True))
+    ranks.must_train(make_run(tmp_path / "moved", second), second)
+    [resumed] = events(run, "resumed")
+    difference = largest_difference(whole, losses(run))
+    print(f"\nRESULT resume at another layout from {resumed['iteration']}: {difference:.2e}")
+    assert difference < 2e-3
 
 
-def test_layer_backends_agree(layers: str, reference: RunDir, tmp_path: Path) -> None:
+def test_layer_backends_agree(layers: str, reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
     if layers == "torch":
         pytest.skip("torch is what Transformer Engine is compared with")
     job = small_job("other", runtime={"layers": "torch"})
-    run = must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job)
     difference = largest_difference(losses(reference), losses(run))
     print(f"\nRESULT torch against Transformer Engine {difference:.2e}")
     assert difference < 2e-3
 
 
-def test_fp16_scales_its_loss(reference: RunDir, tmp_path: Path) -> None:
+def test_fp16_scales_its_loss(reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
     """A scale that is far too large overflows, is halved until it fits, and training goes on from there."""
     job = small_job("fp16", precision={"dtype": "fp16", "initial_loss_scale": 2.0**32}, schedule={"train_iters": 60})
-    run = must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job)
     scales, skipped = values(run, "train/loss_scale"), values(run, "train/skipped_steps")
     assert scales[60] < 2.0**32
     assert 0 < skipped[60] < 50

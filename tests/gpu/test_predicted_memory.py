@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.measured import CONFIGURATIONS, Configuration, measure_configuration
+from support.configurations import CONFIGURATIONS, Configuration
+from support.measured import Measured, padded_vocab
 
 from orchestrator.planning.memory import estimate_memory
 
@@ -13,10 +14,9 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda each: each.name)
-def test_peak_memory_is_predicted(configuration: Configuration) -> None:
-    measured = measure_configuration(configuration)
+def test_peak_memory_is_predicted(configuration: Configuration, measured: Measured) -> None:
     assert measured.layers == configuration.layers
-    predicted = estimate_memory(measured.job, measured.padded_vocab, configuration.layers)
+    predicted = estimate_memory(configuration.job, padded_vocab(configuration.job), configuration.layers)
     errors = []
     for stage, peak, reserved, used in zip(
         predicted.stages, measured.peak_bytes, measured.reserved_bytes, measured.used_bytes, strict=True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
-import torch
-from support.measured import CONFIGURATIONS, Configuration, Measured, measure_configuration
+from support.configurations import CONFIGURATIONS, Configuration
+from support.measured import Measured, Meter, gpu_count, gpu_name, has_layers, padded_vocab
 
 from orchestrator.planning.hardware import Device, shipped
 from orchestrator.planning.time.fitting import Observation, fit
@@ -16,16 +14,13 @@ from orchestrator.planning.time.step import StepTime, estimate_with
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
 
-def can_run(configuration: Configuration) -> bool:
-    installed = configuration.layers == "torch" or importlib.util.find_spec("transformer_engine") is not None
-    return installed and configuration.gpus <= torch.cuda.device_count()
-
-
 def calibrating() -> list[Configuration]:
     """Two that differ as much as they can: the first on one GPU with the layers of torch, and of those on the most GPUs
     under tensor parallelism, or with the other layers where there is one GPU, the last.
     """
-    runnable = [each for each in CONFIGURATIONS if can_run(each) and not each.more]
+    runnable = [
+        each for each in CONFIGURATIONS if each.gpus <= gpu_count() and has_layers(each.layers) and not each.more
+    ]
     first = next(each for each in runnable if each.gpus == 1 and each.micro_batch > 1)
     most = max(each.gpus for each in runnable)
     others = [each for each in runnable if each.gpus == most and each.pp == 1 and each != first]
@@ -33,13 +28,9 @@ def calibrating() -> list[Configuration]:
     return [first, (tensor_parallel or others)[-1]]
 
 
-def observation(measured: Measured) -> Observation:
-    return Observation(
-        measured.job,
-        measured.padded_vocab,
-        kernels_of("torch" if measured.layers == "torch" else "transformer_engine"),
-        measured.step_seconds,
-    )
+def observation(configuration: Configuration, measured: Measured) -> Observation:
+    job, kernels = configuration.job, kernels_of(configuration.layers)
+    return Observation(job, padded_vocab(job), kernels, measured.step_seconds)
 
 
 def estimate(seen: Observation, on: Device) -> StepTime:
@@ -47,16 +38,17 @@ def estimate(seen: Observation, on: Device) -> StepTime:
 
 
 @pytest.fixture(scope="module")
-def calibrated() -> Device:
+def calibrated(meter: Meter, all_measured: None) -> Device:
     """This machine's GPU, corrected by two configurations."""
-    if not torch.cuda.is_available():
+    if not gpu_count():
         pytest.skip("needs a GPU")
-    device = shipped(torch.cuda.get_device_name(0))
+    device, seen = shipped(gpu_name()), []
     if device is None:
-        pytest.skip(f"no datasheet of {torch.cuda.get_device_name(0)} is known")
-    seen = []
+        pytest.skip(f"no datasheet of {gpu_name()} is known")
     for each in calibrating():
-        seen.append(observation(measure_configuration(each)))
+        measured = meter.measure(each.job)
+        assert measured.outcome == "measured", f"{each.name}: {measured.message}"
+        seen.append(observation(each, measured))
         before = estimate(seen[-1], device).step_seconds
         print(f"\nRESULT calibrating on {each.name}: {seen[-1].seconds:.4f} s, as shipped {before:.4f} s")
     found = fit(seen, device)
@@ -65,9 +57,10 @@ def calibrated() -> Device:
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda each: each.name)
-def test_step_time_is_predicted_within_10_percent(configuration: Configuration, calibrated: Device) -> None:
-    measured = measure_configuration(configuration)
-    predicted = estimate(observation(measured), calibrated)
+def test_step_time_is_predicted_within_10_percent(
+    configuration: Configuration, measured: Measured, calibrated: Device
+) -> None:
+    predicted = estimate(observation(configuration, measured), calibrated)
     miss = predicted.step_seconds / measured.step_seconds - 1
     fastest, slowest = measured.spread
     parts = " ".join(f"{name}={1e3 * seconds:.0f}" for name, seconds in predicted.parts.items() if seconds >= 5e-4)

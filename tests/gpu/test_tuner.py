@@ -1,39 +1,37 @@
 """The tuner against measured steps: gpt-7.1b on 4 GPUs at one global batch, every layout that could be the best.
 
-This takes longer than one call on a borrowed machine may. What is measured is kept in $TUNER_TRIALS/gpt-7.1b-tune, and
-the same call again goes on where the last one ended:
+This may take longer than one call on a borrowed machine. What is measured is kept in $MEASURED, and the same call again
+goes on where the last one ended:
 
-    TUNER_TRIALS=runs/tuner python -m pytest tests/gpu/test_tuner.py -s
-
-Where the folder has to be carried from one machine to the next, `measured.jsonl` in it is all that counts.
+    MEASURED=runs/measured python -m pytest tests/gpu/test_tuner.py -s
 """
 
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
+from support.measured import WARM_UP, Measured, Meter, gpu_count, gpu_name
 
 from orchestrator.planning.hardware import device_named
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.tuning.estimates import Candidate, Planned
 from orchestrator.tuning.layout import on_machines
 from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.search import search
 from orchestrator.tuning.space import Space
-from orchestrator.tuning.trial import Trial, Trials
+from orchestrator.tuning.trial import Trial, trial_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
 GPUS, GLOBAL_BATCH = 4, 16
 SECONDS = float(os.environ.get("TUNER_SECONDS", "480"))
-"""After this no further trial is begun, so that a call ends in time."""
-STEPS = 5
-HOPELESS = 1.25
+"""After this no further layout is measured, so that a call ends in time."""
+STEPS = 3
+HOPELESS = 1.15
 """Layouts estimated to take this many times the best's estimate are not measured: no estimate is that far off."""
 BAR = 1.03
 
@@ -45,15 +43,28 @@ class Sweep:
     space: Space
     candidates: tuple[Candidate, ...]
     estimates: Planned
-    trials: Trials
+    meter: Meter
 
-    def known(self) -> list[tuple[Candidate, Trial]]:
-        """What was tried so far."""
-        found = ((each, self.trials.known(each.job)) for each in self.candidates)
-        return [(each, trial) for each, trial in found if trial is not None]
+    def job(self, candidate: Candidate) -> JobSpec:
+        """A candidate on random tokens and for a few steps, as the tuner tries it."""
+        job = trial_job(candidate.job, self.estimates.vocab_size, STEPS)
+        short = job.schedule.model_copy(update={"train_iters": WARM_UP + STEPS})
+        return job.model_copy(update={"schedule": short})
+
+    def known(self) -> list[tuple[Candidate, Measured]]:
+        """What was measured so far."""
+        found = ((each, self.meter.known(self.job(each))) for each in self.candidates)
+        return [(each, measured) for each, measured in found if measured is not None]
+
+    def trial(self, candidate: Candidate) -> Trial:
+        """What the tuner learns from trying a layout."""
+        measured = self.meter.measure(self.job(candidate))
+        if measured.outcome != "measured":
+            return Trial(measured.outcome, message=measured.message)
+        return Trial("measured", step_seconds=measured.step_seconds, steps=STEPS, peak_bytes=measured.peak_bytes[0])
 
 
-def plan_sweep(gpu: str, layers: str, runs_dir: Path) -> Sweep:
+def plan_sweep(gpu: str, layers: str, meter: Meter) -> Sweep:
     """Every TP, PP, VP and micro-batch, each with the least recomputation that may fit: more is never faster."""
     changes = ["tracking.mlflow=false", f"runtime.layers={layers}"]
     loaded = load_job([Path(__file__).parents[2] / "jobs" / "gpt-7.1b.yaml"], changes)
@@ -70,54 +81,50 @@ def plan_sweep(gpu: str, layers: str, runs_dir: Path) -> Sweep:
             least.setdefault((layout.tp, layout.pp, layout.vp, layout.micro_batch_size), each)
     best = found.fitting[0].step_seconds
     chosen = tuple(each for each in least.values() if each.step_seconds <= HOPELESS * best)
-    return Sweep(space, chosen, estimates, Trials(runs_dir, job.model.vocab_size, STEPS))
+    return Sweep(space, chosen, estimates, meter)
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    if torch.cuda.device_count() < GPUS:
-        pytest.skip(f"needs {GPUS} GPUs, this machine has {torch.cuda.device_count()}")
-    folder = os.environ.get("TUNER_TRIALS")
-    runs_dir = Path(folder) if folder else tmp_path_factory.mktemp("tuner")
-    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    return plan_sweep(torch.cuda.get_device_name(0), os.environ.get("TUNER_LAYERS", "torch"), runs_dir)
+def sweep(meter: Meter) -> Sweep:
+    if gpu_count() < GPUS:
+        pytest.skip(f"needs {GPUS} GPUs, this machine has {gpu_count()}")
+    return plan_sweep(gpu_name(), os.environ.get("TUNER_LAYERS", "torch"), meter)
 
 
 def describe(candidate: Candidate) -> str:
     layout = candidate.layout
     return (
         f"TP {layout.tp} PP {layout.pp} VP {layout.vp} micro {layout.micro_batch_size} "
-        f"recompute {layout.recompute.describe()}"
+        f"SP {'yes' if layout.sequence_parallel else 'no'} recompute {layout.recompute.describe()}"
     )
 
 
 def measured_sweep(sweep: Sweep) -> list[tuple[float, Candidate]]:
     """Measure what is missing: (seconds, layout), the fastest first. Skips the test while something is missing."""
-    began = time.monotonic()
-    for each in sweep.candidates:
-        if sweep.trials.known(each.job) is not None:
-            continue
-        if time.monotonic() - began > SECONDS:
-            left = len(sweep.candidates) - len(sweep.known())
-            pytest.skip(f"{left} of {len(sweep.candidates)} layouts are not measured yet: run it again")
-        trial = sweep.trials.run(each.job)
-        if trial.outcome == "measured":
-            peak = (trial.peak_bytes or 0) / 2**30
+    sweep.meter.measure_all((sweep.job(each) for each in sweep.candidates), SECONDS)
+    known = sweep.known()
+    for each, measured in known:
+        if measured.outcome == "measured":
             print(
-                f"\nRESULT {describe(each)}: {trial.step_seconds:.3f} s (predicted {each.step_seconds:.3f}), "
-                f"{peak:.1f} GiB on rank 0 (predicted {each.memory.stages[0].peak_bytes / 2**30:.1f})"
+                f"\nRESULT {describe(each)}: {measured.step_seconds:.3f} s (predicted {each.step_seconds:.3f}), "
+                f"{measured.peak_bytes[0] / 2**30:.1f} GiB on the first stage "
+                f"(predicted {each.memory.stages[0].peak_bytes / 2**30:.1f})"
             )
         else:
-            print(f"\nRESULT {describe(each)}: {trial.outcome}: {trial.message.splitlines()[0]}")
-    known = [(trial.step_seconds, each) for each, trial in sweep.known() if trial.step_seconds is not None]
-    return sorted(known, key=lambda pair: pair[0])
+            print(f"\nRESULT {describe(each)}: {measured.outcome}: {measured.message[-300:]}")
+    if len(known) < len(sweep.candidates):
+        pytest.skip(f"{len(sweep.candidates) - len(known)} of {len(sweep.candidates)} layouts are not measured yet")
+    return sorted(
+        ((measured.step_seconds, each) for each, measured in known if measured.outcome == "measured"),
+        key=lambda pair: pair[0],
+    )
 
 
 def test_the_tuner_picks_one_of_the_best_by_estimates_alone(sweep: Sweep) -> None:
     known = measured_sweep(sweep)
     seconds, best = known[0]
     pick = search(sweep.space, sweep.estimates).fitting[0]
-    trial = sweep.trials.known(pick.job) or sweep.trials.run(pick.job)
+    trial = sweep.trial(pick)
     assert trial.step_seconds is not None, trial.message
     print(
         f"\nRESULT tuner by estimates: {describe(pick)} {trial.step_seconds:.3f} s, best of {len(known)} measured: "
@@ -130,7 +137,7 @@ def test_the_tuner_picks_one_of_the_best_when_it_measures(sweep: Sweep) -> None:
     seconds, _ = measured_sweep(sweep)[0]
     found = search(sweep.space, sweep.estimates, tight=True)
     measuring = Measuring(found.fitting, sweep.estimates.memory_bytes)
-    measuring.run(lambda each: sweep.trials.known(each.job) or sweep.trials.run(each.job), 3)
+    measuring.run(sweep.trial, 3)
     pick = measuring.ranking()[0]
     print(
         f"\nRESULT tuner with {len(measuring.trials)} trials: {describe(pick.candidate)} {pick.step_seconds:.3f} s, "

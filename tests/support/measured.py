@@ -1,8 +1,8 @@
-"""Measure real steps of a job: seconds, and the memory that each pipeline stage needed at most.
+"""Measure real steps of jobs on this machine: seconds, and the memory that each pipeline stage needed at most.
 
-`measure` is for tests, and CONFIGURATIONS are what predictions are held against: `measure_configuration` runs each
-once per process, however many tests ask. As a program this module is one rank of what it measures: the training
-program without saving, evaluation and tracking, whose every rank writes down its steps.
+A `Meter` starts ranks (`measured_rank.py`) that measure job after job, each set on GPUs of its own, side by side where
+they fit. What was measured is kept in a file, so that nothing is measured twice and a call on a borrowed machine
+goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -10,65 +10,178 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import math
 import os
+import signal
 import statistics
 import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import torch
 
 from orchestrator.planning.topology import rank_of
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import dump_resolved, load_job, load_text
+from orchestrator.spec.loading import dump_resolved
+from orchestrator.tuning.machine import machine_for, versions
+from support.ranks import RankStarter
 
-_WARM_UP = 3
+WARM_UP = 3
 """Steps whose time is not counted: the first compiles, and clocks settle."""
+_PROGRAM = Path(__file__).with_name("measured_rank.py")
+_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0"}
 
 
 @dataclass(frozen=True)
 class Measured:
     """What a run needed."""
 
-    job: JobSpec
-    padded_vocab: int
-    layers: str
-    device: str
-    step_seconds: float
+    outcome: Literal["measured", "out_of_memory", "failed"]
+    layers: str = ""
+    device: str = ""
+    step_seconds: float = 0.0
     """Median over the steps after the warm-up, of the slowest rank."""
-    spread: tuple[float, float]
+    spread: tuple[float, float] = (0.0, 0.0)
     """Fastest and slowest of these steps."""
-    peak_bytes: tuple[int, ...]
+    peak_bytes: tuple[int, ...] = ()
     """For each pipeline stage, what its fullest rank had allocated at most during the steps; 0 without CUDA."""
-    reserved_bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...] = ()
     """The same for what torch's allocator held."""
-    used_bytes: tuple[int, ...]
+    used_bytes: tuple[int, ...] = ()
     """The same for what was taken on the GPU at the end, by whomever: CUDA's context and NCCL's buffers too."""
+    message: str = ""
+    """Why there is none of this."""
 
 
-def measure(
-    source: str | Path, overrides: Sequence[str], gpus: int, *, steps: int = 8, timeout: float = 540
-) -> Measured:
-    """Train a job (YAML text, or a file) with `--set` overrides for some steps on `gpus` ranks of this machine."""
-    changes = [*overrides, f"schedule.train_iters={steps}", f"launch.gpus_per_node={gpus}", "tracking.mlflow=false"]
-    loaded = load_job([source], changes) if isinstance(source, Path) else load_text(source, overrides=changes)
-    job = loaded.job
-    with tempfile.TemporaryDirectory(prefix="measured-") as folder:
-        run = RunDir(Path(folder) / job.name / "run")
+def padded_vocab(job: JobSpec) -> int:
+    """Rows of the tables that a job trains."""
+    return vocabulary(job).padded_size
+
+
+class Meter:
+    """Measures jobs, each at most once."""
+
+    def __init__(self, starter: RankStarter, scratch: Path, kept: Path | None = None, *, patience: float = 100) -> None:
+        """`kept`: a folder in which `measured.jsonl` holds what was measured, in earlier processes as well.
+        `patience`: seconds that one job may take before it counts as hanging.
+        """
+        self._starter, self._scratch, self._patience = starter, scratch, patience
+        self._file = (kept or scratch) / "measured.jsonl"
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def known(self, job: JobSpec) -> Measured | None:
+        """What is known of a job; what failed for other reasons than memory is tried again."""
+        key = _key(job)
+        found = None
+        for record in read_lines(self._file):
+            if record.get("key") == key and record["outcome"] != "failed":
+                values = {name: record[name] for name in Measured.__dataclass_fields__}
+                found = _measured(values)
+        return found
+
+    def measure(self, job: JobSpec) -> Measured:
+        """Measure a job."""
+        known = self.known(job)
+        if known is not None:
+            return known
+        [measured] = self._measure_in_turn([job], _visible()[: job.world_size], math.inf)
+        return measured
+
+    def measure_all(self, jobs: Iterable[JobSpec], seconds: float = math.inf) -> None:
+        """Measure what is not known, until `seconds` are over: jobs of few GPUs first, as many side by side as have
+        GPUs of their own, and on the same GPUs one after the other.
+        """
+        until = time.monotonic() + seconds
+        unknown = [job for job in jobs if self.known(job) is None]
+        gpus = _visible()
+        for size in sorted({job.world_size for job in unknown}):
+            lanes: list[list[JobSpec]] = [[] for _ in range(max(len(gpus) // size, 1))]
+            for index, job in enumerate(job for job in unknown if job.world_size == size):
+                lanes[index % len(lanes)].append(job)
+            with ThreadPoolExecutor(max_workers=len(lanes)) as pool:
+                for index, lane in enumerate(lanes):
+                    pool.submit(self._measure_in_turn, lane, gpus[index * size :][:size], until)
+
+    def _measure_in_turn(self, jobs: Sequence[JobSpec], gpus: Sequence[str], until: float) -> list[Measured]:
+        """Measure jobs of one size on these GPUs. A job that fails ends its processes; the others go on in new ones."""
+        measured: list[Measured] = []
+        while len(measured) < len(jobs) and time.monotonic() < until:
+            measured += self._launch(jobs[len(measured) :], gpus, until)
+        return measured
+
+    def _launch(self, jobs: Sequence[JobSpec], gpus: Sequence[str], until: float) -> list[Measured]:
+        """Of the first of these jobs, as many as come to an end in one set of processes."""
+        runs = [self._new_run(job) for job in jobs]
+        listed = runs[0].path / "runs"
+        listed.write_text("".join(f"{run.path}\n" for run in runs))
+        started = self._starter.start(
+            listed,
+            jobs[0].world_size,
+            program=_PROGRAM,
+            env={**_ENVIRONMENT, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
+            seconds_to_end=0.0,
+            launch_id="measured",
+        )
+        found: list[Measured] = []
+        progress = time.monotonic()
+        while len(found) < len(jobs):
+            ended = started.poll() is not None
+            measured = _result(jobs[len(found)], runs[len(found)])
+            if measured is None and not ended:
+                if time.monotonic() < min(progress + self._patience, until):
+                    time.sleep(0.02)
+                    continue
+                started.signal(signal.SIGKILL)
+                started.wait()
+                if time.monotonic() < until:
+                    measured = Measured("failed", message=f"no end after {self._patience} s")
+            if measured is None and time.monotonic() < until and (not found or not _left_something(runs[len(found)])):
+                measured = Measured("failed", message=_last_words(runs[len(found)]))
+            if measured is None:
+                break
+            progress = time.monotonic()
+            self._keep(jobs[len(found)], measured)
+            found.append(measured)
+            if measured.outcome != "measured":
+                break
+        started.wait()
+        return found
+
+    def _new_run(self, job: JobSpec) -> RunDir:
+        with self._lock:
+            self._count += 1
+            run = RunDir(self._scratch / f"{self._count}-{job.name}" / "run")
         run.path.mkdir(parents=True)
         write_atomically(run.next_resolved(), dump_resolved(job))
-        _train(run, job, timeout)
-        ranks = [json.loads((run.path / f"measured-{rank}.json").read_text()) for rank in range(job.world_size)]
-    seconds = [max(each) for each in zip(*(rank["seconds"] for rank in ranks), strict=True)][_WARM_UP:]
+        return run
+
+    def _keep(self, job: JobSpec, measured: Measured) -> None:
+        with self._lock:
+            append_line(self._file, {"name": job.name, "key": _key(job), **asdict(measured)})
+
+
+def _result(job: JobSpec, run: RunDir) -> Measured | None:
+    """What the ranks wrote of a job; None while one has not."""
+    files = [run.path / f"measured-{rank}.json" for rank in range(job.world_size)]
+    ranks = [json.loads(file.read_text()) for file in files if file.exists()]
+    burst = [rank["out_of_memory"] for rank in ranks if "out_of_memory" in rank]
+    if burst:
+        return Measured("out_of_memory", message=burst[0][:500])
+    if len(ranks) < job.world_size:
+        return None
+    seconds = [max(each) for each in zip(*(rank["seconds"] for rank in ranks), strict=True)][WARM_UP:]
     return Measured(
-        job=job,
-        padded_vocab=vocabulary(job).padded_size,
+        "measured",
         layers=ranks[0]["layers"],
         device=ranks[0]["device"],
         step_seconds=statistics.median(seconds),
@@ -79,85 +192,34 @@ def measure(
     )
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """A job of the published table's models, small enough in steps to be measured in seconds."""
-
-    preset: str
-    gpus: int
-    micro_batch: int
-    micro_batches: int
-    layers: str = "torch"
-    tp: int = 1
-    pp: int = 1
-    more: tuple[str, ...] = ()
-    """Further overrides; the first tells it apart."""
-
-    @property
-    def name(self) -> str:
-        """For a test's id and a table's row."""
-        dp = self.gpus // (self.tp * self.pp)
-        layout = f"TP{self.tp}-PP{self.pp}-DP{dp}-{self.micro_batch}x{self.micro_batches}"
-        return "-".join([self.preset, layout, self.layers, *(word.rpartition(".")[2] for word in self.more[:1])])
-
-    @property
-    def job(self) -> str:
-        """The job as YAML."""
-        return f"""
-name: measured
-model: {{preset: {self.preset}}}
-parallelism:
-  tensor_model_parallel_size: {self.tp}
-  pipeline_model_parallel_size: {self.pp}
-  sequence_parallel: {str(self.tp > 1).lower()}
-batch: {{micro_batch_size: {self.micro_batch}, num_micro_batches: {self.micro_batches}}}
-data: {{random_tokens: true}}
-optimizer: {{lr: 1.0e-4}}
-schedule: {{train_iters: 8}}
-runtime: {{layers: {self.layers}}}
-launch: {{gpus_per_node: {self.gpus}}}
-"""
+def _measured(values: dict[str, Any]) -> Measured:
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Measured(**fields)
 
 
-_TE = "transformer_engine"
-_FULL = ("runtime.recompute_method=uniform", "runtime.recompute_num_layers=1", "runtime.recompute_granularity=full")
-_HALF = ("runtime.recompute_method=block", "runtime.recompute_num_layers=12", "runtime.recompute_granularity=full")
-_SELECTIVE = ("runtime.recompute_granularity=selective",)
-CONFIGURATIONS = (
-    Configuration("gpt-1.7b", 1, 1, 4),
-    Configuration("gpt-1.7b", 1, 4, 4),
-    Configuration("gpt-1.7b", 1, 4, 4, _TE),
-    Configuration("gpt-1.7b", 1, 4, 2, _TE, more=_SELECTIVE),
-    Configuration("gpt-1.7b", 1, 4, 2, more=_FULL),
-    Configuration("gpt-1.7b", 1, 8, 1, more=_HALF),
-    Configuration("gpt-1.7b", 2, 4, 2),
-    Configuration("gpt-1.7b", 2, 4, 2, tp=2, more=("parallelism.sequence_parallel=false",)),
-    Configuration("gpt-7.1b", 2, 2, 2, tp=2),
-    Configuration("gpt-7.1b", 2, 1, 8, _TE, pp=2),
-    Configuration("gpt-7.1b", 4, 4, 1, tp=2),
-    Configuration("gpt-7.1b", 4, 4, 1, _TE, tp=2),
-    Configuration("gpt-7.1b", 4, 1, 16, tp=2, pp=2),
-    Configuration("gpt-7.1b", 4, 1, 8, pp=2, more=("parallelism.virtual_pipeline_model_parallel_size=3",)),
-    Configuration("gpt-7.1b", 4, 4, 2, _TE, tp=4),
-    Configuration("gpt-7.1b", 4, 2, 2, more=_FULL),
-)
+def _visible() -> list[str]:
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES would name them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(index) for index in range(gpu_count())]
 
 
 @functools.cache
-def measure_configuration(configuration: Configuration) -> Measured:
-    """Measure one of the configurations; skips the test where this machine cannot run it."""
-    needs_gpus(configuration.gpus, configuration.layers)
-    return measure(configuration.job, configuration.more, configuration.gpus)
+def gpu_count() -> int:
+    """GPUs of this machine. Asked in a way that leaves them alone: what a process takes on one only by looking at it
+    would be missing there.
+    """
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    return torch.cuda.device_count()
 
 
-def needs_gpus(count: int, layers: str) -> None:
-    """Skip the test where it cannot run."""
-    import torch
+def gpu_name() -> str:
+    """The first GPU's, as the driver says it."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
 
-    if torch.cuda.device_count() < count:
-        pytest.skip(f"needs {count} GPUs, this machine has {torch.cuda.device_count()}")
-    if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
-        pytest.skip("Transformer Engine is not installed")
+
+def _key(job: JobSpec) -> dict[str, Any]:
+    return {"config": job.config_hash, "machine": machine_for(job), "versions": versions()}
 
 
 def _by_stage(job: JobSpec, values: Sequence[int]) -> tuple[int, ...]:
@@ -168,65 +230,25 @@ def _by_stage(job: JobSpec, values: Sequence[int]) -> tuple[int, ...]:
     return tuple(fullest)
 
 
-def _train(run: RunDir, job: JobSpec, timeout: float) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.world_size)]
-    packages = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0", "PYTHONPATH": packages}
-    finished = subprocess.run(
-        [*command, __file__, str(run.path)],
-        env={**os.environ, **environment, **job.launch.env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=timeout,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout.decode(errors="replace")[-6000:]
+def _left_something(run: RunDir) -> bool:
+    """Whether the processes ended before they began this job, for what an earlier one left behind in them."""
+    return not run.logs.exists()
 
 
-def be_rank(path: Path) -> None:
-    """Train as one rank and write what it needed to `measured-RANK.json`."""
-    import contextlib
-
-    from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-    from orchestrator.runtime.callbacks.base import Callback
-    from orchestrator.runtime.device import select_device
-    from orchestrator.runtime.loop import train
-    from orchestrator.runtime.process_groups import stop_process_groups
-    from orchestrator.runtime.startup import open_session
-    from orchestrator.spec.loading import load_resolved
-
-    class Steps(Callback):
-        """Notes each step. The loss of the last one is agreed on as well, so that its work is done."""
-
-        def __init__(self) -> None:
-            self.seconds: list[float] = []
-
-        def on_loss(self, session: Any, record: Any, loss: float) -> None:
-            self.seconds.append(record.seconds)
-
-    run, steps = RunDir(path), Steps()
-    job = load_resolved(run.resolved())
-    device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
-    with contextlib.ExitStack() as closing:
-        session = open_session(run, job, device, "measured", False, closing)
-        train(session, [steps])
-        found = {"seconds": steps.seconds, "layers": session.layers, "device": device.name, **_memory(device.is_cuda)}
-        write_atomically(run.path / f"measured-{session.ranks.rank}.json", json.dumps(found))
-    stop_process_groups()
+def _last_words(run: RunDir) -> str:
+    """The end of the log of the rank that ended first."""
+    written = sorted(run.logs.glob("rank-*.log"), key=lambda path: path.stat().st_mtime)
+    return "\n".join(path.read_text(errors="replace")[-1500:] for path in written[:1])
 
 
-def _memory(is_cuda: bool) -> dict[str, int]:
-    if not is_cuda:
-        return {"peak_bytes": 0, "reserved_bytes": 0, "used_bytes": 0}
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
-    return {
-        "peak_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
-        "used_bytes": total - free,
-    }
+def has_layers(layers: str) -> bool:
+    """Whether this layer backend is installed."""
+    return layers == "torch" or importlib.util.find_spec("transformer_engine") is not None
 
 
-if __name__ == "__main__":
-    be_rank(Path(sys.argv[1]))
+def needs_gpus(count: int, layers: str) -> None:
+    """Skip the test where it cannot run."""
+    if gpu_count() < count:
+        pytest.skip(f"needs {count} GPUs, this machine has {gpu_count()}")
+    if not has_layers(layers):
+        pytest.skip("Transformer Engine is not installed")

@@ -3,24 +3,36 @@
 A start costs a second instead of five to ten. `python ranks.py` is that process: it reads one request a line, forks a
 supervisor for it (a session of its own), and that forks the ranks. When a rank fails the supervisor ends the others, as
 torchrun does.
+
+A process that uses CUDA cannot fork others that do. Importing does not use it; where that should change with a version,
+every rank imports for itself again, which takes longer and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_SECONDS_TO_END = 10
+_SECONDS_TO_END = 10.0
+_BEFORE_THE_FORKS = {
+    # Whether there is a GPU is asked of the driver's management library, which leaves CUDA alone.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    # Kernels are compiled in the rank itself: processes that help would cost each rank more than its few kernels take.
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -58,9 +70,15 @@ class RankStarter:
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._count = 0
+        self._one_at_a_time = threading.Lock()
         with open(scratch / "starter.log", "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                [sys.executable, __file__],
+                env={**os.environ, **_BEFORE_THE_FORKS},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
 
     def start(
@@ -71,22 +89,30 @@ class RankStarter:
         launch_id: str = "test",
         inject: Path | None = None,
         env: Mapping[str, str] | None = None,
+        program: Path | None = None,
+        seconds_to_end: float = _SECONDS_TO_END,
     ) -> Started:
-        """Start the training program; `inject` is a Python file that each rank executes first."""
-        self._count += 1
-        done = self._scratch / f"done-{self._count}"
+        """Start the training program, or another one, whose `main` is called; `inject` is a Python file that each rank
+        executes first. When a rank fails, the others have `seconds_to_end`.
+        """
+        with self._one_at_a_time:
+            self._count += 1
+            done = self._scratch / f"done-{self._count}"
         request = {
             "arguments": [str(run_dir), *arguments],
             "world_size": world_size,
             "environment": {**(env or {}), "ORCHESTRATOR_LAUNCH_ID": launch_id},
             "inject": str(inject) if inject else None,
+            "program": str(program) if program else None,
+            "seconds_to_end": seconds_to_end,
             "done": str(done),
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        reply = json.loads(self._process.stdout.readline())
+        with self._one_at_a_time:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            reply = json.loads(self._process.stdout.readline())
         return Started(reply["supervisor"], reply["ranks"], done)
 
     def close(self) -> None:
@@ -99,9 +125,17 @@ class RankStarter:
 
 
 def serve() -> None:
-    """Fork a supervisor for each request on standard input."""
-    import orchestrator.runtime.__main__ as program  # noqa: F401 - what every rank needs is imported before the forks
+    """Fork a supervisor for each request on standard input. What every rank needs is imported before the forks."""
+    import torch
 
+    import orchestrator.runtime.__main__ as program  # noqa: F401
+
+    if torch.cuda.is_available():
+        import torch._inductor.compile_fx
+
+    afresh = uses_cuda()
+    if afresh:
+        print("importing has begun to use CUDA: every rank imports for itself", file=sys.stderr, flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         request = json.loads(line)
@@ -109,15 +143,15 @@ def serve() -> None:
         supervisor = os.fork()
         if supervisor == 0:
             os.close(reader)
-            supervise(request, writer)
+            supervise(request, writer, afresh)
         os.close(writer)
         with open(reader) as pipe:
             ranks = json.loads(pipe.read())
         print(json.dumps({"supervisor": supervisor, "ranks": ranks}), flush=True)
 
 
-def supervise(request: dict[str, Any], reply: int) -> None:
-    """Fork the ranks, wait for them, leave the exit code. Never returns."""
+def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
+    """Fork the ranks, wait for them, leave the exit code. Never returns. `afresh`: ranks import for themselves."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket() as probe:
@@ -128,12 +162,19 @@ def supervise(request: dict[str, Any], reply: int) -> None:
         pid = os.fork()
         if pid == 0:
             os.close(reply)
+            if afresh:
+                os.execv(sys.executable, [sys.executable, __file__, str(rank), str(port), json.dumps(request)])
             be_rank(rank, port, request)
         ranks.append(pid)
     os.write(reply, json.dumps(ranks).encode())
     os.close(reply)
     alive, failed = set(ranks), False
-    signal.signal(signal.SIGALRM, lambda number, frame: [os.kill(pid, signal.SIGKILL) for pid in alive])
+
+    def kill(number: int, frame: object) -> None:
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, kill)
     while alive:
         pid, status = os.wait()
         alive.discard(pid)
@@ -141,11 +182,20 @@ def supervise(request: dict[str, Any], reply: int) -> None:
             failed = True
             for other in alive:
                 os.kill(other, signal.SIGTERM)
-            signal.alarm(_SECONDS_TO_END)
+            signal.setitimer(signal.ITIMER_REAL, max(request["seconds_to_end"], 1e-3))
     draft = Path(request["done"] + ".draft")
     draft.write_text(str(int(failed)))
     draft.rename(request["done"])
     os._exit(0)
+
+
+def uses_cuda() -> bool:
+    """Whether this process has begun to use CUDA: its driver then answers."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 
 def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
@@ -162,13 +212,16 @@ def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
         )
         if request["inject"]:
             exec(compile(Path(request["inject"]).read_text(), request["inject"], "exec"), {"__name__": "injected"})
-        import orchestrator.runtime.__main__ as program
+        import orchestrator.runtime.__main__ as training
 
-        sys.argv = ["orchestrator.runtime", *request["arguments"]]
-        code = program.main()
+        sys.argv = [request["program"] or "orchestrator.runtime", *request["arguments"]]
+        main = runpy.run_path(request["program"])["main"] if request["program"] else training.main
+        code = main()
     finally:
         os._exit(code)
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        be_rank(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
     serve()

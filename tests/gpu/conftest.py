@@ -1,0 +1,48 @@
+"""What the tests on GPUs share: ranks that start fast, and what was measured of jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.configurations import Configuration
+from support.fixtures import ranks
+from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus
+from support.ranks import RankStarter
+
+__all__ = ["ranks"]
+
+
+@pytest.fixture(scope="session")
+def meter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meter]:
+    """$MEASURED names a folder in which measurements are kept; without it they last as long as this session."""
+    scratch, kept = tmp_path_factory.mktemp("measured"), os.environ.get("MEASURED")
+    starter = RankStarter(scratch)
+    yield Meter(starter, scratch, Path(kept) if kept else None)
+    starter.close()
+
+
+@pytest.fixture(scope="session")
+def all_measured(request: pytest.FixtureRequest, meter: Meter) -> None:
+    """Every configuration that a test of this session asks for and this machine can run, side by side."""
+    asked = {}
+    for item in request.session.items:
+        parameters = getattr(item, "callspec", None)
+        configuration = parameters.params.get("configuration") if parameters else None
+        if not isinstance(configuration, Configuration) or configuration.gpus > gpu_count():
+            continue
+        if has_layers(configuration.layers):
+            asked[configuration] = configuration.job
+    meter.measure_all(asked.values())
+
+
+@pytest.fixture
+def measured(configuration: Configuration, meter: Meter, request: pytest.FixtureRequest) -> Measured:
+    """What the test's configuration needed."""
+    needs_gpus(configuration.gpus, configuration.layers)
+    request.getfixturevalue("all_measured")
+    measured = meter.measure(configuration.job)
+    assert measured.outcome == "measured", f"{configuration.name}: {measured.outcome}: {measured.message}"
+    return measured
