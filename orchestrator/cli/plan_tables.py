@@ -54,7 +54,7 @@ def _summary(judged: Judged) -> Table:
         ("vocabulary", f"{words.size:,} tokens, padded to {words.padded_size:,}"),
         ("parameters", f"{plan.parameters.total:,}, at most {plan.parameters.largest_rank:,} on one rank"),
         *([("active parameters", f"{plan.parameters.active:,}")] if plan.parameters.inactive else []),
-        ("samples", f"{plan.batch.train_samples:,} sequences of {plan.job.model.seq_length:,} tokens"),
+        ("samples", f"{plan.batch.train_samples:,} sequences of {plan.job.model.sample_length:,} tokens"),
         ("lr", _learning_rate(plan)),
         ("FLOPs", f"{plan.step_flops:.4g} per step, {plan.total_flops:.4g} in all (attention full, no recomputation)"),
         *(("note", note) for note in plan.notes),

@@ -22,6 +22,7 @@ from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.words import duration
 
 ClusterName = Annotated[
@@ -121,6 +122,15 @@ def _in_order(loaded: LoadedJob, problems: Iterable[Problem]) -> tuple[Problem, 
     return tuple(loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
 
 
+def _shape(model: ModelSpec) -> str:
+    """Layers, width and length, of both halves of a T5."""
+    layers, length = str(model.num_layers), str(model.seq_length)
+    if model.architecture == "t5":
+        layers = f"{model.encoder_layers} + {model.decoder_layers}"
+        length = f"{model.seq_length} + {model.sample_length - model.seq_length}"
+    return f"{layers} layers, hidden {model.hidden_size}, sequence {length}"
+
+
 def describe(plan: Plan) -> list[tuple[str, str]]:
     """What the job would do, a line for each aspect."""
     job, batch = plan.job, plan.batch
@@ -128,8 +138,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     return [
         (
             "model",
-            f"{job.model.architecture}, {short_count(plan.parameters.total)} parameters, "
-            f"{job.model.num_layers} layers, hidden {job.model.hidden_size}, sequence {job.model.seq_length}",
+            f"{job.model.architecture}, {short_count(plan.parameters.total)} parameters, {_shape(job.model)}",
         ),
         ("layout", layout_line(plan)),
         (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from orchestrator.planning import pipeline
+from orchestrator.planning.halves import half_job, halves_of_stage
 from orchestrator.planning.memory.experts import backward_of_experts, gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.layer import (
     FP32,
@@ -18,9 +19,11 @@ from orchestrator.planning.memory.layer import (
     saved_by_layer,
 )
 from orchestrator.planning.memory.outside import MIB, outside_the_allocator
+from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.adapters import trained_parameters
+from orchestrator.spec.halves import HALVES
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
@@ -79,18 +82,20 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     of_chunk = {
         held: _activations(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}
     }
+    of_halves = _of_halves(job, layers) if job.model.architecture == "t5" else []
+    predicted = layer_sizes(half_job(job, "decoder")) if of_halves else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
     outside = outside_the_allocator(job)
     stages = []
     for pp, count in enumerate(counts):
         in_flight = _in_flight(pp, degrees.pipeline_model_parallel_size, len(in_stages[pp]), job.num_micro_batches)
-        chunks = tuple(of_chunk[held] for held in in_stages[pp])
+        chunks = of_halves[pp] if of_halves else tuple(of_chunk[held] for held in in_stages[pp])
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, first, last)
         lasting = _without_frozen(job, lasting, trained[pp], count)
         moment, parts = max(
-            _moments(job, padded_vocab, sizes, chunks, in_flight, count, experts[pp], lasting, first, last),
+            _moments(job, padded_vocab, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last),
             key=lambda each: sum(each[1].values()),
         )
         peak = sum(parts.values())
@@ -169,10 +174,27 @@ def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, ro
     return _Activations(groups * stream, group * largest + backward)
 
 
+def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[_Activations, ...]]:
+    """Of each stage of a T5, which is one chunk with layers of the encoder, of the decoder, or of both."""
+    alone = {half: half_job(job, half) for half in HALVES}
+    sizes = {half: layer_sizes(alone[half]) for half in HALVES}
+    recomputed = job.runtime.recompute_granularity == "full"
+    found: list[tuple[_Activations, ...]] = []
+    for stage in range(job.parallelism.pipeline_model_parallel_size):
+        saved = backward = 0
+        for half, count in halves_of_stage(job, stage).items():
+            each, more = _activations(alone[half], sizes[half], layers, count, 0), kept_beyond(job, half, sizes)
+            saved += each.saved + (0 if recomputed else count * more)
+            backward = max(backward, each.backward + (more if recomputed else 0))
+        found.append((_Activations(saved, backward),))
+    return found
+
+
 def _moments(
     job: JobSpec,
     padded_vocab: int,
     sizes: LayerSizes,
+    predicted: LayerSizes,
     chunks: tuple[_Activations, ...],
     in_flight: tuple[int, ...],
     count: int,
@@ -181,7 +203,7 @@ def _moments(
     first: bool,
     last: bool,
 ) -> list[tuple[str, dict[str, int]]]:
-    """What is held at each moment that can be the fullest, by part."""
+    """What is held at each moment that can be the fullest, by part. `predicted`: sizes of the tokens with a loss."""
     model, degrees = job.model, job.parallelism
     tp, width = degrees.tensor_model_parallel_size, sizes.width
     vocab = padded_vocab // tp
@@ -200,15 +222,15 @@ def _moments(
         ("optimizer", {**lasting, "temporary": _update(job, count, experts, table if first or last else 0, sizes)})
     )
     if last:
-        norm = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
+        norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job)
         if model.architecture == "bert":  # its head's dense layer, activation and norm
-            norm += 3 * sizes.stream + sizes.own_tokens * norm_statistics(job)
+            norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)
         # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
-        logits = sizes.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
-        logits += capped_logits(job, sizes, vocab)
+        logits = predicted.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
+        logits += capped_logits(job, predicted, vocab)
         moments.append(("loss", {**lasting, "activations": passes + norm, "logits": logits, "temporary": 0}))
-        linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
-        gradient = sizes.tokens * vocab * width
+        linear = predicted.whole_stream + table + (predicted.stream if predicted.sequence_parallel else 0)
+        gradient = predicted.tokens * vocab * width
         parts = {**lasting, "activations": passes + norm, "logits": gradient, "temporary": linear}
         moments.append(("output layer", parts))
     if first:

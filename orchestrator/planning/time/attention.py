@@ -16,7 +16,7 @@ _RECOMPUTATION = 2.5
 
 def attention_seconds(
     sequences: float,
-    length: int,
+    length: float,
     heads: float,
     head_dim: int,
     device: Device,

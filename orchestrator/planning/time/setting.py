@@ -49,7 +49,7 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
     model, degrees = job.model, job.parallelism
     tp, cp = degrees.tensor_model_parallel_size, degrees.context_parallel_size
     sp = degrees.uses_sequence_parallel and tp > 1
-    tokens = job.batch.micro_batch_size * model.seq_length / cp
+    tokens = job.batch.micro_batch_size * model.sample_length / cp
     size = DTYPE_BYTES[job.precision.dtype]
     return Setting(
         job=job,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.planning.flops import model_flops
+from orchestrator.planning.halves import halves_of_stage
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.parameters import layers_with_experts, parameters, stage_expert_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
@@ -27,6 +28,8 @@ from orchestrator.planning.time.passes import (
 )
 from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
+from orchestrator.planning.time.t5 import LAUNCHES, half_layer_pass, settings_of_halves
+from orchestrator.spec.halves import HALVES
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
@@ -142,6 +145,8 @@ def _pass_seconds(
 
 def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:
     """The passes of each model chunk of each stage."""
+    if setting.model.architecture == "t5":
+        return _stages_of_halves(setting, held)
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
     dense = layer_pass(setting)
@@ -164,6 +169,26 @@ def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:
     return found
 
 
+def _stages_of_halves(setting: Setting, held: list[int]) -> list[list[Pass]]:
+    """The passes of a T5's stages, each one chunk."""
+    job, settings = setting.job, settings_of_halves(setting)
+    layer_of = {half: half_layer_pass(half, settings) for half in HALVES}
+    stages = []
+    for stage, parameters_held in enumerate(held):
+        each = [embedding_pass(setting)] if stage == 0 else []
+        launching = 0.0
+        for half, layers in halves_of_stage(job, stage).items():
+            layer = layer_of[half]
+            again = recomputed(setting, layer, layers)
+            each.append(Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)))
+            launching += layers * LAUNCHES[half]
+        each += [output_pass(settings["decoder"])] if stage == len(held) - 1 else []
+        accumulation = {"memory_bound": accumulation_seconds(setting, parameters_held)}
+        whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
+        stages.append([_launched(setting, whole, launching, 0.0)])
+    return stages
+
+
 def _blend(dense: Pass, with_experts: Pass, share: float) -> Pass:
     """A layer of which `share` are of the second kind."""
     if share in (0.0, 1.0):
@@ -172,7 +197,7 @@ def _blend(dense: Pass, with_experts: Pass, share: float) -> Pass:
     return Pass(*(add(scale(one, 1 - share), scale(other, share)) for one, other in pairs))
 
 
-def _launched(setting: Setting, each: Pass, layers: int, share: float) -> Pass:
+def _launched(setting: Setting, each: Pass, layers: float, share: float) -> Pass:
     """A pass takes at least as long as the host needs to start its kernels; `share` of the layers have experts."""
     launch, launches, more = setting.device.efficiency.launch, setting.kernels.launches, expert_launches(setting)
     counts = launches.forward + share * more.forward, launches.backward + share * more.backward

@@ -1,0 +1,26 @@
+"""What the layers of a T5 keep beyond those of a BERT and a GPT, in bytes of one rank and one micro-batch."""
+
+from __future__ import annotations
+
+from orchestrator.planning.memory.layer import FP32, LayerSizes, norm_statistics
+from orchestrator.spec.halves import Half
+from orchestrator.spec.job import JobSpec
+
+
+def kept_beyond(job: JobSpec, half: Half, sizes: dict[Half, LayerSizes]) -> int:
+    """Of one layer: the scores' bias where positions are relative, and of the decoder the attention to the encoder.
+
+    The bias is kept with the padding of the encoder's input, for each sample and head; recomputed attention keeps none.
+    """
+    selective = job.runtime.recompute_granularity == "selective"
+    own = sizes[half]
+    kept = 0
+    if job.model.position_embedding_type == "relative" and not selective:
+        samples = own.tokens // own.positions if half == "encoder" else 1
+        kept += samples * own.heads * own.positions * own.positions * own.width
+    if half == "decoder":
+        kept += 2 * own.stream + own.own_tokens * norm_statistics(job)  # norm
+        kept += 2 * own.query + 2 * sizes["encoder"].key  # queries, output, and keys and values of the encoder's tokens
+        kept += 0 if selective else own.tokens * own.heads * FP32
+        kept += own.own_tokens * own.hidden if job.model.hidden_dropout > 0 else 0
+    return kept

@@ -1,0 +1,64 @@
+"""Seconds of a T5's layers and stages."""
+
+from __future__ import annotations
+
+from orchestrator.planning.halves import half_job
+from orchestrator.planning.time.attention import attention_seconds
+from orchestrator.planning.time.elementwise import layer_seconds
+from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.passes import Linear, Pass, add, layer_pass, linear_passes, scale
+from orchestrator.planning.time.setting import Setting, setting_of
+from orchestrator.spec.halves import HALVES, Half
+
+LAUNCHES: dict[Half, float] = {"encoder": 1.0, "decoder": 1.5}
+"""Kernels of a layer, of those of a BERT or a GPT."""
+_BIAS = Passes(3, 4)
+"""Reading and writing of the bias of all scores: made with the padding, and added; its gradient summed over samples."""
+
+
+def settings_of_halves(setting: Setting) -> dict[Half, Setting]:
+    """The numbers of both halves by themselves."""
+    return {
+        half: setting_of(half_job(setting.job, half), setting.padded_vocab, setting.kernels, setting.device)
+        for half in HALVES
+    }
+
+
+def half_layer_pass(half: Half, settings: dict[Half, Setting]) -> Pass:
+    """One layer of the encoder or of the decoder."""
+    own = settings[half]
+    layer = layer_pass(own)
+    if own.model.position_embedding_type == "relative":
+        samples = own.sequences if half == "encoder" else 1
+        scores = samples * own.model.num_attention_heads / own.tp * own.model.seq_length**2 * own.size
+        moved = {name: own.streaming(times * scores) for name, times in vars(_BIAS).items()}
+        layer = Pass(
+            add(layer.forward, {"attention": moved["forward"]}), add(layer.backward, {"attention": moved["backward"]})
+        )
+    if half == "encoder":
+        return layer
+    cross = _cross_attention(own, settings["encoder"])
+    return Pass(add(layer.forward, cross.forward), add(layer.backward, cross.backward))
+
+
+def _cross_attention(decoder: Setting, encoder: Setting) -> Pass:
+    """Queries of the decoder's tokens, keys and values of the encoder's."""
+    hidden, width = decoder.model.hidden_size, decoder.query / decoder.tp
+    own = linear_passes(decoder, [Linear(hidden, width, True), Linear(width, hidden, False)])
+    others = linear_passes(encoder, [Linear(hidden, 2 * width, True)])
+    attention = attention_seconds(
+        decoder.sequences,
+        (decoder.model.seq_length * encoder.model.seq_length) ** 0.5,
+        decoder.model.num_attention_heads / decoder.tp,
+        decoder.model.head_dim,
+        decoder.device,
+        decoder.dtype,
+        decoder.kernels,
+        causal=False,
+    )
+    memory = layer_seconds(decoder, 0.0)  # of two branches; this is one
+    moved = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
+    return Pass(
+        add(own.forward, others.forward, {"attention": attention.forward}, scale(moved.forward, 0.5)),
+        add(own.backward, others.backward, {"attention": attention.backward}, scale(moved.backward, 0.5)),
+    )
