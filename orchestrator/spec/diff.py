@@ -128,6 +128,12 @@ def _positions(old: JobSpec, new: JobSpec) -> Verdict:
     return _SHAPE
 
 
+def _activation(old: JobSpec, new: JobSpec) -> Verdict:
+    if {old.model.activation, new.model.activation} == {"gelu", "gelu_tanh"}:
+        return "trajectory", "the tanh approximation differs from GeLU by up to 0.0005"
+    return _SHAPE
+
+
 def _sequence(old: JobSpec, new: JobSpec) -> Verdict:
     if "learned_absolute" in (old.model.position_embedding_type, new.model.position_embedding_type) and (
         old.model.positions != new.model.positions
@@ -203,7 +209,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.normalization": _SHAPE,
     "model.norm_epsilon": _LOGIC,
     "model.apply_layernorm_1p": ("forbidden", "the weights of norms have another meaning"),
-    "model.activation": _SHAPE,
+    "model.activation": _activation,
     "model.add_bias_linear": _SHAPE,
     "model.add_qkv_bias": _same_or(lambda job: job.model.has_qkv_bias, _SHAPE),
     "model.qk_layernorm": _SHAPE,
