@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,12 +109,31 @@ def special_tokens(path: Path) -> SpecialTokens:
                 config = _read_json(beside)
                 eos = eos or _token_text(config.get("eos_token"))
                 bos = bos or _token_text(config.get("bos_token"))
-    content = _read_json(path)
-    known = set(_vocabulary_of(content)) | {str(token.get("content")) for token in _added_tokens(content)}
+    known = _tokens_of_tokenizer_json(path)
     return SpecialTokens(
         eos if eos in known else next((token for token in _USUAL_EOS if token in known), None),
         bos if bos in known else next((token for token in _USUAL_BOS if token in known), None),
     )
+
+
+def missing_masked_lm_tokens(tokenizer: TokenizerSpec) -> list[str]:
+    """Which of the tokens that a masked language model needs a tokenizer does not have.
+
+    Raises UserError when its files cannot be read.
+    """
+    if tokenizer.type == "byte_level":
+        return []
+    known: Container[str] = ()
+    if tokenizer.type == "wordpiece":
+        known = wordpiece_vocabulary(tokenizer_file(tokenizer))
+    elif tokenizer.type == "huggingface":
+        known = _tokens_of_tokenizer_json(tokenizer_file(tokenizer))
+    return [token for token in MASKED_LM_TOKENS.values() if token not in known]
+
+
+def _tokens_of_tokenizer_json(path: Path) -> set[str]:
+    content = _read_json(path)
+    return set(_vocabulary_of(content)) | {str(token.get("content")) for token in _added_tokens(content)}
 
 
 def wordpiece_vocabulary(path: Path) -> dict[str, int]:

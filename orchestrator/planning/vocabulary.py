@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.data.vocabulary import vocabulary_size
+from orchestrator.data.vocabulary import MASKED_LM_TOKENS, missing_masked_lm_tokens, vocabulary_size
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.job import JobSpec
 
@@ -31,13 +31,14 @@ def padded_vocab_size(size: int, divisible_by: int, tp: int) -> int:
 def vocabulary(job: JobSpec) -> Vocabulary:
     """The vocabulary of a job, from `model.vocab_size` or else from its tokenizer.
 
-    Raises SpecError when the tokenizer cannot be read, or has more tokens than `model.vocab_size`. Where that is
-    written, a tokenizer whose files are not on this machine is not an error.
+    Raises SpecError when the tokenizer cannot be read, has more tokens than `model.vocab_size`, or lacks those of a
+    masked language model. Where a size is written, a tokenizer whose files are not on this machine is not an error.
     """
     written = job.model.vocab_size
     counted = None
     if written is None or _tokenizer_is_here(job):
         counted = _tokenizer_size(job)
+        _check_masked_lm_tokens(job)
     if written is not None and counted is not None and counted > written:
         raise SpecError(
             problems=[
@@ -60,6 +61,17 @@ def _tokenizer_size(job: JobSpec) -> int:
     except UserError as error:
         hint = None if job.model.vocab_size else "without its files, write the number of tokens as model.vocab_size"
         raise SpecError(problems=[Problem(str(error), ("data.tokenizer", "model.vocab_size"), hint)]) from error
+
+
+def _check_masked_lm_tokens(job: JobSpec) -> None:
+    """Raises SpecError when a BERT's tokenizer lacks tokens that its samples are made of."""
+    if job.model.architecture != "bert" or job.data.random_tokens:
+        return
+    missing = missing_masked_lm_tokens(job.data.tokenizer)
+    if missing:
+        message = f"BERT needs {', '.join(MASKED_LM_TOKENS.values())}, and the tokenizer has no {', '.join(missing)}"
+        hint = "use a WordPiece vocabulary, or byte_level"
+        raise SpecError(problems=[Problem(message, ("data.tokenizer.path", "data.tokenizer"), hint)])
 
 
 def _tokenizer_is_here(job: JobSpec) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,20 @@ def test_a_written_size_below_the_tokenizers_is_refused(make_job: Any) -> None:
     [problem] = caught.value.problems
     assert problem.paths[0] == "model.vocab_size"
     assert "256 is smaller than the tokenizer's 261 tokens" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("tokens", "missing"), [("[UNK] [PAD] [CLS] [SEP]", "[MASK]"), ("[UNK] a", "[PAD], [CLS], [SEP], [MASK]")]
+)
+def test_a_bert_needs_its_tokens(make_job: Any, tmp_path: Path, tokens: str, missing: str) -> None:
+    (tmp_path / "vocab.txt").write_text(tokens.replace(" ", "\n"))
+    tokenizer = {"type": "wordpiece", "path": str(tmp_path / "vocab.txt")}
+    data = {"random_tokens": False, "blend": ["a"], "tokenizer": tokenizer}
+    with pytest.raises(SpecError, match=re.escape(f"the tokenizer has no {missing}")):
+        vocabulary(make_job(model={"architecture": "bert"}, data=data))
+    assert vocabulary(make_job(data=data)).tokenizer_size == len(tokens.split())
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]")
+    assert vocabulary(make_job(model={"architecture": "bert"}, data=data)).tokenizer_size == 5
 
 
 def test_random_tokens_need_no_tokenizer(make_job: Any) -> None:
