@@ -31,9 +31,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import megatron.core.optimizer as megatron_optimizer
     from megatron.core.models.bert import bert_lm_head
-    from megatron.core.optimizer import distrib_optimizer
+    from megatron.core.optimizer import distrib_optimizer, optimizer
 
 VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__.split(".")[:2])
+
+
+_GROUP_KEYS = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")
+"""What tells groups of parameters apart in a checkpoint."""
 
 
 def apply(device: Device) -> None:
@@ -61,6 +65,10 @@ def _use_our_optimizers() -> None:
     vars(megatron_optimizer)["SGD"] = MomentumSGD
     vars(distrib_optimizer)["Adam"] = StatefulOptimizer  # the kind of optimizer whose state it takes
     vars(megatron_optimizer)["USING_PYTORCH_OPTIMIZER"] = False
+    for module in (megatron_optimizer, optimizer, distrib_optimizer):
+        if hasattr(module, "param_group_identifier_keys"):
+            # 0.19 tells groups of parameters apart by their learning rate as well, which a resume may change.
+            vars(module)["param_group_identifier_keys"] = _GROUP_KEYS
     flags = vars(distrib_optimizer)
     flags["HAVE_APEX_OR_TE"] = True
     flags["USING_TE_OPTIMIZER"] = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from orchestrator.spec.values import Fraction, Positive, PositiveNumber
 
 AdaptedModule = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
 """The matrices of a transformer layer, as megatron-core names them."""
+MODULES: tuple[AdaptedModule, ...] = get_args(AdaptedModule)
 
 
 class LoraSpec(Section):
@@ -22,9 +23,7 @@ class LoraSpec(Section):
     """What an adapter adds is scaled by alpha / r."""
     lora_dropout: Fraction = 0.0
     """Dropout on what goes into the adapters."""
-    target_modules: Annotated[list[AdaptedModule], Field(min_length=1)] = Field(
-        default_factory=lambda: ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
-    )
+    target_modules: Annotated[list[AdaptedModule], Field(min_length=1)] = Field(default_factory=lambda: list(MODULES))
     """Matrices that get an adapter: queries, keys and values; the attention's output; into and out of the MLP."""
 
     @property

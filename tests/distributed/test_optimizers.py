@@ -78,3 +78,13 @@ def test_resumption_is_bitwise(name: str, ranks: Ranks, tmp_path: Path) -> None:
     make_run(tmp_path, job)
     ranks.must_train(run, job, launch_id="second")
     assert losses(run) == whole
+
+
+def test_another_learning_rate_goes_on_from_the_same_state(ranks: Ranks, tmp_path: Path) -> None:
+    """megatron-core 0.19 would take the checkpoint's parameters for other ones."""
+    job = tiny_job("rate", schedule={"train_iters": 3})
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    changed = tiny_job("rate", schedule={"train_iters": 4}, optimizer={"lr": 5e-4})
+    make_run(tmp_path, changed)
+    ranks.must_train(run, changed, launch_id="second")
+    assert len(losses(run)) == 4
