@@ -76,6 +76,11 @@ def check_family(run: RunDir, job: JobSpec) -> None:
             f"run {label(run)} has trained a BERT: BERT predicts masked tokens from what stands on both sides of them, "
             "and does not continue a text"
         )
+    if job.model.architecture == "t5":
+        raise UserError(
+            f"run {label(run)} has trained a T5: it gives back the spans that were taken out of its encoder's "
+            "input, and generation is there for decoders alone so far"
+        )
 
 
 def check_checkpoint(run: RunDir, iteration: int | None) -> None:

@@ -100,7 +100,7 @@ _NOT_SUPPORTED: dict[str, str] = {
     "this variant of the model is not in this version": """
         apply-residual-connection-post-layernorm openai-gelu quick-geglu glu-linear-offset=
         activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=
-        mrope-section=* rope-type= relative-attention-num-buckets= relative-attention-max-distance=
+        mrope-section=* rope-type=
         embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection
         apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec=*
         is-hybrid-model hybrid-attention-ratio= hybrid-mlp-ratio= hybrid-override-pattern= enable-gpt-oss

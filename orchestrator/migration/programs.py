@@ -41,7 +41,7 @@ BERT = Family(
 )
 T5 = Family(
     "T5",
-    None,
+    "t5",
     "BertWordPieceLowerCase",
     ("decoder-num-layers", "decoder-seq-length", "mask-prob", "short-seq-prob", "vocab-extra-ids"),
 )

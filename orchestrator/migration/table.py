@@ -97,6 +97,8 @@ class Row:
 
 
 _SENTENCES = ("model.architecture", ("bert", "t5"))
+_T5 = ("model.architecture", "t5")
+_RELATIVE = ("model.position_embedding_type", "relative")
 _ROPE = ("model.position_embedding_type", "rope")
 _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
@@ -114,7 +116,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "position-embedding-type",
         "model.position_embedding_type",
-        same("learned_absolute", "rope", "none"),
+        same("learned_absolute", "rope", "relative", "none"),
         "learned_absolute",
     ),
     Row("rotary-percent", "model.rotary_percent", NUMBER, only=_ROPE),
@@ -129,6 +131,10 @@ ROWS: tuple[Row, ...] = (
     Row("hidden-dropout", "model.hidden_dropout", NUMBER, 0.1),
     Row("attention-dropout", "model.attention_dropout", NUMBER, 0.1),
     Row("init-method-std", "model.init_method_std", NUMBER),
+    Row("decoder-num-layers", "model.decoder_num_layers", WHOLE, only=_T5),
+    Row("decoder-seq-length", "model.decoder_seq_length", WHOLE, only=_T5),
+    Row("relative-attention-num-buckets", "model.relative_attention_num_buckets", WHOLE, only=_RELATIVE),
+    Row("relative-attention-max-distance", "model.relative_attention_max_distance", WHOLE, only=_RELATIVE),
     Row("bert-no-binary-head", "model.bert_binary_head", switch(False), only=("model.architecture", "bert")),
     # parallelism
     Row(
@@ -137,6 +143,7 @@ ROWS: tuple[Row, ...] = (
         WHOLE,
     ),
     Row("pipeline-model-parallel-size", "parallelism.pipeline_model_parallel_size", WHOLE),
+    Row("pipeline-model-parallel-split-rank", "parallelism.pipeline_model_parallel_split_rank", WHOLE, only=_T5),
     Row("decoder-first-pipeline-num-layers", "parallelism.num_layers_in_first_pipeline_stage", WHOLE),
     Row("decoder-last-pipeline-num-layers", "parallelism.num_layers_in_last_pipeline_stage", WHOLE),
     Row("account-for-embedding-in-pipeline-split", "parallelism.account_for_embedding_in_pipeline_split", switch(True)),
@@ -153,6 +160,7 @@ ROWS: tuple[Row, ...] = (
     Row("reset-position-ids", "data.reset_position_ids", switch(True)),
     Row("eod-mask-loss", "data.eod_mask_loss", switch(True)),
     Row("num-dataset-builder-threads", "data.num_dataset_builder_threads", WHOLE),
+    Row("vocab-extra-ids", "data.tokenizer.vocab_extra_ids", WHOLE),
     Row("mask-prob", "data.mask_prob", NUMBER, only=_SENTENCES),
     Row("short-seq-prob", "data.short_seq_prob", NUMBER, only=_SENTENCES),
     # optimizer

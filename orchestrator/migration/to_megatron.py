@@ -28,6 +28,7 @@ _GROUPS = {
 """Group of flags of each section of the spec."""
 _REASONS = {
     "model.preset": "its values are flags",
+    "model.encoder_num_layers": "--num-layers is the encoder's: write it as num_layers",
     "data.bert_order": "Megatron-LM always swaps the parts",
     "data.prepare": "Megatron-LM reads data sets that are there",
     "launch": "it is about the orchestrator's way to start a run",

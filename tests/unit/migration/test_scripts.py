@@ -11,6 +11,7 @@ from orchestrator.errors import UserError
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.report import Migration
 from orchestrator.migration.shell.values import known
+from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.writing import job_text
 from orchestrator.spec.loading import load_text
 
@@ -109,13 +110,27 @@ def test_variables_of_the_environment_are_referred_to(script_text: Text) -> None
     assert migrated("slurm-unknown", script_text).values["launch.env"]["HF_HOME"] == "${env:SCRATCH}/hf"
 
 
-@pytest.mark.parametrize(("name", "family"), [("t5.sh", "T5")])
-def test_families_that_are_not_there_yet(name: str, family: str, script_text: Text) -> None:
-    migration = migrate_script(script_text(name), name)
+def test_families_that_are_not_there_yet() -> None:
+    migration = migrate_script(f"torchrun pretrain_mamba.py {FLAGS}", "mamba.sh")
     assert migration.refused is not None
-    assert family in migration.refused
+    assert "Mamba" in migration.refused
+    assert "GPT and BERT and T5" in migration.refused
+
+
+def test_t5(script_text: Text) -> None:
+    migration = migrate_script(script_text("t5.sh"), "t5.sh")
+    job = load_text(job_text(migration)).job
+    assert not migration.of("not_supported")
     assert not migration.of("no_counterpart")
-    assert all(family in (account.reason or "") for account in migration.of("not_supported"))
+    assert job.model.architecture == "t5"
+    assert (job.model.encoder_layers, job.model.decoder_layers) == (12, 6)
+    assert (job.model.seq_length, job.model.decoder_seq_length) == (512, 128)
+    assert (job.parallelism.pipeline_model_parallel_size, job.parallelism.pipeline_model_parallel_split_rank) == (3, 2)
+    assert job.data.tokenizer.vocab_extra_ids == 100
+    words = " ".join(to_megatron(job).words)
+    assert "--num-layers 12" in words
+    assert "--decoder-num-layers 6" in words
+    assert "--pipeline-model-parallel-split-rank 2" in words
 
 
 def test_bert(script_text: Text) -> None:
