@@ -16,6 +16,7 @@ import typer
 from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, SpecError
+from orchestrator.imports import staying
 
 
 class Entry(NamedTuple):
@@ -115,7 +116,11 @@ def build_app(typed: str | None) -> typer.Typer:
         if entry.name != typed:
             app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_not_imported)
             continue
-        module = importlib.import_module(f"orchestrator.cli.{entry.module}")
+        name = f"orchestrator.cli.{entry.module}"
+        if name not in sys.modules:
+            with staying():
+                importlib.import_module(name)
+        module = sys.modules[name]
         if hasattr(module, "app"):
             app.add_typer(module.app, name=entry.name, rich_help_panel=entry.panel)
         else:
