@@ -116,6 +116,14 @@ def expert_ranks(job: JobSections) -> Iterator[Problem]:
     yield Problem(message, (EP, ETP, DP, GPUS, TP, CP), hint)
 
 
+def expert_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """Experts are split over some of the tensor-parallel ranks, evenly."""
+    etp, tp = job.parallelism.expert_tensor_parallel, job.parallelism.tensor_model_parallel_size
+    if job.model.num_experts is not None and tp % etp:
+        message = f"TP / ETP must be whole: {quotient(tp, etp)}"
+        yield Problem(message, (ETP, TP), "leave expert_tensor_parallel_size out, or write 1 for whole experts")
+
+
 def experts_with_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """With TP > 1 each rank routes its own part of the sequence: megatron-core trains experts with SP only."""
     tp = job.parallelism.tensor_model_parallel_size
@@ -162,6 +170,15 @@ def grouped_gemm(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (GROUPED, "runtime.layers"), "leave it out, or write layers: transformer_engine")
 
 
+def recomputed_experts(job: JobSections) -> Iterator[Problem]:
+    """By module, only attention is recomputed in layers with experts: megatron-core passes over their MLP."""
+    others = [module for module in job.runtime.recompute_modules or () if module != "core_attn"]
+    if job.model.num_experts is not None and others:
+        message = f"in layers with experts core_attn alone is recomputed by itself, not {', '.join(others)}"
+        paths = ("runtime.recompute_modules", EXPERTS)
+        yield Problem(message, paths, "write core_attn, or recompute_granularity: full")
+
+
 RULES = (
     experts_are_there,
     decoder_experts,
@@ -170,8 +187,10 @@ RULES = (
     balancing,
     experts_by_expert_parallel,
     expert_ranks,
+    expert_tensor_parallel,
     experts_with_tensor_parallel,
     experts_without_biases,
     expert_widths,
     grouped_gemm,
+    recomputed_experts,
 )

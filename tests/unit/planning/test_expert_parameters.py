@@ -46,10 +46,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def job_of(make_job: Any, name: str) -> JobSpec:
     model, degrees = CASES[name]
-    if name.startswith("mixtral"):
-        whole = load_job([MIXTRAL]).job.model.model_dump()
-    else:
-        whole = {**SMALL, **model}
+    mixtral = name.startswith("mixtral")
+    whole = load_job([MIXTRAL]).job.model.model_dump() if mixtral else {**SMALL, **model}
     job: JobSpec = make_job(model=whole, parallelism=degrees, batch={"global_batch_size": 16})
     return job
 

@@ -8,18 +8,20 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 import json
 import os
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from megatron.core.tensor_parallel import mappings
 from support.training import layout, tiny_job
 
 from orchestrator import checkpoints
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
-from orchestrator.runtime import megatron_compat
+from orchestrator.runtime import cpu_shim, megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.device import select_device
 from orchestrator.runtime.model import build_chunks, transformer_config
@@ -30,21 +32,41 @@ from orchestrator.runtime.verification import newest_whole
 def control() -> Any:
     """What two ranks agree on."""
     dist.init_process_group("gloo")
-    rank, exchange = dist.get_rank(), Control(dist.group.WORLD, parts=2)
+    rank, exchange = dist.get_rank(), Control(dist.group.WORLD, parts=2, auxiliary=1)
     found: dict[str, Any] = {"nothing offered": exchange.take()}
     loss = torch.tensor([[12.0, 4.0], [5.0, 2.0]]) if rank == 1 else None
-    exchange.offer(7, stop=rank == 1, loss=loss, writer_busy=True, save=rank == 0)
+    auxiliary = torch.tensor([[1.0 + rank, 2.0]])
+    exchange.offer(7, stop=rank == 1, loss=loss, writer_busy=True, save=rank == 0, auxiliary=auxiliary)
     agreed = exchange.take()
     assert agreed is not None
     found["agreed"] = [agreed.iteration, agreed.stop, agreed.sums, agreed.writers_busy, agreed.save]
+    found["auxiliary"] = agreed.auxiliary
     found["taken once"] = exchange.take()
     quiet = exchange.exchange(8)
     found["quiet"] = [quiet.iteration, quiet.stop, quiet.sums, quiet.writers_busy, quiet.save]
     found["any"] = [exchange.any(rank == 1), exchange.any(False)]
     found["from first"] = exchange.from_first({"rank": rank})
     found["gathered"] = exchange.gather_to_first(rank * 10)
+    found["unequal parts"] = unequal_parts(rank)
     dist.destroy_process_group()
     return found
+
+
+def unequal_parts(rank: int) -> Any:
+    """Whether gloo gathers parts of one and two rows by itself, and what the shim's two functions make of them."""
+    mine, parts = torch.arange(1.0 + rank), [torch.empty(1), torch.empty(2)]
+    try:
+        dist.all_gather(parts, mine)
+        refused = False
+    except (RuntimeError, ValueError):
+        refused = True
+    owner = types.SimpleNamespace(_gather_along_first_dim=None, _reduce_scatter_along_first_dim=None)
+    functions = {name: getattr(mappings, name) for name in vars(owner)}
+    vars(owner).update(functions)
+    cpu_shim.patch_megatron_mappings(owner)
+    gathered = owner._gather_along_first_dim(mine, dist.group.WORLD, [1, 2])
+    reduced = owner._reduce_scatter_along_first_dim(gathered, dist.group.WORLD, [1, 2])
+    return [refused, gathered.tolist(), reduced.tolist()]
 
 
 def weights(tp: int, pp: int, vp: int | None, seed: int = 7) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.inference.generation import Generator
@@ -35,13 +36,14 @@ MODEL = {
     "hidden_dropout": 0.1,
     "attention_dropout": 0.1,
 }
+EXPERTS = {"activation": "swiglu", "add_bias_linear": False, "num_experts": 2, "moe_aux_loss_coeff": 0.1}
 COMMON: dict[str, Any] = {
     "schedule": {"train_iters": 4, "lr_warmup_iters": 1},
     "evaluation": {"eval_interval": 2, "eval_iters": 1},
     "batch": {"micro_batch_size": 2, "global_batch_size": 8},
 }
 JOBS = [
-    tiny_job("fp32", model={**MODEL, "position_embedding_type": "learned_absolute"}, **COMMON),
+    tiny_job("fp32", model={**MODEL, **EXPERTS, "position_embedding_type": "learned_absolute"}, **COMMON),
     tiny_job(
         "bf16",
         model={**MODEL, "normalization": "RMSNorm", "activation": "swiglu", "num_query_groups": 1},
@@ -58,6 +60,7 @@ OWNERS: dict[str, Any] = {
     "torch.Tensor": torch.Tensor,
     "torch.nn.Module": torch.nn.Module,
     "megatron.random": megatron_random,
+    "megatron.dispatcher": MoEAlltoAllTokenDispatcher,
 }
 
 

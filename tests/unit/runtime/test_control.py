@@ -19,12 +19,15 @@ def test_two_ranks_agree(run_ranks: Any) -> None:
     first, second = run_ranks("control", 2)
     assert first["nothing offered"] is None
     assert first["agreed"] == second["agreed"] == [7, True, [[12.0, 4.0], [5.0, 2.0]], 2, True]
+    assert first["auxiliary"] == second["auxiliary"] == [[3.0, 4.0]]
     assert first["taken once"] is None
     assert first["quiet"] == second["quiet"] == [8, False, [[0.0, 0.0], [0.0, 0.0]], 0, False]
     assert first["any"] == second["any"] == [True, False]
     assert first["from first"] == second["from first"] == {"rank": 0}
     assert first["gathered"] == [0, 10]
     assert second["gathered"] is None
+    assert first["unequal parts"] == [True, [0.0, 0.0, 1.0], [0.0]], "gloo refuses them, or the shim's is not needed"
+    assert second["unequal parts"] == [True, [0.0, 0.0, 1.0], [0.0, 2.0]]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ PATCHES = {
     "torch.Tensor.type",
     "megatron.random._get_cuda_rng_state",
     "megatron.random._set_cuda_rng_state",
+    "megatron.dispatcher._maybe_dtoh_and_synchronize",
 }
 FROM_0_19 = {"torch.cuda.current_stream"}
 """Needed by megatron-core 0.19 alone."""

@@ -38,6 +38,16 @@ def test_context_parallelism_is_searched(space: Spaces) -> None:
     assert {each.cp for each in space().degrees()[0]} == {1, 2, 4}
 
 
+def test_expert_parallelism_is_searched_where_there_are_experts(space: Spaces) -> None:
+    """Experts need sequence parallelism with TP > 1, and here six of them divide by 1, 2 and 3 alone."""
+    model = {"num_experts": 6, "add_bias_linear": False}
+    found = space(gpus=4, model=model).degrees()[0]
+    assert {each.ep for each in found} == {1, 2}
+    assert {each.ep for each in found if each.tp == 2 and each.pp == 2} == {1}, "one replica has no experts to spread"
+    assert all(each.sequence_parallel for each in found if each.tp > 1)
+    assert {each.ep for each in space(gpus=4).degrees()[0]} == {1}
+
+
 def test_sequence_parallelism_is_on_where_the_sequence_divides(space: Spaces) -> None:
     assert all(each.sequence_parallel == (each.tp > 1) for each in space().degrees()[0])
     odd = space(model={"seq_length": 1022}).degrees()[0]
