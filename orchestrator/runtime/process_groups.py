@@ -122,6 +122,12 @@ def part_of_pipeline(ranks: Ranks, parts: Sequence[Sequence[int]]) -> dist.Proce
     return own
 
 
+def get_tensor_model_parallel_group() -> dist.ProcessGroup:
+    """The ranks that this one's matrices are split over."""
+    group: dist.ProcessGroup = parallel_state.get_tensor_model_parallel_group()
+    return group
+
+
 def get_tensor_model_parallel_rank() -> int:
     """This rank's place in its tensor-parallel group, also inside a module that has no Ranks at hand."""
     rank: int = parallel_state.get_tensor_model_parallel_rank()

@@ -38,6 +38,9 @@ class RuntimeSpec(Section):
     found from the working directory or on PYTHONPATH. The model family's own by default."""
     train_step_arguments: dict[str, Plain] = Field(default_factory=dict)
     """Keyword arguments of its constructor."""
+    fused_linear_cross_entropy: bool = False
+    """Compute the output layer and the loss together, a part of the tokens at a time, so that all logits never exist:
+    less memory for one more matrix product."""
     recompute_granularity: Literal["selective", "full"] | None = None
     """Recompute activations in the backward pass: some modules of every layer, or whole layers."""
     recompute_modules: list[RecomputedModule] | None = None

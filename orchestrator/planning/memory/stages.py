@@ -8,6 +8,7 @@ from functools import cache
 
 from orchestrator.planning import pipeline
 from orchestrator.planning.halves import half_job, halves_of_stage
+from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
 from orchestrator.planning.memory.experts import backward_of_experts, gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.layer import (
     FP32,
@@ -225,18 +226,32 @@ def _moments(
         norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job)
         if model.architecture == "bert":  # its head's dense layer, activation and norm
             norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)
-        # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
-        logits = predicted.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
-        logits += capped_logits(job, predicted, vocab)
-        moments.append(("loss", {**lasting, "activations": passes + norm, "logits": logits, "temporary": 0}))
-        linear = predicted.whole_stream + table + (predicted.stream if predicted.sequence_parallel else 0)
-        gradient = predicted.tokens * vocab * width
-        parts = {**lasting, "activations": passes + norm, "logits": gradient, "temporary": linear}
-        moments.append(("output layer", parts))
+        moments += _last_moments(job, {**lasting, "activations": passes + norm}, sizes, vocab)
     if first:
         others = passes - chunks[0].saved
         moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
     return moments
+
+
+def _last_moments(
+    job: JobSpec, held: dict[str, int], sizes: LayerSizes, vocab: int
+) -> list[tuple[str, dict[str, int]]]:
+    """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
+    width, table = sizes.width, vocab * sizes.hidden * sizes.width
+    if job.runtime.fused_linear_cross_entropy:
+        # Of a chunk its logits, the softmax and the gradient; of all the gathered input, its gradient, and the table's.
+        chunk = min(sizes.tokens, tokens_of_chunk(vocab)) * vocab * (FP32 + FP32 + width)
+        other = 2 * sizes.whole_stream + table + vocab * sizes.hidden * FP32
+        return [("loss", {**held, "logits": chunk, "temporary": other})]
+    # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
+    logits = sizes.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
+    logits += capped_logits(job, sizes, vocab)
+    linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
+    gradient = sizes.tokens * vocab * width
+    return [
+        ("loss", {**held, "logits": logits, "temporary": 0}),
+        ("output layer", {**held, "logits": gradient, "temporary": linear}),
+    ]
 
 
 def _update(job: JobSpec, count: int, experts: int, table: int, sizes: LayerSizes) -> int:

@@ -188,6 +188,8 @@ def output_pass(setting: Setting) -> Pass:
     products = linear_passes(setting, [linear])
     loss = loss_seconds(setting)
     forward, backward = {"loss": loss.forward}, {"loss": loss.backward}
+    if setting.job.runtime.fused_linear_cross_entropy:  # its backward pass computes the logits again
+        backward["recompute"] = products.forward["gemm"]
     if setting.model.architecture == "bert":  # the dense layer of its head, whole on every tensor-parallel rank
         h = setting.model.hidden_size
         product = gemm_seconds(setting.own_tokens, h, h, setting.device, setting.dtype)

@@ -8,12 +8,18 @@ from typing import Any
 
 import torch
 from megatron.core.models.gpt import GPTModel
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.rotary import scaled_frequencies
-from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank
+from orchestrator.runtime.linear_cross_entropy import linear_cross_entropy
+from orchestrator.runtime.process_groups import (
+    Ranks,
+    get_tensor_model_parallel_group,
+    get_tensor_model_parallel_rank,
+)
 from orchestrator.runtime.steps.gpt import NextToken
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -30,8 +36,16 @@ class GPT(GPTModel):  # type: ignore[misc]
     """
 
     def __init__(
-        self, config: TransformerConfig, spec: Any, *, model: ModelSpec, valid_vocab_size: int, **kwargs: Any
+        self,
+        config: TransformerConfig,
+        spec: Any,
+        *,
+        model: ModelSpec,
+        valid_vocab_size: int,
+        joins_loss: bool,
+        **kwargs: Any,
     ) -> None:
+        """`joins_loss`: the output layer and the loss are one, and there are no logits."""
         super().__init__(
             config,
             spec,
@@ -47,17 +61,42 @@ class GPT(GPTModel):  # type: ignore[misc]
         if model.scale_embeddings and self.pre_process:
             scale = math.sqrt(model.hidden_size)
             self.embedding.word_embeddings.register_forward_hook(_multiply(scale))
+        self._joins_loss = joins_loss and self.post_process
+        if self._joins_loss:
+            self.output_layer.forward = self._hand_on
         if model.final_logit_softcapping is not None and self.post_process:
             self.output_layer.register_forward_hook(_cap(model.final_logit_softcapping))
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
+        """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v], or the
+        output layer's input where that is one with the loss.
+        """
+        if self._joins_loss:
+            return self._joined_loss(labels, logits)
         local = logits.size(-1)
         first_padding = self.valid_vocab_size - get_tensor_model_parallel_rank() * local
         if first_padding < local:
             logits[..., max(first_padding, 0) :] = torch.finfo(logits.dtype).min
         loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
         return loss
+
+    def _hand_on(self, hidden: torch.Tensor, weight: Any = None, **unused: Any) -> tuple[torch.Tensor, None]:
+        """In place of the output layer's forward pass: its input, for the loss."""
+        self._output_weight = self.output_layer.weight if weight is None else weight
+        return hidden, None
+
+    def _joined_loss(self, labels: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """From hidden [s, b, h] or, under sequence parallelism, this rank's part of it."""
+        if self.config.sequence_parallel:
+            hidden = gather_from_sequence_parallel_region(hidden)
+        else:
+            hidden = copy_to_tensor_model_parallel_region(hidden)
+        weight = self._output_weight
+        first = get_tensor_model_parallel_rank() * weight.size(0)
+        flat, wanted = hidden.flatten(0, 1), labels.t().flatten()
+        group = get_tensor_model_parallel_group()
+        losses = linear_cross_entropy(flat, weight, wanted, self.valid_vocab_size, first, group)
+        return losses.view(hidden.size(0), hidden.size(1)).t().contiguous()
 
 
 def _multiply(factor: float) -> Callable[[Any, Any, torch.Tensor], torch.Tensor]:
@@ -90,6 +129,7 @@ def build_chunk(
         block_spec_function(layers)(config, vp_stage),
         model=model,
         valid_vocab_size=vocabulary.size,
+        joins_loss=job.runtime.fused_linear_cross_entropy,
         vocab_size=vocabulary.padded_size,
         max_sequence_length=model.positions,
         pre_process=ranks.is_pre_process(index),

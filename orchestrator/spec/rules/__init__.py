@@ -6,6 +6,7 @@ from orchestrator.errors import Problem
 from orchestrator.spec.rules import (
     bert,
     experts,
+    kernels,
     lora,
     operation,
     optimizer,
@@ -28,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     *positions.RULES,
     *experts.RULES,
     *recomputation.RULES,
+    *kernels.RULES,
     *variants.RULES,
     *bert.RULES,
     *t5.RULES,

@@ -284,3 +284,12 @@ def test_memory_never_rises_with_more_recomputation(described: dict[str, Any], v
     memories = [memory_of(described, vocab, "torch", runtime=fields) for fields in RECOMPUTE]
     for weaker, stronger in itertools.pairwise(memories):
         never_more(stronger, weaker)
+
+
+def test_a_joined_loss_never_holds_all_logits() -> None:
+    """131,072 words and 8 sequences of 4,096 tokens: 40 GiB of logits and gradients become one chunk's."""
+    plain = benchmark_job("gpt-1.7b", 1, micro=8)
+    joined = plain.model_copy(update={"runtime": plain.runtime.model_copy(update={"fused_linear_cross_entropy": True})})
+    one, other = estimate_memory(plain, 131072, "torch"), estimate_memory(joined, 131072, "torch")
+    assert one.stages[0].moment == "loss"
+    assert one.peak_bytes - other.peak_bytes > 30 * GIB

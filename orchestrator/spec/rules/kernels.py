@@ -1,0 +1,30 @@
+"""Kernels that do several things at once, and what they cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.rules.base import Rule
+from orchestrator.spec.sections import JobSections
+
+JOINED = "runtime.fused_linear_cross_entropy"
+
+
+def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
+    """The output layer is one with the loss where nothing else asks for logits."""
+    if not job.runtime.fused_linear_cross_entropy:
+        return
+    hint = "leave it out"
+    if job.model.architecture != "gpt":
+        message = f"joins the output layer and the loss of a decoder, and architecture is {job.model.architecture}"
+        yield Problem(message, (JOINED, "model.architecture"), hint)
+    if job.model.final_logit_softcapping is not None:
+        message = "there are no logits to cap: final_logit_softcapping is written"
+        yield Problem(message, (JOINED, "model.final_logit_softcapping"), hint)
+    if job.runtime.train_step is not None:
+        message = "a training step of your own may ask the model for logits, and there are none"
+        yield Problem(message, (JOINED, "runtime.train_step"), hint)
+
+
+RULES: tuple[Rule, ...] = (linear_cross_entropy,)
