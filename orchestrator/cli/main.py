@@ -5,6 +5,7 @@ This is the one place that imports by name, and the one error boundary.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import sys
@@ -117,10 +118,8 @@ def build_app(typed: str | None) -> typer.Typer:
             app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_not_imported)
             continue
         name = f"orchestrator.cli.{entry.module}"
-        if name not in sys.modules:
-            with staying():
-                importlib.import_module(name)
-        module = sys.modules[name]
+        with staying() if name not in sys.modules else contextlib.nullcontext():
+            module = importlib.import_module(name)
         if hasattr(module, "app"):
             app.add_typer(module.app, name=entry.name, rich_help_panel=entry.panel)
         else:
