@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_quickstart_learns_and_writes_and_does_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "jobs").symlink_to(ROOT / "jobs")
     # Shorter than as shipped: it learns as much as is asserted here.
-    shorter = ["--set", "schedule.train_iters=200"]
+    shorter = ["--set", "schedule.train_iters=120", "--set", "checkpoint.save_interval=100"]
     script = ["bash", str(ROOT / "scripts" / "quickstart.sh"), sys.executable, *shorter]
 
     first = subprocess.run(script, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -35,16 +35,16 @@ pytestmark = [
     pytest.mark.slow("SLURM needs half a minute to see a lost node, and ten seconds to start a job again"),
 ]
 
-STEPS = 60
+STEPS = 40
 QUICKSTART = Path(__file__).parents[2] / "jobs" / "quickstart.yaml"
-QUICKSTART_STEPS = 30
+QUICKSTART_STEPS = 20
 PATIENCE = 400.0
 LAYOUTS = {"tp2": layout(tp=2), "pp2": layout(pp=2), "dp2": layout(dp=2)}
 SLOW = """
 import time
 import orchestrator.runtime.loop as loop
 step = loop.train_step
-seconds = float(os.environ.get("FIRST_STEP_SECONDS", "0.25")) if "SLURM_RESTART_COUNT" not in os.environ else 0.25
+seconds = float(os.environ.get("FIRST_STEP_SECONDS", "0.4")) if "SLURM_RESTART_COUNT" not in os.environ else 0.4
 def slow_step(session):
     time.sleep(seconds)
     return step(session)
@@ -61,6 +61,7 @@ def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
             name,
             model={"hidden_dropout": 0.1, "attention_dropout": 0.1, "vocab_size": None},
             data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
+            batch={"micro_batch_size": 4},
             schedule={"train_iters": STEPS},
             checkpoint={"save_interval": 5, "keep_last": 2},
             parallelism=LAYOUTS[name],
@@ -72,16 +73,16 @@ def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
 
 @pytest.fixture(scope="module")
 def make_quickstart(real_text: list[str]) -> Callable[..., JobSpec]:
-    """make_quickstart(layout, **launch): the shipped quickstart, with dropout and other text, for thirty steps."""
+    """make_quickstart(layout, **launch): the shipped quickstart, with dropout and other text, for twenty steps."""
 
     def make(name: str, **launch: Any) -> JobSpec:
         job = load_job([QUICKSTART], ["model.hidden_dropout=0.1", "model.attention_dropout=0.1"]).job
         sections = job.model_dump(exclude_unset=True)
         sections["name"] = f"quickstart-{name}"
         sections["data"] = {"blend": [{"path": path} for path in real_text], "split": "90,10,0"}
-        sections["schedule"] |= {"train_iters": QUICKSTART_STEPS}
+        sections["schedule"] |= {"train_iters": QUICKSTART_STEPS, "lr_warmup_iters": 10}
         sections["checkpoint"] = {"save_interval": 5, "keep_last": 2}
-        sections["batch"] = {"micro_batch_size": 4, "global_batch_size": 8}
+        sections["batch"] = {"micro_batch_size": 2, "global_batch_size": 4}
         sections["parallelism"] = LAYOUTS[name]
         sections["tracking"] = {"mlflow": False}
         sections["launch"] = {"nodes": 2, "cluster": "test", "requeue_delay": 2, "health_check": False, **launch}
@@ -127,7 +128,7 @@ class Submitted:
 def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`.
 
-    A step takes a quarter of a second, or FIRST_STEP_SECONDS of the environment before the first requeue.
+    A step takes 0.4 s, or FIRST_STEP_SECONDS of the environment before the first requeue.
     """
     slow = inject(SLOW).parent
 
@@ -172,7 +173,7 @@ def test_a_time_limit(
     """The quickstart in three layouts. SLURM's notice comes up to half a minute early; the first start is slow, so that
     it is far from done by then.
     """
-    slow = {"FIRST_STEP_SECONDS": "4"}
+    slow = {"FIRST_STEP_SECONDS": "6"}
     submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15, env=slow) for name in LAYOUTS}
     expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
     for name, each in submitted.items():
@@ -247,7 +248,7 @@ def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
     """Both ranks are on that node: for them nothing has happened, and the shared disk is still there."""
-    each = submit("tp2", nodes=1, gpus_per_node=2, env={"FIRST_STEP_SECONDS": "1.5"})
+    each = submit("tp2", nodes=1, gpus_per_node=2, env={"FIRST_STEP_SECONDS": "2.5"})
     each.wait_for_step(10)
     stale = events(each.run, "launched")[-1]
     cluster.cut(stale["nodes"][0])
