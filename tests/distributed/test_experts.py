@@ -5,6 +5,7 @@ Grouped matrix products are a GPU's: tests/gpu/test_experts.py.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
@@ -172,3 +174,24 @@ def test_resumed_at_the_same_layout_is_bitwise(ranks: Ranks, tmp_path: Path) -> 
     second = experts_job("stopped", dropped, dp=2, **EP2)
     ranks.must_train(make_run(tmp_path, second), second, launch_id="second")
     assert losses(run) == whole
+
+
+GENERATE = Path(__file__).parents[1] / "unit" / "inference" / "generate_program.py"
+
+
+@pytest.mark.parametrize("experts", [{**EP2, **WHOLE}, {}], ids=["whole", "split"])
+def test_generation_is_that_of_one_process(
+    experts: dict[str, Any], ranks: Ranks, reference: RunDir, tmp_path: Path
+) -> None:
+    """Experts that were spread over replicas are all on each tensor-parallel rank, whole or in parts."""
+    written = []
+    for name, degrees in (("one", {}), ("two", {**TP2, **experts})):
+        job = experts_job(name, **degrees)
+        out = tmp_path / name
+        out.mkdir()
+        (out / "job.json").write_text(dump_resolved(job))
+        started = ranks.starter.start(reference.path, job.world_size, str(out / "job.json"), str(out), program=GENERATE)
+        assert started.wait() == 0
+        written.append(json.loads((out / "rank-0.json").read_text()))
+    assert written[0] == written[1]
+    assert written[0]["cached"] == written[0]["recomputed"]
