@@ -31,14 +31,17 @@ def causal_mask(
 
     Built once for a length and kept: all layers and micro-batches share it.
     """
-    distance = torch.arange(sk - sq, sk, device=device)[:, None] - torch.arange(sk, device=device)
+    positions = torch.arange(sk, dtype=torch.int32, device=device)
+    distance = positions[sk - sq :, None] - positions
     seen = distance >= 0
     if window is not None:
         seen &= distance < window
     if slopes is None:
         return seen
-    lowered = -torch.tensor(slopes, device=device)[:, None, None] * distance
-    return lowered.masked_fill_(~seen, -math.inf).to(dtype)
+    lowered = torch.empty(len(slopes), sq, sk, dtype=dtype, device=device)
+    for scores, slope in zip(lowered, slopes, strict=True):  # one by one: in fp32 they would need more than the result
+        scores.copy_(torch.where(seen, -slope * distance, -math.inf))
+    return lowered
 
 
 def plain_causal_mask(sq: int, sk: int, device: torch.device) -> Any:
