@@ -11,7 +11,7 @@ from orchestrator.spec.halves import HALVES, layers_of, layers_of_stage, stages_
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.rules.base import Rule, Unavailable, nearest_divisors, nearest_multiples, quotient
-from orchestrator.spec.rules.topology import CP, PP, TP, VP
+from orchestrator.spec.rules.topology import PP, TP, VP
 from orchestrator.spec.runtime import RuntimeSpec
 from orchestrator.spec.sections import JobSections
 
@@ -103,11 +103,6 @@ def not_of_t5(job: JobSections) -> Iterator[Problem]:
             f"VP = {job.parallelism.num_model_chunks}"
         )
         yield Problem(message, (VP, FAMILY), "leave it out; more micro-batches make the bubble smaller too")
-    if job.parallelism.context_parallel_size > 1:
-        message = (
-            f"T5 has no context parallelism: its attention is not causal: CP = {job.parallelism.context_parallel_size}"
-        )
-        yield Problem(message, (CP, FAMILY), "write 1; sequence_parallel also saves activation memory")
 
 
 def lengths(job: JobSections) -> Iterator[Problem]:
@@ -117,7 +112,11 @@ def lengths(job: JobSections) -> Iterator[Problem]:
         return
     length = model.decoder_seq_length
     if length is None:
-        yield Problem("T5 needs decoder_seq_length, the tokens of its decoder", (FAMILY,), "128 is usual")
+        yield Problem(
+            "T5 needs decoder_seq_length, the tokens of its decoder",
+            (FAMILY,),
+            "write decoder_seq_length: 128 in the model section",
+        )
         return
     if min(model.seq_length, length) < SHORTEST:
         path = ENCODER if model.seq_length < SHORTEST else DECODER
@@ -200,7 +199,9 @@ def spans(job: JobSections) -> Iterator[Problem]:
     if data.random_tokens or data.tokenizer.vocab_extra_ids or kind in ("huggingface", "sentencepiece"):
         return
     message = f"T5 puts sentinels in place of spans, and a {kind} tokenizer has none"
-    yield Problem(message, ("data.tokenizer.vocab_extra_ids", "data.tokenizer.type", FAMILY), "100 is usual")
+    yield Problem(
+        message, ("data.tokenizer.vocab_extra_ids", "data.tokenizer.type", FAMILY), "write vocab_extra_ids: 100"
+    )
 
 
 def seed_of_sentences(job: JobSections) -> Iterator[Problem]:
