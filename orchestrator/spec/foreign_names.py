@@ -30,6 +30,8 @@ FOREIGN_NAMES: dict[str, str] = {
     "virtual_pipeline_parallel_size": "parallelism.virtual_pipeline_model_parallel_size",
     "num_layers_per_virtual_pipeline_stage": "parallelism.virtual_pipeline_model_parallel_size",
     "num_virtual_stages_per_pipeline_rank": "parallelism.virtual_pipeline_model_parallel_size",
+    "decoder_first_pipeline_num_layers": "parallelism.num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "parallelism.num_layers_in_last_pipeline_stage",
     "sp": "parallelism.sequence_parallel",
     "sequence_parallelism": "parallelism.sequence_parallel",
     "enable_sequence_parallel": "parallelism.sequence_parallel",
