@@ -22,7 +22,7 @@ from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from orchestrator.runtime import cpu_shim
 from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.device import Device
-from orchestrator.runtime.layers.torch_layers import Norm
+from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.sgd import MomentumSGD
 from orchestrator.runtime.stateful import StatefulOptimizer
 

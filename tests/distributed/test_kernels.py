@@ -21,6 +21,7 @@ from megatron.core.fusions.fused_cross_entropy import fused_vocab_parallel_cross
 from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 from orchestrator.runtime import process_groups, startup
 from orchestrator.runtime.layers import torch_layers
+from orchestrator.runtime.layers.norms import Norm
 from torch.nn import functional as F
 
 def differ(fused, plain, *shapes):
@@ -51,7 +52,7 @@ def attention(q, k, v):
     return (scores.softmax(-1) @ v).permute(2, 0, 1, 3).flatten(2)
 
 def norm(is_rms):
-    module = object.__new__(torch_layers.Norm)
+    module = object.__new__(Norm)
     torch.nn.Module.__init__(module)
     module.eps, module.shape, module.is_rms, module.is_zero_centered = 1e-5, (16,), is_rms, False
     def run(x, weight, bias):

@@ -20,7 +20,7 @@ from megatron.core.utils import make_tp_sharded_tensor_for_checkpoint
 from torch.nn import functional
 
 from orchestrator.runtime.layers.masked_attention import Bias, MaskedAttention
-from orchestrator.runtime.layers.torch_layers import Norm
+from orchestrator.runtime.layers.norms import Norm
 from orchestrator.spec.halves import Half
 from orchestrator.spec.runtime import Layers
 
