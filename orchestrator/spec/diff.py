@@ -99,9 +99,30 @@ def _global_batch(old: JobSpec, new: JobSpec) -> Verdict:
 
 
 def _micro_batch(old: JobSpec, new: JobSpec) -> Verdict:
+    if _balances_groups_of_tokens(old) or _balances_groups_of_tokens(new):
+        return "trajectory", "experts are balanced over other groups of tokens"
     if old.global_batch_size == new.global_batch_size:
         return "safe", "the global batch is the same; losses agree, not bitwise"
     return "trajectory", _GLOBAL_BATCH
+
+
+def _balances_groups_of_tokens(job: JobSpec) -> bool:
+    """Whether experts are balanced within each micro-batch."""
+    model = job.model
+    by_loss = model.moe_router_load_balancing_type == "aux_loss" and model.moe_aux_loss_coeff > 0
+    return model.num_experts is not None and (by_loss or _assigns_by_rank(job))
+
+
+def _assigns_by_rank(job: JobSpec) -> bool:
+    """Whether what a token is given to depends on the others of its rank."""
+    model = job.model
+    return model.moe_router_load_balancing_type == "sinkhorn" or model.moe_expert_capacity_factor is not None
+
+
+def _parts_of_sequences(old: JobSpec, new: JobSpec) -> Verdict:
+    if _assigns_by_rank(old) or _assigns_by_rank(new):
+        return "trajectory", "experts are given out among other groups of tokens"
+    return _LAYOUT
 
 
 def _distributed_optimizer(old: JobSpec, new: JobSpec) -> Verdict:
@@ -244,6 +265,8 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.init_method_std": _INITIAL,
     # parallelism
     "parallelism.*": _LAYOUT,
+    "parallelism.tensor_model_parallel_size": _parts_of_sequences,
+    "parallelism.context_parallel_size": _parts_of_sequences,
     "parallelism.use_distributed_optimizer": _distributed_optimizer,
     "parallelism.overlap_grad_reduce": ("safe", "only when communication happens changes"),
     "parallelism.overlap_param_gather": ("safe", "only when communication happens changes"),

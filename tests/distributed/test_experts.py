@@ -67,7 +67,6 @@ class Case(NamedTuple):
 
 
 LAYOUTS = {
-    "dp2": Case({"dp": 2}),
     "ep2": Case({"dp": 2, **EP2}),
     "ep2-gathered": Case({"dp": 2, **EP2}, "allgather"),
     "ep2-plain-optimizer-recomputed": Case({"dp": 2, **EP2, "use_distributed_optimizer": False}, runtime=RECOMPUTED),

@@ -82,6 +82,20 @@ def test_one_change(small: Any, override: str, expected: dict[str, str]) -> None
     assert kinds(small.job(), small.job(override)) == expected
 
 
+def test_the_micro_batch_counts_where_experts_are_balanced_within_it(small: Any) -> None:
+    experts = ("model.num_experts=4", "model.add_bias_linear=false")
+    by_loss = (*experts, "model.moe_aux_loss_coeff=0.01")
+    by_sequence = (*by_loss, "model.moe_router_load_balancing_type=seq_aux_loss")
+    dropped = (*experts, "model.moe_expert_capacity_factor=1.5")
+    for given, kind in ((experts, "safe"), (by_loss, "trajectory"), (by_sequence, "safe"), (dropped, "trajectory")):
+        [change] = diff_jobs(small.job(*given), small.job(*given, "batch.micro_batch_size=4"))
+        assert change.kind == kind, given
+    context = "parallelism.context_parallel_size=2"
+    for given, kind in ((by_loss, "safe"), (dropped, "trajectory")):
+        [change] = [each for each in diff_jobs(small.job(*given), small.job(*given, context)) if "context" in each.path]
+        assert change.kind == kind, given
+
+
 def test_more_replicas_of_as_many_micro_batches_are_another_batch(small: Any) -> None:
     written = ("batch.global_batch_size=null", "batch.num_micro_batches=4")
     changes = diff_jobs(small.job(*written), small.job(*written, "parallelism.data_parallel_size=2"))
