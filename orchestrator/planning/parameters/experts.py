@@ -39,6 +39,9 @@ def held_by_rank(model: ModelSpec, degrees: ParallelismSpec) -> int:
 
 def layers_with_experts(job: JobSpec) -> tuple[tuple[int, ...], ...]:
     """[stage][chunk]: how many layers of each model chunk have experts."""
+    if job.model.num_experts is None:
+        degrees = job.parallelism
+        return ((0,) * degrees.num_model_chunks,) * degrees.pipeline_model_parallel_size
     has = job.model.moe_layers
     return tuple(
         tuple(sum(has[chunk.first : chunk.last + 1]) for chunk in chunks)
