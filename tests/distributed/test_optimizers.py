@@ -55,6 +55,21 @@ def test_losses_and_norms_are_those_of_one_process(name: str, ranks: Ranks, tmp_
             assert values(spread, key) == pytest.approx(values(alone, key), rel=2e-5)
 
 
+def test_the_norm_that_clips_is_over_the_experts_of_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    """megatron-core keeps them in an optimizer of their own, under a norm of its own."""
+    model = {"num_experts": 4, "moe_router_topk": 2, "add_bias_linear": False}
+    sections = {"model": model, "optimizer": {"lr": 1e-2, "clip_grad": 0.05}, "schedule": {"train_iters": 4}}
+    found = []
+    for name, parallelism in {"alone": layout(), "ep2": layout(dp=2, expert_model_parallel_size=2)}.items():
+        job = tiny_job(name, **sections, parallelism=parallelism)
+        run = ranks.must_train(make_run(tmp_path, job), job)
+        found.append((values(run, "train/loss"), values(run, "train/grad_norm")))
+    alone, spread = found
+    assert min(alone[1].values()) > 0.1
+    assert spread[0] == pytest.approx(alone[0], rel=2e-5)
+    assert spread[1] == pytest.approx(alone[1], rel=1e-4)
+
+
 RESUMED = {
     "sgd-sharded": ("sgd", layout(dp=2)),
     "sgd-plain": ("sgd", layout(use_distributed_optimizer=False)),
