@@ -7,6 +7,7 @@ from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
+from orchestrator.spec.stages import layers_of_chunks
 
 
 def expert_parameters(model: ModelSpec, etp: int) -> int:
@@ -39,13 +40,15 @@ def held_by_rank(model: ModelSpec, degrees: ParallelismSpec) -> int:
 
 def layers_with_experts(job: JobSpec) -> tuple[tuple[int, ...], ...]:
     """[stage][chunk]: how many layers of each model chunk have experts."""
-    if job.model.num_experts is None:
-        degrees = job.parallelism
+    model, degrees = job.model, job.parallelism
+    if model.num_experts is None:
         return ((0,) * degrees.num_model_chunks,) * degrees.pipeline_model_parallel_size
-    has = job.model.moe_layers
+    if model.moe_layer_freq == 1:
+        return layers_of_chunks(model.num_layers, degrees)
+    has = model.moe_layers
     return tuple(
         tuple(sum(has[chunk.first : chunk.last + 1]) for chunk in chunks)
-        for chunks in layers_of_stages(job.model, job.parallelism)
+        for chunks in layers_of_stages(model, degrees)
     )
 
 
