@@ -47,8 +47,7 @@ def layers_with_experts(job: JobSpec) -> tuple[tuple[int, ...], ...]:
         return layers_of_chunks(model.num_layers, degrees)
     has = model.moe_layers
     return tuple(
-        tuple(sum(has[chunk.first : chunk.last + 1]) for chunk in chunks)
-        for chunks in layers_of_stages(model, degrees)
+        tuple(sum(has[chunk.first : chunk.last + 1]) for chunk in chunks) for chunks in layers_of_stages(model, degrees)
     )
 
 
