@@ -114,6 +114,12 @@ def test_other_positions(positions: str, ranks: Ranks, sentences: str, tmp_path:
     assert largest_difference(one, two) < 1e-5
 
 
+def test_random_tokens(ranks: Ranks, tmp_path: Path) -> None:
+    """For benchmarks: every token of both inputs counts, so the loss begins at ln of the vocabulary."""
+    job = tiny_job("random", model=MODEL, schedule={"train_iters": 2, "lr_warmup_iters": 1})
+    assert 5.6 < ranks.losses_of(job, tmp_path)[1] < 6.0
+
+
 def test_it_learns_real_text(ranks: Ranks, sentences: str, tmp_path: Path) -> None:
     """From ln of the vocabulary to half of it, and on held-out text nearly as far."""
     job = t5_job(

@@ -51,5 +51,5 @@ class SpanCorruption:
 
     def loss(self, output: torch.Tensor, batch: Batch) -> Mapping[str, Part]:
         """Sum of the counting tokens' losses, and their number."""
-        losses, mask = output.float().view(-1), batch["loss_mask"].view(-1)
-        return {"lm": Part((losses * mask).sum(), mask.sum())}
+        mask = batch["loss_mask"]
+        return {"lm": Part((output.float() * mask).sum(), mask.sum())}
