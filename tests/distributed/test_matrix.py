@@ -1,0 +1,70 @@
+"""Every family at every layout and in every precision has the losses of one process, or is refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.faults import Ranks
+from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, matrix_job
+from support.training import events, largest_difference, losses, make_run, values
+
+from orchestrator.errors import SpecError
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir, read_lines
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("each cell trains on real ranks")]
+
+Reference = Callable[[str, str], RunDir]
+
+
+@pytest.fixture(scope="module")
+def reference(ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """One process's run of a family in a precision."""
+    runs: dict[tuple[str, str], RunDir] = {}
+
+    def trained(family: str, dtype: str) -> RunDir:
+        if (family, dtype) not in runs:
+            job = matrix_job(family, dtype, real_sentences, {})
+            runs[family, dtype] = ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
+        return runs[family, dtype]
+
+    return trained
+
+
+def compared(run: RunDir) -> list[str]:
+    """The metrics that no layout may change: losses of all kinds, by part, and the gradient's norm."""
+    names = {name for record in read_lines(run.metrics_file) for name in record["values"]}
+    kept = ("train/loss", "train/moe/", "train/grad_norm", "validation/loss")
+    return sorted(name for name in names if name.startswith(kept))
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_cell(cell: Cell, ranks: Ranks, reference: Reference, real_sentences: str, tmp_path: Path) -> None:
+    job = matrix_job(cell.family, cell.dtype, real_sentences, LAYOUTS[cell.layout])
+    run, alone = ranks.must_train(make_run(tmp_path, job), job), reference(cell.family, cell.dtype)
+    assert list(losses(run)) == list(range(1, STEPS + 1))
+    for name in compared(alone):
+        tolerance = TOLERANCE[cell.dtype] * (10 if name == "train/grad_norm" else 1)
+        assert largest_difference(values(alone, name), values(run, name)) < tolerance, name
+    [started] = events(run, "started")
+    assert started["parameters"] == parameters(job, vocabulary(job).padded_size).per_rank[0].parameters
+
+
+@pytest.mark.parametrize(("family", "name"), REFUSED)
+def test_refused_cell(family: str, name: str) -> None:
+    """What cannot be had is known before anything starts, with the reason and the way out."""
+    with pytest.raises(SpecError) as refusal:
+        matrix_job(family, "fp32", "sentences", LAYOUTS[name])
+    problems = refusal.value.problems
+    assert REFUSED[family, name] in " ".join(f"{each.message} {each.hint} {each.paths}" for each in problems)
+    assert all(each.hint for each in problems)
+
+
+def test_references_start_where_chance_is(reference: Reference) -> None:
+    """ln of the vocabulary: the losses that cells are compared with are those of a network that predicts something."""
+    assert 5.4 < losses(reference("gpt", "fp32"))[1] < 5.7
+    assert 5.5 < values(reference("bert", "fp32"), "train/loss/lm")[1] < 6.1
+    assert 5.5 < losses(reference("t5", "fp32"))[1] < 6.5

@@ -1,0 +1,96 @@
+"""One table of families, layouts and precisions: every cell trains as one process does, or is refused with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.spec.job import JobSpec
+from support.training import layout, tiny_job
+
+STEPS = 4
+_MODEL: dict[str, Any] = {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+    "experts": {
+        **{**_MODEL, "add_bias_linear": False, "num_experts": 4, "moe_ffn_hidden_size": 48, "moe_aux_loss_coeff": 0.05},
+        "moe_shared_expert_intermediate_size": 40,
+    },
+    "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
+    "t5": {
+        **{**_MODEL, "architecture": "t5", "num_layers": 2, "decoder_seq_length": 16, "vocab_size": 320},
+        **{"position_embedding_type": "relative", "relative_attention_max_distance": 32},
+    },
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain-optimizer": layout(use_distributed_optimizer=False),
+    "tp2": layout(tp=2),
+    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "pp2": layout(pp=2),
+    "pp2-interleaved": layout(pp=2, vp=2),
+    "pp2-uneven": layout(pp=2, num_layers_in_first_pipeline_stage=1),
+    "dp2": layout(dp=2),
+    "dp2-plain-optimizer": layout(dp=2, use_distributed_optimizer=False),
+    "dp2-no-overlap": layout(dp=2, overlap_grad_reduce=False, overlap_param_gather=False),
+    "ep2": layout(dp=2, expert_model_parallel_size=2),
+    "cp2": layout(context_parallel_size=2),
+    "tp2-pp2-sp": layout(tp=2, pp=2, sequence_parallel=True),
+    "tp2-pp2-interleaved-sp": layout(tp=2, pp=2, vp=2, sequence_parallel=True),
+}
+TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
+"""Largest relative difference of a loss; gradient norms may differ by ten times as much."""
+REFUSED = {
+    ("gpt", "ep2"): "num_experts",
+    ("experts", "tp2"): "sequence_parallel",
+    ("bert", "ep2"): "num_experts",
+    ("bert", "cp2"): "context",
+    ("t5", "pp2-interleaved"): "virtual",
+    ("t5", "pp2-uneven"): "stage",
+    ("t5", "ep2"): "num_experts",
+    ("t5", "cp2"): "context",
+    ("t5", "tp2-pp2-interleaved-sp"): "virtual",
+}
+"""Cells that no job may have, and a word of the reason that a person is given."""
+BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
+"""bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One family at one layout in one precision."""
+
+    family: str
+    layout: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """For a test's id and a run's folder."""
+        return f"{self.family}-{self.layout}-{self.dtype}"
+
+
+CELLS = tuple(
+    Cell(family, name, dtype)
+    for family in FAMILIES
+    for dtype in TOLERANCE
+    for name in (LAYOUTS if dtype == "fp32" else BF16_LAYOUTS)
+    if (family, name) not in REFUSED
+)
+
+
+def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, Any]) -> JobSpec:
+    """A tiny job of a family. `sentences` is the data set of the families that cannot train on random tokens."""
+    data: dict[str, Any] = {"random_tokens": True}
+    if family in ("bert", "t5"):
+        data = {"blend": [{"path": sentences}], "random_tokens": False, "split": "90,10,0"}
+    if family == "t5":
+        data["tokenizer"] = {"vocab_extra_ids": 20}
+    return tiny_job(
+        f"{family}-{dtype}",
+        model=FAMILIES[family],
+        data=data,
+        parallelism=parallelism,
+        precision={"dtype": dtype},
+        schedule={"train_iters": STEPS, "lr_warmup_iters": 1},
+        evaluation={"eval_interval": STEPS, "eval_iters": 1},
+    )
