@@ -12,7 +12,7 @@ from orchestrator.cli.job_text import job_text
 from orchestrator.data.index import read_index
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.presets import preset_names
+from orchestrator.spec.presets import has_vocabulary, preset_names
 from orchestrator.spec.tokenizer_type import type_of_path
 from orchestrator.spec.written import resolve_scalar
 
@@ -228,7 +228,8 @@ def spec_values(answers: Values) -> dict[str, Any]:
     values["checkpoint.save_interval"] = max(1, steps // 10)
     if values["data.blend"] is None:
         values["data.random_tokens"] = True
-        if values["model.preset"] == TINY:
+        preset = values["model.preset"]
+        if preset in preset_names() and not has_vocabulary(preset):
             values["model.vocab_size"] = 1024  # this preset takes the tokenizer's, and random tokens have none
     else:
         values["evaluation.eval_interval"] = max(1, steps // 10)

@@ -10,7 +10,7 @@ from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.presets import preset_names
+from orchestrator.spec.presets import has_vocabulary, preset_names
 from orchestrator.spec.schema import job_schema
 
 
@@ -38,8 +38,9 @@ def command(
 
 
 def _preset(name: str) -> dict[str, Any]:
+    data = "random_tokens: true" if has_vocabulary(name) else "blend: [none]"
     job = load_text(
-        f"name: preset\nmodel: {{preset: {name}}}\nbatch: {{}}\ndata: {{blend: [none]}}\n"
+        f"name: preset\nmodel: {{preset: {name}}}\nbatch: {{}}\ndata: {{{data}}}\n"
         "optimizer: {lr: 1e-3}\nschedule: {train_iters: 1}\n"
     ).job
     model = job.model

@@ -14,6 +14,11 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
+def has_vocabulary(name: str) -> bool:
+    """Whether a preset says how many tokens there are; the others take the tokenizer's."""
+    return any(line.startswith("vocab_size:") for line in preset_text(name).splitlines())
+
+
 def preset_text(name: str) -> str:
     """The model section of a preset, as YAML."""
     return (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")

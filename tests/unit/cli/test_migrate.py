@@ -58,14 +58,14 @@ def test_flags_on_the_line(orchestrator: Any, tmp_path: Path) -> None:
 
 def test_what_is_missing_is_written_and_said(orchestrator: Any, tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
-    path.write_text(f"torchrun pretrain_gpt.py {FLAGS} --num-layers $LAYERS --num-experts 8\n")
+    path.write_text(f"torchrun pretrain_gpt.py {FLAGS} --num-layers $LAYERS --mtp-num-layers 1\n")
     migrated = orchestrator("migrate", path)
     assert migrated.code == 2
     assert "NOT SUPPORTED" in migrated.out
     assert "--set-var LAYERS=VALUE" in migrated.out
     assert "model.num_layers" in migrated.err
     text = (tmp_path / "job.yaml").read_text()
-    assert "--num-experts 8" in text.split("\nname:")[0]
+    assert "--mtp-num-layers 1" in text.split("\nname:")[0]
     assert orchestrator("validate", "job.yaml").code == 2
     assert orchestrator("migrate", path, "--force", "--set", "model.num_layers=2").code == 0
 
@@ -79,12 +79,12 @@ def test_arguments_of_the_script(orchestrator: Any, tmp_path: Path) -> None:
 
 
 def test_a_family_that_is_not_there(orchestrator: Any, tmp_path: Path) -> None:
-    path = tmp_path / "bert.sh"
-    path.write_text(f"torchrun pretrain_bert.py {FLAGS} --bert-no-binary-head\n")
+    path = tmp_path / "mamba.sh"
+    path.write_text(f"torchrun pretrain_mamba.py {FLAGS} --mamba-state-dim 64\n")
     migrated = orchestrator("migrate", path)
     assert migrated.code == 2
-    assert "BERT" in migrated.err
-    assert "--bert-no-binary-head" in migrated.out
+    assert "Mamba" in migrated.err
+    assert "--mamba-state-dim" in migrated.out
     assert not (tmp_path / "job.yaml").exists()
     document = orchestrator("migrate", path, "--json")
     assert document.code == 2
