@@ -130,7 +130,8 @@ def find_weights(text: str, runs_dir: Path) -> Path:
 
     Looked for from the working directory, then in `runs_dir`. Raises UserError when there is none.
     """
-    places = list(dict.fromkeys((Path(text).absolute(), runs_dir.absolute() / text)))
+    given = Path(text).expanduser()
+    places = list(dict.fromkeys((given.absolute(), runs_dir.absolute() / given)))
     for place in places:
         if read_commit(place) is not None:
             return place

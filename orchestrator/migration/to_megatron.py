@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from orchestrator.migration.defaults import REQUIRED, default_of
 from orchestrator.migration.table import OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.writing_flags import FlagWriter, Unsaid
+from orchestrator.spec.halves import HALVES, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.values import environment_references
@@ -28,13 +30,18 @@ _GROUPS = {
 """Group of flags of each section of the spec."""
 _REASONS = {
     "model.preset": "its values are flags",
-    "model.encoder_num_layers": "--num-layers is the encoder's: write it as num_layers",
     "data.bert_order": "Megatron-LM always swaps the parts",
     "data.prepare": "Megatron-LM reads data sets that are there",
     "launch": "it is about the orchestrator's way to start a run",
     "runtime": "Megatron-LM has no flag for it",
     "checkpoint": "Megatron-LM has no flag for it",
 }
+
+
+_HALVES = (
+    *("model.num_layers", "model.encoder_num_layers", "model.decoder_num_layers"),
+    "parallelism.pipeline_model_parallel_split_rank",
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,11 @@ class MegatronCommand:
 
 def to_megatron(job: JobSpec) -> MegatronCommand:
     """The flags of a job, and every field that they do not say."""
-    writer = FlagWriter(job)
+    writer = FlagWriter(_with_halves(job))
+    for path in _HALVES:
+        before, after = (reduce(getattr, path.split("."), each) for each in (job, writer.job))
+        if before != after:
+            writer.say_otherwise(path, "Megatron-LM's flags say both halves of a T5, and where its pipeline is cut")
     for row in ROWS:
         _write_row(writer, row)
     for together in TOGETHER:
@@ -82,6 +93,24 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         tuple(writer.unsaid),
         tuple(writer.otherwise),
     )
+
+
+def _with_halves(job: JobSpec) -> JobSpec:
+    """A T5 whose halves are written as the flags say them.
+
+    --num-layers is the encoder's, and Megatron-LM cuts a pipeline only where it is told to.
+    """
+    if job.model.architecture != "t5":
+        return job
+    layers = {half: layers_of(half, job.model) for half in HALVES}
+    own = {"num_layers": layers["encoder"], "encoder_num_layers": None}
+    if layers["decoder"] != layers["encoder"]:
+        own["decoder_num_layers"] = layers["decoder"]
+    degrees = job.parallelism
+    if degrees.pipeline_model_parallel_size > 1:
+        split = stages_of("encoder", degrees).stop
+        degrees = degrees.model_copy(update={"pipeline_model_parallel_split_rank": split})
+    return job.model_copy(update={"model": job.model.model_copy(update=own), "parallelism": degrees})
 
 
 def _write_row(writer: FlagWriter, row: Row) -> None:

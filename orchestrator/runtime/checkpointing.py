@@ -23,6 +23,7 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
+from torch.distributed.checkpoint.api import CheckpointException
 
 from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, outdated, write_commit
 from orchestrator.errors import CheckpointError, LeaseLost
@@ -44,6 +45,15 @@ _WAIT_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
+LOAD_ERRORS = (
+    *(KeyError, ValueError, OSError),
+    *(dist_checkpointing.core.CheckpointingException, CheckpointException),
+)
+"""What reading a checkpoint raises when it has something else than what is asked for, or cannot be read.
+
+torch's own is no Exception."""
+
+
 def layout(job: JobSpec) -> dict[str, int]:
     """What must be equal for generators to be restored and losses to be bitwise the same."""
     parallelism = job.parallelism
@@ -55,8 +65,13 @@ def layout(job: JobSpec) -> dict[str, int]:
         "cp": parallelism.context_parallel_size,
         "dp": job.data_parallel_size,
         **_uneven_stages(job),
+        **({"split": parallelism.pipeline_model_parallel_split_rank} if _says_split(job) else {}),
         **(experts if job.model.num_experts is not None else {}),
     }
+
+
+def _says_split(job: JobSpec) -> bool:
+    return job.parallelism.pipeline_model_parallel_split_rank is not None
 
 
 def _uneven_stages(job: JobSpec) -> dict[str, int]:
@@ -200,7 +215,7 @@ class Checkpointer:
                 chunk.load_state_dict(loaded[model_key(index, len(self._chunks))])
             with torch.no_grad():
                 self._optimizer.load_state_dict(loaded["optimizer"])
-        except (KeyError, ValueError, dist_checkpointing.core.CheckpointingException) as error:
+        except LOAD_ERRORS as error:
             raise CheckpointError(f"{commit.path} does not fit this job: {error}") from error
         if same_layout:
             set_rng_state(loaded["rng"])

@@ -17,14 +17,18 @@ from orchestrator.checkpoints import Commit, find_weights, read_commit
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.checkpointing import model_key
+from orchestrator.runtime.checkpointing import LOAD_ERRORS, model_key
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.lora import is_adapter
 from orchestrator.runtime.process_groups import Ranks
 from orchestrator.runtime.verification import newest_whole, require_whole_at
+from orchestrator.spec.diff import diff_jobs
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
+_OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora")
+"""Fields that a resume may not change and this may: the vocabulary itself is compared, and adapters may be new."""
 _SHOWN = 4
 
 
@@ -34,6 +38,11 @@ class Source:
 
     commit: Commit
     run: RunDir | None
+
+    @property
+    def job(self) -> JobSpec | None:
+        """What that run trained."""
+        return load_resolved(self.run.resolved()) if self.run is not None else None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -70,17 +79,23 @@ def find_source(text: str, runs_dir: Path, control: Control, ranks: Ranks) -> So
     return Source(commit, owner if owner.resolved_generations() else None)
 
 
-def load_weights(source: Source, chunks: Sequence[Any], optimizer: Any, words: Vocabulary, control: Control) -> None:
+def load_weights(
+    source: Source, job: JobSpec, chunks: Sequence[Any], optimizer: Any, words: Vocabulary, control: Control
+) -> None:
     """Fill the network from a checkpoint of any layout, and the optimizer's main copy from the network; collective.
 
-    Raises CheckpointError, on all ranks, when the checkpoint has other weights, or another vocabulary; how far the
-    vocabulary is padded does not matter.
+    Raises CheckpointError, on all ranks, when the checkpoint has other weights, weights of another meaning, or another
+    vocabulary; how far the vocabulary is padded does not matter.
     """
     path = source.commit.path
-    _check_vocabulary(source, words)
+    theirs = source.job
+    if theirs is not None:
+        _check_vocabulary(path, theirs, words)
     findings, without_adapters = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
     if findings:
         raise CheckpointError(f"the weights of {path} are not those of this model: {findings}")
+    if theirs is not None:
+        _check_network(path, theirs, job)
     states = {}
     for index, chunk in enumerate(chunks):
         state = chunk.sharded_state_dict()
@@ -89,7 +104,7 @@ def load_weights(source: Source, chunks: Sequence[Any], optimizer: Any, words: V
         states[model_key(index, len(chunks))] = kept
     try:
         loaded = dist_checkpointing.load(states, str(path))
-    except (KeyError, ValueError, dist_checkpointing.core.CheckpointingException) as error:
+    except LOAD_ERRORS as error:
         raise CheckpointError(f"{path} does not fit this job: {error}") from error
     for index, chunk in enumerate(chunks):
         chunk.load_state_dict({**chunk.state_dict(), **loaded[model_key(index, len(chunks))]})
@@ -97,13 +112,27 @@ def load_weights(source: Source, chunks: Sequence[Any], optimizer: Any, words: V
         optimizer.reload_model_params()
 
 
-def _check_vocabulary(source: Source, words: Vocabulary) -> None:
-    if source.run is None:
+def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
+    """Shapes do not tell everything: the same weights are others with another number of heads."""
+    judged = [change for change in diff_jobs(theirs, ours) if change.path.startswith("model.")]
+    other = [
+        f"{change.path} is {change.old} there and {change.new} here"
+        for change in judged
+        if change.kind == "forbidden" and not change.path.startswith(_OTHERWISE_CHECKED)
+    ]
+    if other:
+        raise CheckpointError(f"the weights of {path} are those of another network: {'; '.join(other)}")
+
+
+def _check_vocabulary(path: Path, job: JobSpec, words: Vocabulary) -> None:
+    try:
+        theirs = vocabulary(job)
+    except UserError as error:
+        print(f"warning: whether {path} has this job's vocabulary is not known: {error}", flush=True)
         return
-    theirs = vocabulary(load_resolved(source.run.resolved()))
     if theirs.size != words.size:
         raise CheckpointError(
-            f"the vocabulary of {source.commit.path} has {theirs.size} tokens, and this job's has {words.size}: "
+            f"the vocabulary of {path} has {theirs.size} tokens, and this job's has {words.size}: "
             "token ids would mean something else; use the tokenizer that it was trained with"
         )
 

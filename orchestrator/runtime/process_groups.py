@@ -66,6 +66,11 @@ class Groups:
     pipeline: dist.ProcessGroup
 
 
+def patience(job: JobSpec) -> float:
+    """Seconds that ranks wait for each other: longer than the watchdog, which knows better what hangs."""
+    return 2.0 * job.runtime.hang_timeout + 60
+
+
 def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -> tuple[Ranks, Groups]:
     """Join the job's processes and split them into tensor-, pipeline- and data-parallel groups.
 
@@ -108,14 +113,14 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
     return ranks, groups
 
 
-def part_of_pipeline(ranks: Ranks, parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+def part_of_pipeline(ranks: Ranks, parts: Sequence[Sequence[int]], timeout_seconds: float) -> dist.ProcessGroup:
     """This rank's group where each pipeline is cut into parts, given by their stages. Every rank must call this."""
     stride = ranks.world_size // ranks.pp_size  # the stages are the outermost order of ranks
     own: dist.ProcessGroup | None = None
     for first in range(stride):
         for stages in parts:
             members = [first + stage * stride for stage in stages]
-            group = dist.new_group(members)
+            group = dist.new_group(members, timeout=timedelta(seconds=timeout_seconds))
             if ranks.rank in members:
                 own = group
     assert own is not None, "every stage is in a part"

@@ -33,7 +33,7 @@ from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.pretrained import find_source, load_weights
-from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups
+from orchestrator.runtime.process_groups import Ranks, patience, seed_everything, start_process_groups
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.steps.custom import custom_train_step
@@ -52,7 +52,7 @@ def open_session(
     """
     megatron_compat.apply(device)
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
-    ranks, groups = start_process_groups(job, device, timeout_seconds=2.0 * job.runtime.hang_timeout + 60)
+    ranks, groups = start_process_groups(job, device, timeout_seconds=patience(job))
     step = custom_train_step(job) if job.runtime.train_step is not None else family_of(job).train_step(job)
     control = Control(groups.control, len(step.parts), len(auxiliary_losses(job)))
     lease = _take_lease(run, ranks, control, launch_id)
@@ -204,7 +204,7 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
         session.checkpointer.load(commit, session.state)
     elif (text := session.job.checkpoint.pretrained) is not None:
         pretrained = find_source(text, run.path.parent.parent, session.control, session.ranks)
-        load_weights(pretrained, session.modules, session.optimizer, session.vocabulary, session.control)
+        load_weights(pretrained, session.job, session.modules, session.optimizer, session.vocabulary, session.control)
     session.event(
         "started",
         launch_id=launch_id,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
+from orchestrator.errors import UserError
 from orchestrator.runtime.context_parallel import over_the_sequence
 from orchestrator.runtime.steps.base import Batch, Part, TrainStep
 
@@ -27,8 +28,12 @@ def objective(parts: Mapping[str, Part], per_token: bool) -> tuple[Any, ...]:
         return _visible(part.total), part.count.to(torch.int), report
     # megatron-core multiplies it by CP and averages it over the ranks that share the sequence: what comes of it is the
     # mean over the whole sequence when each divides by what counts in all of it.
-    means = [_visible(part.total) / over_the_sequence(part.count).clamp(min=1) for part in parts.values()]
+    means = [_mean(_visible(part.total), over_the_sequence(part.count)) for part in parts.values()]
     return torch.stack(means).sum(), report
+
+
+def _mean(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    return total / torch.where(count > 0, count, torch.ones_like(count))
 
 
 def _visible(total: torch.Tensor) -> torch.Tensor:
@@ -42,7 +47,23 @@ def forward_step(
 ) -> tuple[torch.Tensor, Callable[..., Any]]:
     """Run one model chunk on the next micro-batch."""
     batch = next(batches)
-    return step.forward(model, batch), lambda output: objective(step.loss(output, batch), per_token)
+    return step.forward(model, batch), lambda output: objective(_in_order(step, step.loss(output, batch)), per_token)
+
+
+def _in_order(step: TrainStep, parts: Mapping[str, Any]) -> dict[str, Part]:
+    """The parts as the step names them. Raises UserError when its loss does not give what its `parts` promise."""
+    where = f"{type(step).__name__}.loss"
+    if set(parts) != set(step.parts):
+        given, promised = ", ".join(parts) or "nothing", ", ".join(step.parts)
+        raise UserError(f"{where} gives {given}, and its parts are {promised}; give each of them, in any order")
+    for name, part in parts.items():
+        for field in (part.total, part.count):
+            if not isinstance(field, torch.Tensor) or field.dim() or field.device != part.total.device:
+                raise UserError(
+                    f"{where} gives a part {name} whose total and count are not both tensors of no dimension on one "
+                    "device; sum over the micro-batch, and count with a sum too"
+                )
+    return {name: parts[name] for name in step.parts}
 
 
 def run_micro_batches(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Duration, Positive, Text
 
@@ -19,7 +23,7 @@ class CheckpointSpec(Section):
     """Keep each checkpoint at a multiple of this many steps for good."""
     async_save: bool = True
     """Write to disk while training goes on."""
-    pretrained: Text | None = None
+    pretrained: Annotated[Text, Field(min_length=1)] | None = None
     """Start from the weights of this checkpoint, with a fresh optimizer, at iteration 0: the folder of a checkpoint or
     of a run, or NAME or NAME/RUN_ID of a run beside this one, whose newest is taken. Any layout will do. A run that has
     checkpoints of its own goes on from those."""

@@ -11,7 +11,7 @@ from orchestrator.spec.values import Duration, ImportPath, Plain, Positive, Seed
 
 Layers = Literal["torch", "transformer_engine"]
 """The implementations of a transformer layer."""
-RecomputedModule = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
+RecomputedModule = Literal["core_attn", "layernorm", "mlp"]
 """What of a layer can be recomputed alone: the attention without its linears, the norms, the MLP, the experts with
 their router, the activation inside the experts, the experts that every token goes to."""
 

@@ -210,6 +210,9 @@ _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCI
 def _check_import_path(text: str) -> str:
     if len(text) > 200 or _IMPORT_PATH.fullmatch(text) is None:
         raise ValueError("a class is written as module:Class, like my_package.steps:KeywordWeightedLoss")
+    module, _, name = text.partition(":")
+    if module.endswith(".py"):
+        raise ValueError(f"names a module, not its file: write {module.removesuffix('.py')}:{name}")
     return text
 
 

@@ -42,7 +42,7 @@ def of_preset(name: str) -> JobSpec:
     return load_text(json.dumps(sections)).job
 
 
-PRESETS = {f"preset-{name}": of_preset(name) for name in preset_names() if "architecture" not in preset_text(name)}
+PRESETS = {f"preset-{name}": of_preset(name) for name in preset_names()}
 REPLICAS = {path.stem: one_replica(path) for path in sorted(JOBS.glob("*.yaml"))} | PRESETS
 
 

@@ -112,7 +112,7 @@ def saved_by_layer(
     dropped = 2 * sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
     # Of a dense MLP the activation's input, and its output for the second linear.
     mlp = (sizes.gate + 1) * sizes.inner if experts is None else experts
-    if ("mlp" if experts is None else "moe") in job.runtime.recomputed_modules:
+    if "mlp" in job.runtime.recomputed_modules:
         mlp = 0
     own = _kept_by_variant(job, sizes, layers, selective=selective)
     return norms + _attention(job, sizes, layers, statistics, selective) + mlp + dropped + own

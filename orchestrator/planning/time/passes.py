@@ -165,7 +165,7 @@ def _modules_again(setting: Setting, layer: Pass) -> float:
     if "layernorm" in modules:
         norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)
-    if "mlp" in modules or "moe" in modules:
+    if "mlp" in modules:
         seconds += mlp / all_products * (layer.forward["gemm"] + layer.forward["tensor_parallel"])
     return seconds
 

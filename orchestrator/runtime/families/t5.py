@@ -24,7 +24,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.layers.t5_layers import RelativeBias, bias_self_attention, block_spec
-from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank, part_of_pipeline
+from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank, part_of_pipeline, patience
 from orchestrator.runtime.steps.t5 import SpanCorruption
 from orchestrator.spec.halves import HALVES, Half, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
@@ -56,7 +56,7 @@ class T5(LanguageModule):  # type: ignore[misc]
                 model.head_dim, model.rotary_percent, rotary_base=model.rotary_base, use_cpu_initialization=True
             )
         halves = [stages_of(half, job.parallelism) for half in HALVES]
-        self.half_group = part_of_pipeline(ranks, halves) if ranks.pp_size > 1 else self.pp_group
+        self.half_group = part_of_pipeline(ranks, halves, patience(job)) if ranks.pp_size > 1 else self.pp_group
         self.relative_biases: list[RelativeBias] = []
         self.encoder = self._half("encoder", job, layers, ranks)
         self.decoder = self._half("decoder", job, layers, ranks)

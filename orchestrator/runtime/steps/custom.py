@@ -34,11 +34,12 @@ def custom_train_step(job: JobSpec) -> TrainStep:
     module = _import(module_name, where)
     step: TrainStep = _instance(_class(module, name, where), job.runtime.train_step_arguments, where)
     _check(step, where)
-    if job.data.eod_mask_loss and len(step.parts) > 1:
-        parts = ", ".join(step.parts)
+    is_t5 = job.model.architecture == "t5"
+    if len(step.parts) > 1 and (is_t5 or job.data.eod_mask_loss):
+        whose = "of a T5" if is_t5 else "that data.eod_mask_loss asks for"
+        way_out = "join its parts" if is_t5 else "leave eod_mask_loss out"
         raise UserError(
-            f"{where}: a loss per token, which data.eod_mask_loss asks for, has one part, and this one has {parts}; "
-            "leave eod_mask_loss out"
+            f"{where}: a loss per token, {whose}, has one part, and this one has {', '.join(step.parts)}; {way_out}"
         )
     return step
 

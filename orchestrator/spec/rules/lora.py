@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.sections import JobSections
+from orchestrator.spec.stages import layers_of_chunks
 
 LORA = "model.lora"
 
@@ -50,7 +51,17 @@ def adapted_layers(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("runtime.layers", LORA), "write torch or auto")
 
 
+def something_to_train(job: JobSections) -> Iterator[Problem]:
+    """Every chunk of every stage has layers, since adapters stand beside nothing else."""
+    if job.model.lora is None:
+        return
+    if not all(held for stage in layers_of_chunks(job.model.num_layers, job.parallelism) for held in stage):
+        message = "a stage without layers has no adapters, and nothing to train"
+        yield Problem(message, (LORA, "parallelism.pipeline_model_parallel_size"), "fewer stages, or layers in each")
+
+
 RULES = (
+    something_to_train,
     adapted_model,
     adapters_narrower_than_layers,
     each_adapter_once,

@@ -90,7 +90,7 @@ def _samples(job: JobSections, iterations: int | None, samples: int | None) -> i
 def _training_samples(job: JobSections) -> int:
     schedule = job.schedule
     if schedule.train_tokens is not None:
-        return -(-schedule.train_tokens // job.model.seq_length)
+        return -(-schedule.train_tokens // job.model.sample_length)
     samples = _samples(job, schedule.train_iters, schedule.train_samples)
     if samples is None:
         raise Unavailable("length of training")

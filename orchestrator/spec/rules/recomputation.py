@@ -73,10 +73,6 @@ def recomputed_modules(job: JobSections) -> Iterator[Problem]:
         message = "recomputing `mlp` never ends where linears have biases: megatron-core waits for their gradients"
         hint = "write model.add_bias_linear: false, or recompute_granularity: full"
         yield Problem(message, (MODULES, "model.add_bias_linear"), hint)
-    for name in ("moe", "moe_act", "shared_experts"):
-        if name in modules and job.model.num_experts is None:
-            message = f"`{name}` is of a model with experts, and model.num_experts is not written"
-            yield Problem(message, (MODULES, "model.num_experts"), "this model has core_attn, layernorm and mlp")
 
 
 def distributed_activations(job: JobSections) -> Iterator[Problem]:
@@ -112,6 +108,9 @@ def offloaded_layers(job: JobSections) -> Iterator[Problem]:
         message = f"the last layer's activations are needed at once: {count} ≥ num_layers {job.model.num_layers}"
         legal = job.model.num_layers - 1
         yield Problem(message, (OFFLOADED, LAYERS), f"at most {legal}" if legal else "leave it out")
+    if job.model.lora is not None:
+        message = "adapters stand beside torch's layers, and Transformer Engine's keep activations in the host's memory"
+        yield Problem(message, (OFFLOADED, "model.lora"), "leave it out; recomputation saves memory everywhere")
     if pp > 1:
         yield Problem(
             f"megatron-core offloads without pipeline stages only, and PP = {pp}", (OFFLOADED, PP), "write PP 1"

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.runtime.step import objective
-from orchestrator.runtime.steps.base import Part
+from orchestrator.errors import UserError
+from orchestrator.runtime.step import forward_step, objective
+from orchestrator.runtime.steps.base import Batch, Part
 from orchestrator.runtime.steps.gpt import NextToken
 
 LOSSES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
@@ -66,3 +67,49 @@ def test_a_loss_that_is_not_finite_has_no_finite_gradient(bad: float, per_token:
     loss.backward()
     assert output.grad is not None
     assert output.grad.isnan().all()
+
+
+class Told(NextToken):
+    """Gives what the test says."""
+
+    parts = ("lm", "extra")
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given
+
+    def forward(self, model: Any, batch: Batch) -> torch.Tensor:
+        return LOSSES
+
+    def loss(self, output: torch.Tensor, batch: Batch) -> dict[str, Any]:
+        return self.given
+
+
+def told(given: dict[str, Any]) -> Any:
+    output, loss = forward_step(Told(given), False, iter([{}]), None)
+    return loss(output)[-1]["loss"].tolist()
+
+
+SIX, TWO = torch.tensor(6.0), torch.tensor(2.0)
+
+
+def test_parts_are_reported_as_they_are_named() -> None:
+    assert told({"extra": Part(TWO, SIX), "lm": Part(SIX, TWO)}) == [[6.0, 2.0], [2.0, 6.0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lm": Part(SIX, TWO)}, "gives lm, and its parts are lm, extra"),
+        ({}, "gives nothing"),
+        ({"lm": Part(SIX, TWO), "extra": Part(SIX, 2)}, "part extra whose total and count"),
+        ({"lm": Part(LOSSES, TWO), "extra": Part(SIX, TWO)}, "part lm whose total and count"),
+    ],
+)
+def test_parts_that_a_step_does_not_give_are_its_authors_error(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        told(given)
+
+
+def test_counts_below_one_divide_too() -> None:
+    loss, _ = objective({"lm": Part(torch.tensor(1.0), torch.tensor(0.5))}, False)
+    assert loss.item() == 2.0
