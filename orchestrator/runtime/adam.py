@@ -37,6 +37,7 @@ class GroupStepAdam(StatefulOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
         self._update = torch._fused_adamw_ if adam_w_mode else torch._fused_adam_
 
+    # torch types it with and without a closure, and a loss; megatron-core calls it without and takes none.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""

@@ -24,6 +24,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch.nn import functional
 
+from orchestrator.runtime.layers.marks import mark_sequence_parallel
 from orchestrator.spec.lora import LoraSpec
 
 _SPLIT_OUTPUT = ("linear_qkv", "linear_fc1")
@@ -44,7 +45,7 @@ class Adapter(torch.nn.Module):
         split, whole, axis = (self.b, self.a, 0) if splits_output else (self.a, self.b, 1)
         set_tensor_model_parallel_attributes(tensor=split, is_parallel=True, dim=axis, stride=1)
         # Under sequence parallelism each rank's gradient of it is that of its part of the sequence.
-        whole.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        mark_sequence_parallel(whole, config)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """What is added, from what the matrix takes: [s, b, in] of this rank."""

@@ -23,6 +23,7 @@ class MomentumSGD(StatefulOptimizer):
         self.state_keys = ("exp_avg",) if momentum > 0 else ()
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
+    # torch types it with and without a closure, and a loss; megatron-core calls it without and takes none.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""

@@ -33,7 +33,7 @@ def objective(parts: Mapping[str, Part], per_token: bool) -> tuple[Any, ...]:
 
 
 def _mean(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    return total / torch.where(count > 0, count, torch.ones_like(count))
+    return total / (count + (count == 0))
 
 
 def _visible(total: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from orchestrator.spec.model import ModelSpec
 _NOT_A_TOKEN = -1
 
 
-class BertDataset(BERTMaskedWordPieceDataset):  # type: ignore[misc]
+class BertDataset(BERTMaskedWordPieceDataset):
     """megatron-core's, for any id of [PAD].
 
     Item i holds `text`, `types` (which part a token is of), `labels` (0 where none is asked for), `padding_mask` (1

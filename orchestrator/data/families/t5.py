@@ -18,7 +18,7 @@ Masking = tuple[list[int], list[int], list[int], list[int], list[tuple[list[int]
 """Masked tokens, masked positions, their labels, word boundaries, and each span's positions and labels."""
 
 
-class SpanCorruptionDataset(T5MaskedWordPieceDataset):  # type: ignore[misc]
+class SpanCorruptionDataset(T5MaskedWordPieceDataset):
     """megatron-core's, which takes no more spans than there are sentinels and than the decoder's input has room for.
 
     megatron-core's own ends the training at the first sample that has one too many.

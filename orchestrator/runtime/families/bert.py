@@ -11,9 +11,10 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
-from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank
+from orchestrator.runtime.process_groups import Ranks
 from orchestrator.runtime.steps.bert import MaskedTokens
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -25,7 +26,7 @@ with warnings.catch_warnings():
     from megatron.core.models.bert.bert_model import BertModel
 
 
-class Bert(BertModel):  # type: ignore[misc]
+class Bert(BertModel):
     """megatron-core's BERT, whose padded vocabulary entries never get any probability (as in `families.gpt`)."""
 
     def __init__(
@@ -48,10 +49,7 @@ class Bert(BertModel):  # type: ignore[misc]
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
-        local = logits.size(-1)
-        first_padding = self.valid_vocab_size - get_tensor_model_parallel_rank() * local
-        if first_padding < local:
-            logits[..., max(first_padding, 0) :] = torch.finfo(logits.dtype).min
+        hide_padding(logits, self.valid_vocab_size)
         loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
         return loss
 

@@ -12,6 +12,7 @@ from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, 
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.rotary import scaled_frequencies
 from orchestrator.runtime.linear_cross_entropy import linear_cross_entropy
@@ -29,7 +30,7 @@ _POSITIONS = {"rope": "rope", "learned_absolute": "learned_absolute", "alibi": "
 """megatron-core's words; ALiBi is our attention's business."""
 
 
-class GPT(GPTModel):  # type: ignore[misc]
+class GPT(GPTModel):
     """megatron-core's GPT whose padded vocabulary entries never get any probability.
 
     So the loss does not depend on how far the vocabulary is padded, which changes with the tensor-parallel size.
@@ -73,10 +74,7 @@ class GPT(GPTModel):  # type: ignore[misc]
         """
         if self._joins_loss:
             return self._joined_loss(labels, logits)
-        local = logits.size(-1)
-        first_padding = self.valid_vocab_size - get_tensor_model_parallel_rank() * local
-        if first_padding < local:
-            logits[..., max(first_padding, 0) :] = torch.finfo(logits.dtype).min
+        hide_padding(logits, self.valid_vocab_size)
         loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
         return loss
 

@@ -23,15 +23,16 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.layers.t5_layers import RelativeBias, bias_self_attention, block_spec
-from orchestrator.runtime.process_groups import Ranks, get_tensor_model_parallel_rank, part_of_pipeline, patience
+from orchestrator.runtime.process_groups import Ranks, part_of_pipeline, patience
 from orchestrator.runtime.steps.t5 import SpanCorruption
 from orchestrator.spec.halves import HALVES, Half, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
 
-class T5(LanguageModule):  # type: ignore[misc]
+class T5(LanguageModule):
     """One stage of the network: the encoder's layers, the decoder's, or both where there is one stage.
 
     As in `families.gpt`, padded vocabulary entries never get any probability.
@@ -162,10 +163,7 @@ class T5(LanguageModule):  # type: ignore[misc]
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
-        local = logits.size(-1)
-        first_padding = self.valid_vocab_size - get_tensor_model_parallel_rank() * local
-        if first_padding < local:
-            logits[..., max(first_padding, 0) :] = torch.finfo(logits.dtype).min
+        hide_padding(logits, self.valid_vocab_size)
         loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
         return loss
 

@@ -8,7 +8,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 @dataclass
-class LayerConfig(TransformerConfig):  # type: ignore[misc]
+class LayerConfig(TransformerConfig):
     """megatron-core's, and what our attention does beyond it."""
 
     alibi: bool = False

@@ -18,7 +18,7 @@ Bias = Callable[[int, int], torch.Tensor]
 """From the lengths of queries and keys to what is added to their scores: [1, heads of this rank, sq, sk]."""
 
 
-class MaskedAttention(MegatronModule):  # type: ignore[misc]
+class MaskedAttention(MegatronModule):
     """Scaled dot product attention with hidden keys and a bias, through torch."""
 
     def __init__(

@@ -8,6 +8,8 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
+from orchestrator.runtime.layers.marks import mark_sequence_parallel
+
 
 class Norm(torch.nn.Module):
     """LayerNorm or RMSNorm over the last dimension, with megatron-core's constructor.
@@ -25,10 +27,10 @@ class Norm(torch.nn.Module):
         self.is_rms = config.normalization == "RMSNorm"
         self.is_zero_centered = config.layernorm_zero_centered_gamma
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        mark_sequence_parallel(self.weight, config)
         if not self.is_rms:
             self.bias = torch.nn.Parameter(torch.zeros(hidden_size, dtype=config.params_dtype))
-            self.bias.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+            mark_sequence_parallel(self.bias, config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise x: [..., hidden_size]."""

@@ -30,7 +30,7 @@ with warnings.catch_warnings():
     from megatron.core.models.T5 import t5_spec
 
 
-class RelativeBias(MegatronModule):  # type: ignore[misc]
+class RelativeBias(MegatronModule):
     """T5's bias by the distance between query and key (Raffel et al. 2020, section 2.1), the same in every layer.
 
     Half of the buckets are single distances, the others grow up to `max_distance`; a bidirectional bias has half of all

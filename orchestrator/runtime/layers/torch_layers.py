@@ -23,7 +23,7 @@ from orchestrator.runtime.layers.scores import alibi_slopes, capped_attention, c
 from orchestrator.runtime.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 
 
-class Attention(MegatronModule):  # type: ignore[misc]
+class Attention(MegatronModule):
     """Causal attention through torch's scaled_dot_product_attention; grouped queries are not expanded."""
 
     def __init__(

@@ -33,9 +33,10 @@ class MaskedTokens:
         output = model(batch["text"], batch["padding_mask"], tokentype_ids=types, lm_labels=batch["labels"])
         if isinstance(output, torch.Tensor):  # what goes to the next stage
             return output
+        losses: torch.Tensor
         losses, order = output
         if not self.has_binary_head:
-            return losses  # type: ignore[no-any-return]
+            return losses
         order_losses = functional.cross_entropy(order.float(), batch["is_random"], reduction="none")
         return torch.cat([losses.float(), order_losses.unsqueeze(1)], dim=1)
 

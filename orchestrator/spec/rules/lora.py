@@ -18,7 +18,7 @@ def adapted_model(job: JobSections) -> Iterator[Problem]:
         return
     if model.architecture != "gpt":
         yield Problem("adapters are for architecture gpt only", (LORA, "model.architecture"), "leave it out")
-    if getattr(model, "num_experts", None) is not None:
+    if model.num_experts is not None:
         yield Problem("adapters beside experts are not in this version", (LORA, "model.num_experts"), "leave it out")
 
 
