@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from megatron.core import tensor_parallel
 from megatron.core.transformer.enums import AttnMaskType
-from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
+
+from orchestrator.runtime.layers.core_attention import CoreAttention
 
 Bias = Callable[[int, int], torch.Tensor]
 """From the lengths of queries and keys to what is added to their scores: [1, heads of this rank, sq, sk]."""
 
 
-class MaskedAttention(MegatronModule):
+class MaskedAttention(CoreAttention):
     """Scaled dot product attention with hidden keys and a bias, through torch."""
 
     def __init__(
@@ -26,15 +24,11 @@ class MaskedAttention(MegatronModule):
         config: TransformerConfig,
         layer_number: int,
         attn_mask_type: AttnMaskType,
-        attention_type: str,
-        attention_dropout: float | None = None,
-        softmax_scale: float | None = None,
-        **unused: Any,
+        *arguments: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(config=config)
+        super().__init__(config, layer_number, attn_mask_type, *arguments, **options)
         self.causal = attn_mask_type == AttnMaskType.causal
-        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
-        self.scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(config.kv_channels)
         self.bias: Bias | None = None
         """Asked in each pass, inside what is recomputed: a bias from outside would be differentiated twice there."""
 
@@ -53,11 +47,7 @@ class MaskedAttention(MegatronModule):
         sq, sk = query.size(0), key.size(0)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         mask = self._mask(attention_mask, sq, sk, q.dtype)
-        dropout = self.dropout if self.training else 0.0
-        # As in torch_layers: tensor-parallel ranks drop different heads.
-        own_randomness = dropout > 0 and not self.config.sequence_parallel
-        fork = tensor_parallel.get_cuda_rng_tracker().fork() if own_randomness else contextlib.nullcontext()
-        with fork:
+        with self.dropping() as dropout:
             out = functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal and mask is None, scale=self.scale
             )
@@ -73,7 +63,3 @@ class MaskedAttention(MegatronModule):
             hidden = torch.ones(sq, sk, dtype=torch.bool, device=bias.device).triu(diagonal=1)
         # A finite number: a sample that is all padding must not become NaN.
         return bias if hidden is None else bias.masked_fill(hidden, torch.finfo(dtype).min)
-
-    def sharded_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Attention itself has no parameters."""
-        return {}

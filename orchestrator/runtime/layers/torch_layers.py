@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from typing import Any
 
 import torch
-from megatron.core import tensor_parallel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.enums import AttnMaskType
-from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
@@ -18,27 +14,17 @@ from torch.nn import functional
 from orchestrator.runtime import context_parallel
 from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.core_attention import CoreAttention
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.layers.scores import alibi_slopes, capped_attention, causal_mask, plain_causal_mask
 from orchestrator.runtime.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 
 
-class Attention(MegatronModule):
+class Attention(CoreAttention):
     """Causal attention through torch's scaled_dot_product_attention; grouped queries are not expanded."""
 
-    def __init__(
-        self,
-        config: LayerConfig,
-        layer_number: int,
-        attn_mask_type: AttnMaskType,
-        attention_type: str,
-        attention_dropout: float | None = None,
-        softmax_scale: float | None = None,
-        **unused: Any,
-    ) -> None:
-        super().__init__(config=config)
-        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
-        self.scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(config.kv_channels)
+    def __init__(self, config: LayerConfig, layer_number: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, layer_number, *arguments, **options)
         self.window = config.window_of(layer_number)
         self.cap = config.attention_logit_softcapping
         self.slopes = alibi_slopes(config.num_attention_heads) if config.alibi else None
@@ -72,12 +58,7 @@ class Attention(MegatronModule):
         sq = query.size(0)
         mask = self._mask(query, key)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        dropout = self.dropout if self.training else 0.0
-        # Each tensor-parallel rank drops different heads; under sequence parallelism the default generator
-        # already differs between them.
-        own_randomness = dropout > 0 and not self.config.sequence_parallel
-        fork = tensor_parallel.get_cuda_rng_tracker().fork() if own_randomness else contextlib.nullcontext()
-        with fork:
+        with self.dropping() as dropout:
             if self.cap is not None:
                 out = capped_attention(q, k, v, mask, self.scale, self.cap, dropout)
             else:
@@ -103,10 +84,6 @@ class Attention(MegatronModule):
         if self.cap is not None or (window is not None and sq > 1):
             return causal_mask(sq, sk, window, None, torch.bool, query.device)
         return plain_causal_mask(sq, sk, query.device) if 1 < sq < sk else None
-
-    def sharded_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Attention itself has no parameters."""
-        return {}
 
 
 def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
