@@ -1,14 +1,15 @@
 """Model FLOPs of a step and the peak of a device: what MFU is made of.
 
 The model's own arithmetic: forward and backward (twice the forward), attention counted full and not halved for
-causality, recomputation not counted; of experts those that a token is routed to. For multi-head attention and a 4h
-GeLU MLP it is T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size, s sequence length, V padded
-vocabulary).
+causality, recomputation not counted; of experts those that a token is routed to; of frozen weights no gradients. For
+multi-head attention and a 4h GeLU MLP it is T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size,
+s sequence length, V padded vocabulary).
 """
 
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import shipped
+from orchestrator.planning.lora_flops import LORA_FORMULA, lora_flops
 from orchestrator.planning.t5_flops import T5_FORMULA, t5_flops
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -28,6 +29,8 @@ _BERT_FORMULA = FORMULA.replace(" + 6*V*h)", " + 6*V*h + 6*h*h)")
 
 def formula(job: JobSpec) -> str:
     """The formula of a job's model, as it is stored beside a number."""
+    if job.model.lora is not None:
+        return LORA_FORMULA
     return {"t5": T5_FORMULA, "bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
 
 
@@ -36,6 +39,8 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     model = job.model
     if model.architecture == "t5":
         return t5_flops(model, tokens, padded_vocab)
+    if model.lora is not None:
+        return tokens * lora_flops(model, _attended(model), padded_vocab)
     h = model.hidden_size
     query = model.num_attention_heads * model.head_dim
     key = model.query_groups * model.head_dim

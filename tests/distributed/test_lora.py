@@ -12,6 +12,7 @@ from support.faults import Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.checkpoints import committed
+from orchestrator.planning.flops import model_flops
 from orchestrator.planning.parameters import parameters, stage_parameters
 from orchestrator.planning.parameters.adapters import trained_parameters
 from orchestrator.rundir import RunDir, read_lines
@@ -94,6 +95,37 @@ def test_merged_into_the_weights_they_do_the_same(
     assert [record["iteration"] for record in read_lines(run.metrics_file)].count(3) == 3
     [event] = events(run, "merged")
     assert event["before"] - event["after"] == 4 * 4 * 2
+
+
+COUNTED = """
+import orchestrator.runtime.__main__ as program
+from torch.utils.flop_counter import FlopCounterMode
+
+whole = program.train
+
+def train(session, callbacks):
+    with FlopCounterMode(display=False) as counter:
+        outcome = whole(session, callbacks)
+    found = counter.get_flop_counts()["Global"]
+    products = sum(count for name, count in found.items() if "attention" not in str(name))
+    session.event("counted", products=products)
+    return outcome
+
+program.train = train
+"""
+
+
+@pytest.mark.parametrize("modules", [["linear_qkv", "linear_fc2"], ["linear_fc1"]])
+def test_the_products_of_a_step_are_those_that_plan_counts(
+    ranks: Ranks, tmp_path: Path, source: RunDir, inject: Callable[[str], Path], modules: list[str]
+) -> None:
+    job = adapted("counted", source, steps=1, lora={"target_modules": modules})
+    job = job.model_copy(update={"evaluation": tiny_job("none").evaluation})
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(COUNTED))
+    model, tokens = job.model, job.global_batch_size * job.model.seq_length
+    scores = model.num_layers * 12 - (0 if "linear_qkv" in modules else 8)  # of the first layer only the forward pass
+    attention = tokens * scores * model.hidden_size * model.seq_length
+    assert events(run, "counted")[0]["products"] + attention == model_flops(job, tokens, 256)
 
 
 def test_full_recomputation_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:

@@ -13,8 +13,8 @@ from orchestrator.planning.time.setting import Setting
 def data_parallel_seconds(
     setting: Setting, held: Sequence[int], experts: Sequence[int], stages: Sequence[Sequence[Pass]]
 ) -> float:
-    """The longest wait of any stage. `held`: parameters on a rank of each; `experts`: those of experts among them;
-    `stages`: passes of its model chunks.
+    """The longest wait of any stage. `held`: trained parameters on a rank of each; `experts`: those of experts among
+    them; `stages`: passes of its model chunks.
     """
     return max(map(partial(_wait, setting), held, experts, stages)) + _tied_embedding(setting)
 
@@ -43,7 +43,7 @@ def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass
         gathered = over.gather_seconds(count * setting.gradient_size)
         reduction += gathered if degrees.use_distributed_optimizer else 2 * gathered
         gathering += over.gather_seconds(count * setting.size) if degrees.use_distributed_optimizer else 0.0
-    table = setting.padded_vocab / setting.tp * setting.model.hidden_size
+    table = 0.0 if setting.is_frozen else setting.padded_vocab / setting.tp * setting.model.hidden_size
     together, last = 1, min(1.0, max(bucket_size(replicas), table) / parameters)
     if len(chunks) > 1:
         together = min(degrees.pipeline_model_parallel_size, job.num_micro_batches)
@@ -66,7 +66,7 @@ def bucket_size(replicas: int) -> int:
 def _tied_embedding(setting: Setting) -> float:
     """With tied embeddings the first and the last stage sum their gradients of the table, at the end."""
     stages = setting.job.parallelism.pipeline_model_parallel_size
-    if stages == 1 or setting.model.untie_embeddings_and_output_weights:
+    if stages == 1 or setting.is_frozen or setting.model.untie_embeddings_and_output_weights:
         return 0.0
     stride = setting.tp * setting.cp * setting.job.data_parallel_size * (stages - 1)
     table = setting.padded_vocab / setting.tp * setting.model.hidden_size * setting.gradient_size

@@ -9,30 +9,38 @@ from orchestrator.planning.time.setting import Setting
 def layer_seconds(setting: Setting, ffn: float) -> Passes:
     """The memory-bound parts of one layer over a micro-batch. `ffn`: elements inside its MLP, or inside its experts."""
     model, kernels, tp = setting.model, setting.kernels, setting.tp
+    norm = _norm(setting)
     hidden = setting.own_tokens * model.hidden_size
     query, key = setting.tokens * setting.query / tp, setting.tokens * setting.key / tp
     rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
-    forward = 2 * kernels.norm.forward * hidden + 2 * _RESIDUAL.forward * hidden
+    forward = 2 * norm.forward * hidden + 2 * _RESIDUAL.forward * hidden
     forward += kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
-    backward = 2 * kernels.norm.backward * hidden + 2 * _RESIDUAL.backward * hidden
+    backward = 2 * norm.backward * hidden + 2 * _RESIDUAL.backward * hidden
     backward += kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
     backward += _JOIN_QKV * (query + 2 * key)
     gate = _GATED if model.is_gated else _ACTIVATION
     forward += gate.forward * ffn
     backward += gate.backward * ffn
     if model.qk_layernorm:
-        forward += kernels.norm.forward * (query + key)
-        backward += kernels.norm.backward * (query + key)
+        forward += norm.forward * (query + key)
+        backward += norm.backward * (query + key)
     if model.hidden_dropout:
         forward += 2 * _DROPOUT.forward * hidden
         backward += 2 * _DROPOUT.backward * hidden
     if model.add_bias_linear:
         widths = query + 2 * key + ffn * (2 if model.is_gated else 1)
         forward += kernels.bias.forward * widths
-        backward += kernels.bias.backward * (widths + 2 * hidden)
+        backward += 0.0 if setting.is_frozen else kernels.bias.backward * (widths + 2 * hidden)
     return Passes(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
 
 
+def _norm(setting: Setting) -> Passes:
+    """Accesses of a norm; one that is frozen has its input's gradient alone, from what is read once."""
+    norm = setting.kernels.norm
+    return Passes(norm.forward, min(norm.backward, _FROZEN_NORM)) if setting.is_frozen else norm
+
+
+_FROZEN_NORM = 3
 _RESIDUAL = Passes(3, 3)
 """Adding a branch to the residual stream, and its gradient to the stream's."""
 _JOIN_QKV = 2
@@ -55,7 +63,7 @@ def embedding_seconds(setting: Setting) -> Passes:
 def loss_seconds(setting: Setting) -> Passes:
     """The cross entropy over this rank's part of the vocabulary, in fp32, and the norm before it."""
     logits = setting.tokens * setting.padded_vocab / setting.tp
-    loss, norm = setting.kernels.loss, setting.kernels.norm
+    loss, norm = setting.kernels.loss, _norm(setting)
     hidden = setting.own_tokens * setting.model.hidden_size * setting.size
     return Passes(
         setting.streaming(logits * loss.forward + hidden * norm.forward),

@@ -51,15 +51,8 @@ def scale(parts: Parts, factor: float) -> Parts:
 def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
     """One transformer layer, with a dense MLP or with experts."""
     model, tp = setting.model, setting.tp
-    linears = [
-        Linear(model.hidden_size, (setting.query + 2 * setting.key) / tp, True),
-        Linear(setting.query / tp, model.hidden_size, False),
-    ]
     dense = (model.moe_shared_expert_intermediate_size or 0) if has_experts else model.ffn_size
-    if dense:
-        up = dense * (2 if model.is_gated else 1)
-        linears += [Linear(model.hidden_size, up / tp, True), Linear(dense / tp, model.hidden_size, False)]
-    products = linear_passes(setting, linears)
+    products = linear_passes(setting, layer_linears(setting, dense))
     attention = attention_seconds(
         setting.sequences / setting.cp,
         model.seq_length,
@@ -82,6 +75,19 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
     return Pass(add(products.forward, forward, routed.forward), add(products.backward, backward, routed.backward))
 
 
+def layer_linears(setting: Setting, ffn: int | None = None) -> list[Linear]:
+    """A layer's linears in their order, with a dense MLP of width `ffn` (by default the model's; 0 for none)."""
+    model, tp = setting.model, setting.tp
+    ffn = model.ffn_size if ffn is None else ffn
+    attention = [
+        Linear(model.hidden_size, (setting.query + 2 * setting.key) / tp, True),
+        Linear(setting.query / tp, model.hidden_size, False),
+    ]
+    up = ffn * (2 if model.is_gated else 1)
+    mlp = [Linear(model.hidden_size, up / tp, True), Linear(ffn / tp, model.hidden_size, False)]
+    return attention + (mlp if ffn else [])
+
+
 def _expert_pass(setting: Setting) -> Pass:
     """Tokens brought to experts, computed and brought back."""
     products, moving = experts.expert_products(setting), experts.moving_seconds(setting)
@@ -96,7 +102,8 @@ def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:
     """Linear layers with what tensor parallelism sends around them.
 
     megatron-core hides the backward pass's gathering of a column-parallel layer's input behind the gradient of that
-    input, and the summing of that gradient behind the gradient of the weight. All else is waited for.
+    input, and the summing of that gradient behind the gradient of the weight. All else is waited for. A frozen weight
+    has no gradient, needs no input for it, and hides nothing.
     """
     group = group_of(setting.job, setting.device, setting.tp, 1)
     device, dtype, tokens = setting.device, setting.dtype, setting.tokens
@@ -105,7 +112,7 @@ def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:
     for linear in linears:
         product = gemm_seconds(tokens, linear.outputs, linear.inputs, device, dtype)
         data = gemm_seconds(tokens, linear.inputs, linear.outputs, device, dtype)
-        weight = gemm_seconds(linear.outputs, linear.inputs, tokens, device, dtype)
+        weight = 0.0 if setting.is_frozen else gemm_seconds(linear.outputs, linear.inputs, tokens, device, dtype)
         forward += product
         backward += data + weight
         whole = tokens * (linear.inputs if linear.is_column else linear.outputs) * setting.size
@@ -113,7 +120,10 @@ def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:
             gather = group.gather_seconds(whole)
             waited = group.pipelined(gather, product) if overlaps else gather
             sent_forward += waited
-            sent_backward += group.hidden(gather, data) + group.hidden(gather, weight) if linear.is_column else waited
+            if linear.is_column and not setting.is_frozen:
+                sent_backward += group.hidden(gather, data) + group.hidden(gather, weight)
+            else:
+                sent_backward += waited
         elif linear.is_column:
             sent_backward += group.hidden(group.reduce_seconds(whole), weight)
         else:
@@ -176,9 +186,10 @@ def embedding_pass(setting: Setting) -> Pass:
     group = group_of(setting.job, setting.device, setting.tp, 1)
     whole = setting.tokens * setting.model.hidden_size * setting.size
     sent = group.gather_seconds(whole)
+    backward = {"memory_bound": seconds.backward, "tensor_parallel": sent if setting.sp else 0.0}
     return Pass(
         {"memory_bound": seconds.forward, "tensor_parallel": sent if setting.sp else group.reduce_seconds(whole)},
-        {"memory_bound": seconds.backward, "tensor_parallel": sent if setting.sp else 0.0},
+        {} if setting.is_frozen else backward,
     )
 
 

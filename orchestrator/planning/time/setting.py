@@ -39,6 +39,11 @@ class Setting:
     key: int
     """Width of all key heads."""
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether only adapters are trained, and no matrix, norm or table of the model itself."""
+        return self.model.lora is not None
+
     def streaming(self, count: float) -> float:
         """Seconds of kernels that read and write `count` bytes."""
         return count / (self.device.memory_bandwidth * self.device.efficiency.memory)

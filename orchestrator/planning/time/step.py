@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.halves import halves_of_stage
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.parameters import layers_with_experts, parameters, stage_expert_parameters
+from orchestrator.planning.parameters.adapters import trained_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
+from orchestrator.planning.time.adapters import MATRICES, adapted
+from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.data_parallel import data_parallel_seconds, ranks_with_the_same
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
 from orchestrator.planning.time.experts import launches as expert_launches
@@ -81,7 +84,7 @@ def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Devic
 def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Timeline:
     """When each stage of a job does which pass of a step, in seconds."""
     setting = setting_of(job, padded_vocab, kernels_of(layers), device)
-    stages = _stages(setting, _parameters_of_stages(job, padded_vocab))
+    stages = _stages(setting, _trained_in_stages(job, padded_vocab))
     forward, backward, _, transfer = _pass_seconds(setting, stages)
     return timeline(forward, backward, job.num_micro_batches, transfer)
 
@@ -89,7 +92,7 @@ def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Devic
 def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device) -> StepTime:
     """The same for a layer backend that is described by its kernels."""
     setting = setting_of(job, padded_vocab, kernels, device)
-    held = _parameters_of_stages(job, padded_vocab)
+    held = _trained_in_stages(job, padded_vocab)
     experts = stage_expert_parameters(job)
     stages = _stages(setting, held)
     parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held, experts))
@@ -110,9 +113,10 @@ def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Dev
     )
 
 
-def _parameters_of_stages(job: JobSpec, padded_vocab: int) -> list[int]:
-    """Parameters on a rank of each pipeline stage."""
-    return [rank.parameters for rank in parameters(job, padded_vocab).per_rank if rank.tp == 0]
+def _trained_in_stages(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
+    """Parameters that a rank of each pipeline stage trains."""
+    held = (rank.parameters for rank in parameters(job, padded_vocab).per_rank if rank.tp == 0)
+    return trained_parameters(job, tuple(held))
 
 
 def _passes(setting: Setting, stages: list[list[Pass]]) -> Parts:
@@ -143,13 +147,13 @@ def _pass_seconds(
     return forward, backward, blocking, 0.0 if count == 1 else sent
 
 
-def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:
+def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
     """The passes of each model chunk of each stage."""
     if setting.model.architecture == "t5":
         return _stages_of_halves(setting, held)
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
-    dense = layer_pass(setting)
+    dense = adapted(setting, layer_pass(setting))
     with_experts = layer_pass(setting, has_experts=True) if setting.model.num_experts else dense
     routed = layers_with_experts(setting.job)
     found = []
@@ -169,7 +173,7 @@ def _stages(setting: Setting, held: list[int]) -> list[list[Pass]]:
     return found
 
 
-def _stages_of_halves(setting: Setting, held: list[int]) -> list[list[Pass]]:
+def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
     """The passes of a T5's stages, each one chunk."""
     job, settings = setting.job, settings_of_halves(setting)
     layer_of = {half: half_layer_pass(half, settings) for half in HALVES}
@@ -199,8 +203,12 @@ def _blend(dense: Pass, with_experts: Pass, share: float) -> Pass:
 
 def _launched(setting: Setting, each: Pass, layers: float, share: float) -> Pass:
     """A pass takes at least as long as the host needs to start its kernels; `share` of the layers have experts."""
-    launch, launches, more = setting.device.efficiency.launch, setting.kernels.launches, expert_launches(setting)
-    counts = launches.forward + share * more.forward, launches.backward + share * more.backward
+    launch, of_experts, own = setting.device.efficiency.launch, expert_launches(setting), adapter_launches(setting)
+    plain = setting.kernels.launches
+    counts = (
+        plain.forward + share * of_experts.forward + own.forward,
+        plain.backward + share * of_experts.backward + own.backward,
+    )
     waits = [
         {"overhead": max(layers * count * launch - sum(parts.values()), 0.0)}
         for count, parts in zip(counts, each, strict=True)
@@ -208,10 +216,12 @@ def _launched(setting: Setting, each: Pass, layers: float, share: float) -> Pass
     return Pass(add(each.forward, waits[0]), add(each.backward, waits[1]))
 
 
-def _update(setting: Setting, held: list[int], experts: tuple[int, ...]) -> Parts:
+def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> Parts:
     """The optimizer on the fullest stage, and what of a step is neither."""
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
-    tensors = _TENSORS_PER_LAYER * max(sum(stage) for stage in stages)
+    lora = setting.model.lora
+    each = _TENSORS_PER_LAYER if lora is None else MATRICES * len(lora.target_modules)
+    tensors = each * max(sum(stage) for stage in stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, same = ranks_with_the_same(setting)
     updates = (

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError
+from orchestrator.planning.flops import formula, model_flops
+from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.parameters.adapters import adapter_parameters
+from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
 
@@ -34,6 +37,62 @@ def test_frozen_weights_take_no_memory_beside_their_own(make_job: Any) -> None:
     assert whole["weights"] < adapted["weights"] < 1.1 * whole["weights"]
     for part in ("gradients", "optimizer"):
         assert adapted[part] == pytest.approx(share * whole[part] / (1 - share), rel=0.01)
+
+
+def flops(job: JobSpec) -> float:
+    return model_flops(job, 1, 384)
+
+
+def test_flops_are_those_of_what_is_trained(make_job: Any) -> None:
+    """Per token: 4 for each frozen weight, 6 for each of an adapter's, less what lies before the first adapter."""
+    qkv, proj, mlp, table, scores = 3 * 256**2, 256**2, 4 * 256**2, 384 * 256, 256 * 32
+    frozen = 4 * (4 * (qkv + proj + 2 * mlp) + table) + 4 * 12 * scores
+    for modules, adapters, unneeded in (
+        (["linear_qkv"], 256 + 3 * 256, 2 * (qkv + 8 * 256)),
+        (["linear_fc1", "linear_fc2"], 2 * (256 + 1024), 2 * (qkv + proj + mlp + 8 * 256) + 8 * scores),
+    ):
+        job = make_job(model={**WIDE, "lora": {"rank": 8, "target_modules": modules}})
+        assert flops(job) == frozen + 6 * 4 * 8 * adapters - unneeded
+        assert "a parameters of a layer's adapters" in formula(job)
+
+
+LARGE = {"num_layers": 16, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096, "activation": "swiglu"}
+
+
+def estimate(make_job: Any, lora: dict[str, Any] | None, **sections: Any) -> StepTime:
+    model = {**LARGE, **({"lora": lora} if lora else {})}
+    batch = {"micro_batch_size": 1, "global_batch_size": 64}
+    job = make_job(model=model, batch=batch, precision={"dtype": "bf16"}, **sections)
+    device = shipped("H100")
+    assert device is not None
+    return estimate_time(job, 32000, "torch", device)
+
+
+def test_time_is_that_of_what_is_trained(make_job: Any) -> None:
+    """Two of three products; hardly an optimizer and hardly gradients to reduce; a wider adapter takes longer."""
+    spread = {"parallelism": {"overlap_grad_reduce": False}, "launch": {"gpus_per_node": 8}}
+    whole, adapted = estimate(make_job, None, **spread), estimate(make_job, {"rank": 16}, **spread)
+    assert 0.66 < adapted.parts["gemm"] / whole.parts["gemm"] < 0.8  # narrow products fill few processors
+    assert adapted.parts["attention"] == whole.parts["attention"]
+    assert adapted.parts["loss"] < whole.parts["loss"]
+    assert adapted.parts["data_parallel"] < 0.05 * whole.parts["data_parallel"]
+    assert adapted.parts["optimizer"] < 0.5 * whole.parts["optimizer"]  # what is left is the starting of kernels
+    assert 0.66 < adapted.model_flops / whole.model_flops < 0.72  # attention, a seventh of it, stays whole
+    assert 0.5 * whole.tflops_per_gpu < adapted.tflops_per_gpu < whole.tflops_per_gpu
+    wide, one = estimate(make_job, {"rank": 256}, **spread), ["linear_proj"]
+    assert wide.step_seconds > adapted.step_seconds
+    assert estimate(make_job, {"rank": 16, "target_modules": one}, **spread).step_seconds < adapted.step_seconds
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_time_under_tensor_parallelism(make_job: Any, sequence_parallel: bool) -> None:
+    """A frozen matrix's collectives have no gradient of a weight to hide behind, and adapters have their own."""
+    degrees = {"tensor_model_parallel_size": 4, "sequence_parallel": sequence_parallel}
+    spread = {"parallelism": degrees, "launch": {"gpus_per_node": 8}}
+    whole, adapted = estimate(make_job, None, **spread), estimate(make_job, {"rank": 16}, **spread)
+    assert adapted.parts["tensor_parallel"] > whole.parts["tensor_parallel"]
+    assert adapted.parts["gemm"] < whole.parts["gemm"]
+    assert sum(adapted.parts.values()) == pytest.approx(adapted.step_seconds)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

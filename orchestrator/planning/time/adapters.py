@@ -1,0 +1,81 @@
+"""Seconds of a layer's low-rank adapters, as runtime/lora.py computes them: beside their matrices, one after the other.
+
+What is frozen is told by `Setting.is_frozen`: its linear layers compute no gradients of weights.
+"""
+
+from __future__ import annotations
+
+from orchestrator.planning.time.communication import group_of
+from orchestrator.planning.time.gemm import gemm_seconds
+from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.passes import Linear, Pass, add, layer_linears
+from orchestrator.planning.time.setting import Setting
+from orchestrator.spec.lora import MODULES
+
+_ADDED = Passes(5, 2)
+"""Accesses of the matrix's output: what is added is scaled and added, and its gradient scaled."""
+_JOINED = 3
+"""Accesses of the input's gradient, which comes from the matrix and from the adapter."""
+_DROPOUT = Passes(2.5, 2.5)
+"""Accesses of the input, with one byte of mask per element."""
+_LAUNCHES = Passes(4, 8)
+"""Kernels of one adapter: two products, scaled and added; their four gradients, scaled, joined, and two accumulated."""
+_LAUNCHES_OF_WEIGHTS = 10
+"""Kernels that a frozen layer's backward pass lacks: gradients of four matrices and two norms, most accumulated."""
+MATRICES = 2
+"""Of an adapter."""
+
+
+def adapted(setting: Setting, layer: Pass) -> Pass:
+    """A layer with its adapters, where the model has some."""
+    lora = setting.model.lora
+    if lora is None:
+        return layer
+    for name, linear in zip(MODULES, layer_linears(setting), strict=True):
+        if name in lora.target_modules:
+            beside = _beside(setting, linear, lora.rank, drops=lora.lora_dropout > 0)
+            layer = Pass(add(layer.forward, beside.forward), add(layer.backward, beside.backward))
+    return layer
+
+
+def launches(setting: Setting) -> Passes:
+    """Kernels that the host starts for a layer beside those of one that is trained whole."""
+    lora = setting.model.lora
+    if lora is None:
+        return Passes(0, 0)
+    count = len(lora.target_modules)
+    return Passes(count * _LAUNCHES.forward, count * _LAUNCHES.backward - _LAUNCHES_OF_WEIGHTS)
+
+
+def _beside(setting: Setting, linear: Linear, rank: int, *, drops: bool) -> Pass:
+    """One adapter. A rank's tokens change between its matrices: from its share to all, or the other way."""
+    device, dtype = setting.device, setting.dtype
+    first, second = setting.own_tokens, setting.tokens
+    if not linear.is_column:
+        first, second = second, first
+    forward = backward = 0.0
+    for tokens, inputs, outputs in ((first, linear.inputs, rank), (second, rank, linear.outputs)):
+        forward += gemm_seconds(tokens, outputs, inputs, device, dtype)
+        backward += gemm_seconds(tokens, inputs, outputs, device, dtype)
+        backward += gemm_seconds(outputs, inputs, tokens, device, dtype)
+    entering, leaving = first * linear.inputs * setting.size, second * linear.outputs * setting.size
+    dropped = _DROPOUT if drops else Passes(0, 0)
+    moved = Passes(
+        _ADDED.forward * leaving + dropped.forward * entering,
+        _ADDED.backward * leaving + (_JOINED + dropped.backward) * entering,
+    )
+    sent = _sent(setting, linear, rank)
+    return Pass(
+        {"gemm": forward, "memory_bound": setting.streaming(moved.forward), "tensor_parallel": sent.forward},
+        {"gemm": backward, "memory_bound": setting.streaming(moved.backward), "tensor_parallel": sent.backward},
+    )
+
+
+def _sent(setting: Setting, linear: Linear, rank: int) -> Passes:
+    """What tensor-parallel ranks send of the narrow [tokens, rank] between its matrices: nothing hides it."""
+    group = group_of(setting.job, setting.device, setting.tp, 1)
+    narrow = setting.tokens * rank * setting.size
+    if setting.sp:
+        return Passes(group.gather_seconds(narrow), group.gather_seconds(narrow))
+    reduced = group.reduce_seconds(narrow)
+    return Passes(0.0, reduced) if linear.is_column else Passes(reduced, 0.0)
