@@ -18,7 +18,8 @@ FORMULA = (
     "T * (6*L*(h*(q+2*k) + q*h + m*h*f) + 12*L*q*s + 6*V*h); T tokens, L layers, h hidden, q query width, "
     "k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded vocabulary; "
     "in a layer with a window of w tokens s is w*(2 - w/s); "
-    "in a layer with experts m*f is m*(chosen experts * their width + shared width) + experts"
+    "in a layer with experts m*f is m*(chosen experts * their width * c + shared width) + experts; "
+    "c the capacity factor where it is below 1, and else 1"
 )
 """The formula as it is stored beside a number."""
 

@@ -197,9 +197,17 @@ class ModelSpec(Section):
         return self.moe_ffn_hidden_size or self.ffn_size
 
     @property
-    def active_ffn_size(self) -> int:
-        """Width of all experts together that a token passes in a layer that has some."""
-        return self.moe_router_topk * self.moe_ffn_size + (self.moe_shared_expert_intermediate_size or 0)
+    def moe_kept_share(self) -> float:
+        """Of the tokens that are routed to experts those that these take, where all are asked for equally often: each
+        its capacity. A capacity above the even share drops nothing then, and nothing is padded up to it.
+        """
+        return min(self.moe_expert_capacity_factor or 1.0, 1.0)
+
+    @property
+    def active_ffn_size(self) -> float:
+        """Width of all experts together that a token passes in a layer that has some; the mean, where some drop it."""
+        routed = self.moe_router_topk * self.moe_ffn_size * self.moe_kept_share
+        return routed + (self.moe_shared_expert_intermediate_size or 0)
 
     @property
     def moe_layers(self) -> tuple[bool, ...]:

@@ -6,13 +6,16 @@ Grouped matrix products are a GPU's: tests/gpu/test_experts.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.counting import COUNTED
 from support.faults import Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
+from orchestrator.planning.flops import model_flops
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
@@ -33,6 +36,8 @@ MODEL: dict[str, Any] = {
     "moe_z_loss_coeff": 0.01,
 }
 STEPS = 4
+ALONE = {"moe_router_pre_softmax": True}
+"""The weight of an expert that is chosen alone is learned."""
 EP2 = {"expert_model_parallel_size": 2}
 TP2 = {"tp": 2, "sequence_parallel": True}
 WHOLE = {"expert_tensor_parallel_size": 1}
@@ -145,6 +150,16 @@ def test_variant(name: str, ranks: Ranks, tmp_path: Path) -> None:
     model, degrees = VARIANTS[name]
     alone = ranks.losses_of(experts_job("one", model), tmp_path)
     assert largest_difference(alone, ranks.losses_of(experts_job("spread", model, **degrees), tmp_path)) < 1e-5
+
+
+def test_what_is_dropped_is_not_computed(ranks: Ranks, tmp_path: Path, inject: Callable[[str], Path]) -> None:
+    """At a quarter of the even share every expert is full: the products of a step are those that plan counts."""
+    job = experts_job("full", {"moe_expert_capacity_factor": 0.25, "num_experts": 2, "moe_router_topk": 1, **ALONE})
+    job = job.model_copy(update={"schedule": job.schedule.model_copy(update={"train_iters": 1})})
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(COUNTED))
+    tokens = job.global_batch_size * job.model.seq_length
+    attention = tokens * 12 * job.model.num_layers * job.model.hidden_size * job.model.seq_length
+    assert events(run, "counted")[0]["products"] + attention == model_flops(job, tokens, 256)
 
 
 MOVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

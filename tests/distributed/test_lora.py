@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from megatron.core import dist_checkpointing
+from support.counting import COUNTED
 from support.faults import Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
@@ -95,24 +96,6 @@ def test_merged_into_the_weights_they_do_the_same(
     assert [record["iteration"] for record in read_lines(run.metrics_file)].count(3) == 3
     [event] = events(run, "merged")
     assert event["before"] - event["after"] == 4 * 4 * 2
-
-
-COUNTED = """
-import orchestrator.runtime.__main__ as program
-from torch.utils.flop_counter import FlopCounterMode
-
-whole = program.train
-
-def train(session, callbacks):
-    with FlopCounterMode(display=False) as counter:
-        outcome = whole(session, callbacks)
-    found = counter.get_flop_counts()["Global"]
-    products = sum(count for name, count in found.items() if "attention" not in str(name))
-    session.event("counted", products=products)
-    return outcome
-
-program.train = train
-"""
 
 
 @pytest.mark.parametrize("modules", [["linear_qkv", "linear_fc2"], ["linear_fc1"]])

@@ -1,11 +1,12 @@
 """What a layer with experts holds in place of a dense MLP. Bytes of one rank.
 
 Tokens are taken to be spread evenly over the experts, as the balancing losses want it: a rank whose experts are asked
-for more often than others holds more, up to all tokens of its expert-parallel group.
+for more often than others holds more, up to all tokens of its expert-parallel group, or up to their capacity.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from orchestrator.planning.memory.layer import LayerSizes
@@ -39,7 +40,7 @@ def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes
     """The sizes of a job that has experts."""
     model, degrees = job.model, job.parallelism
     etp = degrees.expert_tensor_parallel
-    rows = sizes.own_tokens * model.moe_router_topk * etp
+    rows = math.ceil(sizes.own_tokens * model.moe_router_topk * model.moe_kept_share) * etp
     ffn = model.moe_ffn_size // etp
     grouped = layers == "transformer_engine" and model.moe_grouped_gemm is not False
     together = (model.num_experts or 1) // degrees.expert_model_parallel_size if grouped else 1

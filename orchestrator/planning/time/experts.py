@@ -1,6 +1,7 @@
 """Seconds of the experts of a layer: bringing tokens to them, their matrix products, and bringing the result back.
 
-Tokens are taken to be spread evenly over the experts. An uneven step takes as long as its busiest rank.
+Tokens are taken to be spread evenly over the experts: below a capacity factor of 1 each drops the same part. An
+uneven step takes as long as its busiest rank.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ _LAUNCHES_OF_EXPERT = Passes(5, 9)
 
 def rows(setting: Setting) -> float:
     """Tokens that the experts of a rank compute on, each as often as it is routed to one of them."""
-    return setting.own_tokens * setting.model.moe_router_topk * setting.job.parallelism.expert_tensor_parallel
+    return _kept(setting) * setting.job.parallelism.expert_tensor_parallel
+
+
+def _kept(setting: Setting) -> float:
+    """Tokens of this rank, each as often as an expert takes it."""
+    return setting.own_tokens * setting.model.moe_router_topk * setting.model.moe_kept_share
 
 
 def local_experts(setting: Setting) -> int:
@@ -66,7 +72,7 @@ def is_grouped(setting: Setting) -> bool:
 def moving_seconds(setting: Setting) -> Passes:
     """Routing, and sorting tokens by expert and back, in memory."""
     model = setting.model
-    sent = setting.own_tokens * model.moe_router_topk * model.hidden_size * setting.size
+    sent = _kept(setting) * model.hidden_size * setting.size
     sorted_ = rows(setting) * model.hidden_size * setting.size if local_experts(setting) > 1 else 0.0
     scores = setting.own_tokens * (model.num_experts or 0)
     forward = _MOVED.forward * sent + _SORTED.forward * sorted_ + _ROUTED.forward * scores
@@ -84,7 +90,7 @@ def dispatch_seconds(setting: Setting) -> float:
     split = group_of(setting.job, setting.device, etp, 1).gather_seconds(
         rows(setting) * model.hidden_size * setting.size
     )
-    return 2 * (_exchange(setting, ep, etp, model.moe_router_topk * state) + split)
+    return 2 * (_exchange(setting, ep, etp, _kept(setting) * model.hidden_size * setting.size) + split)
 
 
 def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:

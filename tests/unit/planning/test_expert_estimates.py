@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time.kernels import TRANSFORMER_ENGINE
@@ -90,6 +91,21 @@ def test_whole_experts_send_less_than_split_ones(make_job: Any) -> None:
     tensor = {"tensor_model_parallel_size": 4, "sequence_parallel": True, "data_parallel_size": 2, EP: 2}
     split, whole = (time(job_of(make_job, **tensor, **{ETP: size})) for size in (4, 1))
     assert whole["expert_parallel"] < split["expert_parallel"]
+
+
+def test_tokens_that_are_dropped_are_not_computed(make_job: Any) -> None:
+    """With tokens spread evenly, a capacity of half the even share is a half of all; one above it drops nothing."""
+    jobs = {None: job_of(make_job, **{EP: 8})}
+    jobs |= {factor: job_of(make_job, {"moe_expert_capacity_factor": factor}, **{EP: 8}) for factor in (0.5, 1.0, 2.0)}
+    one = job_of(make_job, {"moe_router_topk": 1}, **{EP: 8})  # two halves of a choice are one
+    for factor in (1.0, 2.0):
+        assert memory(jobs[factor]) == memory(jobs[None])
+        assert time(jobs[factor]) == time(jobs[None])
+        assert model_flops(jobs[factor], 1, 384) == model_flops(jobs[None], 1, 384)
+    assert memory(jobs[0.5]) == memory(one)
+    assert time(jobs[0.5]) == pytest.approx(time(one))
+    assert model_flops(jobs[0.5], 1, 384) == model_flops(one, 1, 384) < model_flops(jobs[None], 1, 384)
+    assert time(jobs[0.5])["expert_parallel"] < time(jobs[None])["expert_parallel"]
 
 
 def test_a_layer_without_experts_is_a_dense_one(make_job: Any) -> None:
