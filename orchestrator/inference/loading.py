@@ -64,5 +64,6 @@ def _without_training(job: JobSpec) -> JobSpec:
         update={**alone, "sequence_parallel": False, "virtual_pipeline_model_parallel_size": None}
     )
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
-    runtime = job.runtime.model_copy(update={"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None})
+    unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
+    runtime = job.runtime.model_copy(update={**unused, "gradient_accumulation_fusion": False})
     return job.model_copy(update={"parallelism": parallelism, "runtime": runtime})

@@ -220,6 +220,7 @@ ROWS: tuple[Row, ...] = (
         only=("runtime.recompute_granularity", "full"),
     ),
     Row("transformer-impl", "runtime.layers", choice({"local": "torch", "transformer_engine": "transformer_engine"})),
+    Row("no-gradient-accumulation-fusion", "runtime.gradient_accumulation_fusion", switch(False)),
     Row("deterministic-mode", "runtime.deterministic", switch(True)),
     Row("distributed-timeout-minutes", "runtime.hang_timeout", MINUTES),
 )

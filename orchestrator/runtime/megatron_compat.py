@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import types
 import warnings
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
-from megatron.core.tensor_parallel import mappings
+from megatron.core.tensor_parallel import layers, mappings
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
@@ -25,6 +26,7 @@ from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.sgd import MomentumSGD
 from orchestrator.runtime.stateful import StatefulOptimizer
+from orchestrator.runtime.weight_gradient import accumulate
 
 with warnings.catch_warnings():
     # It warns that neither Transformer Engine nor apex is there to give it an Adam; ours is put in below.
@@ -49,6 +51,7 @@ def apply(device: Device) -> None:
     _route_without_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()
+    _accumulate_without_apex()
     _write_checkpoints_in_process()
     vars(bert_lm_head)["LNImpl"] = Norm  # megatron-core's without apex refuses sequence parallelism
     logging.getLogger("megatron").setLevel(logging.ERROR)
@@ -86,6 +89,16 @@ def _recompute_without_transformer_engine() -> None:
         original(self, fp8 or None)
 
     checkpoint.__init__ = initialize
+
+
+def _accumulate_without_apex() -> None:
+    """The linears take the product that adds weight gradients to their buffer from a module of apex."""
+    names = vars(layers)
+    if not names["_grad_accum_fusion_available"]:
+        names["fused_weight_gradient_mlp_cuda"] = types.SimpleNamespace(
+            wgrad_gemm_accum_fp32=accumulate, wgrad_gemm_accum_fp16=accumulate
+        )
+        names["_grad_accum_fusion_available"] = True
 
 
 def _write_checkpoints_in_process() -> None:

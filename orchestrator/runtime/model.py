@@ -22,6 +22,7 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.rotary import attention_factor
 from orchestrator.runtime.lora import add_adapters
 from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.weight_gradient import fuses_accumulation
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers
@@ -85,7 +86,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         # matches them up wrongly; separate, overlapped sends do not.
         batch_p2p_comm=device.is_cuda and not interleaved,
         overlap_p2p_comm=device.is_cuda and interleaved,
-        gradient_accumulation_fusion=False,
+        gradient_accumulation_fusion=fuses_accumulation(job, device, layers, dtype),
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,
         apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",

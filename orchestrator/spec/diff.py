@@ -336,6 +336,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "runtime.max_bad_steps": ("safe", "only when the job gives up changes"),
     "runtime.hang_timeout": ("safe", "only when the job gives up changes"),
     "runtime.fused_linear_cross_entropy": ("safe", "the same loss in other kernels; losses agree, not bitwise"),
+    "runtime.gradient_accumulation_fusion": ("safe", "the same gradients, rounded less; losses agree, not bitwise"),
     "runtime.recompute_granularity": ("safe", "recomputation gives the same values"),
     "runtime.recompute_method": ("safe", "recomputation gives the same values"),
     "runtime.recompute_num_layers": ("safe", "recomputation gives the same values"),

@@ -41,6 +41,9 @@ class RuntimeSpec(Section):
     fused_linear_cross_entropy: bool = False
     """Compute the output layer and the loss together, a part of the tokens at a time, so that all logits never exist:
     less memory for one more matrix product."""
+    gradient_accumulation_fusion: Literal["auto"] | bool = "auto"
+    """Let the matrix products that compute weight gradients add them to the gradients' buffers themselves; `auto` does
+    so with Transformer Engine's layers, in 16 bits with gradients in fp32, where torch is 2.10 or later."""
     recompute_granularity: Literal["selective", "full"] | None = None
     """Recompute activations in the backward pass: some modules of every layer, or whole layers."""
     recompute_modules: list[RecomputedModule] | None = None

@@ -9,6 +9,7 @@ from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
 
 JOINED = "runtime.fused_linear_cross_entropy"
+FUSED_ACCUMULATION = "runtime.gradient_accumulation_fusion"
 
 
 def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
@@ -27,4 +28,11 @@ def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (JOINED, "runtime.train_step"), hint)
 
 
-RULES: tuple[Rule, ...] = (linear_cross_entropy,)
+def gradient_accumulation(job: JobSections) -> Iterator[Problem]:
+    """The matrices whose products add gradients to buffers have gradients."""
+    if job.runtime.gradient_accumulation_fusion is True and job.model.lora is not None:
+        message = "is about the gradients of matrices that model.lora freezes"
+        yield Problem(message, (FUSED_ACCUMULATION, "model.lora"), "leave it out")
+
+
+RULES: tuple[Rule, ...] = (linear_cross_entropy, gradient_accumulation)

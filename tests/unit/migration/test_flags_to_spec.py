@@ -121,6 +121,7 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--layernorm-epsilon 1e-3 --norm-epsilon 1e-6", "model.norm_epsilon", 1e-6),
         ("--checkpoint-activations", "runtime.recompute_num_layers", 1),
         ("--activations-checkpoint-method block --checkpoint-num-layers 2", "runtime.recompute_num_layers", 2),
+        ("--no-gradient-accumulation-fusion", "runtime.gradient_accumulation_fusion", False),
         ("--transformer-impl local", "runtime.layers", "torch"),
         ("--distributed-timeout-minutes 60", "runtime.hang_timeout", 3600),
         ("--wandb-exp-name my_run", "name", "my_run"),

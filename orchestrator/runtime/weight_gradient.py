@@ -1,0 +1,63 @@
+"""Weight gradients that the matrix product which computes them adds to their buffer, without a tensor between.
+
+megatron-core asks apex for such a product; cuBLAS has it, and torch 2.10 and later hand it on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from orchestrator.errors import MissingDependency
+from orchestrator.runtime.device import Device
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
+
+
+def accumulate(inputs: torch.Tensor, of_output: torch.Tensor, buffer: torch.Tensor) -> None:
+    """buffer [out, in] += of_output [n, out]ᵀ · inputs [n, in], in place; the arguments are apex's.
+
+    The product of 16-bit matrices is added to an fp32 buffer without being rounded. On the CPU, which has no such
+    product, they are copied to fp32 first.
+    """
+    transposed = of_output.t()
+    if inputs.dtype == buffer.dtype:
+        buffer.addmm_(transposed, inputs)
+    elif buffer.is_cuda:
+        addmm: Any = torch.addmm
+        addmm(buffer, transposed, inputs, out_dtype=buffer.dtype, out=buffer)
+    else:
+        buffer.addmm_(transposed.to(buffer.dtype), inputs.to(buffer.dtype))
+
+
+def fuses_accumulation(job: JobSpec, device: Device, layers: Layers, dtype: torch.dtype) -> bool:
+    """Whether products of `dtype` add to the gradients' buffers in a run.
+
+    Raises MissingDependency when it is asked for and this torch cannot do it.
+    """
+    choice = job.runtime.gradient_accumulation_fusion
+    if choice is False:
+        return False
+    in_fp32 = job.precision.grad_reduce_in_fp32
+    if choice == "auto" and not (layers == "transformer_engine" and dtype != torch.float32 and in_fp32):
+        return False
+    possible = _can_accumulate(device, dtype, torch.float32 if in_fp32 else dtype)
+    if choice is True and not possible:
+        raise MissingDependency(
+            f"runtime.gradient_accumulation_fusion is true, but torch {torch.__version__} cannot add a product of "
+            f"{job.precision.dtype} matrices to gradients in fp32 on a GPU, as 2.10 and later do; "
+            "leave gradient_accumulation_fusion out"
+        )
+    return possible
+
+
+def _can_accumulate(device: Device, dtype: torch.dtype, of_buffer: torch.dtype) -> bool:
+    """Found out by doing it: torch 2.8 and 2.9 have the product, but only for a buffer in the dtype of the matrices."""
+    ones = torch.ones(16, 16, dtype=dtype, device=device.torch_device)
+    buffer = torch.ones(16, 16, dtype=of_buffer, device=device.torch_device)
+    try:
+        accumulate(ones, ones, buffer)
+    except (RuntimeError, TypeError):  # a dtype that it does not take; an argument that it does not have
+        return False
+    return bool((buffer == 17).all())

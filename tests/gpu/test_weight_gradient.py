@@ -1,0 +1,89 @@
+"""Gradient accumulation in the matrix product, in bf16 on a GPU: what it adds, and what it saves."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.faults import Ranks
+from support.training import largest_difference, losses, make_run, tiny_job, values
+
+from orchestrator.runtime.weight_gradient import accumulate
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
+
+MODEL = {"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 2048, "vocab_size": 32000}
+
+
+def milliseconds(run: Callable[[], Any], times: int = 20) -> float:
+    for _ in range(5):
+        run()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(times):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / times
+
+
+@pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(8192, 8192, 2048), (8192, 2048, 8192), (0, 256, 128)])
+def test_the_product_is_exact_and_in_place(tokens: int, outputs: int, inputs: int) -> None:
+    torch.manual_seed(1)
+    options: Any = {"device": "cuda", "dtype": torch.bfloat16}
+    taken, of_output = torch.randn(tokens, inputs, **options), torch.randn(tokens, outputs, **options)
+    storage = torch.randn(outputs * inputs + 256, device="cuda")
+    buffer, before = storage[128:-128].view(outputs, inputs), storage.clone()
+    memory = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    accumulate(taken, of_output, buffer)
+    # cuBLAS takes a workspace once; no matrix of the gradient's size comes beside the buffer.
+    extra = torch.cuda.max_memory_allocated() - memory
+    exact = before[128:-128].view(outputs, inputs).double() + of_output.t().double() @ taken.double()
+    scale = max(tokens, 1) ** 0.5
+    fused_error = ((buffer - exact).abs().max() / scale).item()
+    plain = before[128:-128].view(outputs, inputs) + of_output.t() @ taken
+    plain_error = ((plain - exact).abs().max() / scale).item()
+    assert torch.equal(storage[:128], before[:128])
+    assert torch.equal(storage[-128:], before[-128:])
+    assert fused_error < 1e-4
+    if tokens == 0:
+        return
+    assert fused_error < plain_error
+    together = milliseconds(lambda: accumulate(taken, of_output, buffer))
+    apart = milliseconds(lambda: buffer.add_(of_output.t() @ taken))
+    print(
+        f"\nRESULT weight gradient {outputs} x {inputs} of {tokens} tokens: {together:.3f} ms in one, {apart:.3f} ms "
+        f"in two; largest error {fused_error:.1e} and {plain_error:.1e}; {extra / 2**20:.0f} MiB beside the buffer"
+    )
+
+
+@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
+def test_trains_the_same(layers: str, ranks: Ranks, tmp_path: Path) -> None:
+    if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
+        pytest.skip("Transformer Engine is not installed")
+    curves, said = [], []
+    for fused in (False, True):
+        job = tiny_job(
+            "fused" if fused else "plain",
+            model=MODEL,
+            batch={"micro_batch_size": 2, "global_batch_size": 16},
+            precision={"dtype": "bf16"},
+            schedule={"train_iters": 12},
+            runtime={"layers": layers, "gradient_accumulation_fusion": fused},
+        )
+        run = ranks.must_train(make_run(tmp_path, job), job)
+        curves.append(losses(run))
+        seconds = statistics.median(list(values(run, "throughput/step_seconds").values())[4:])
+        peak = max(values(run, "memory/peak_bytes").values()) / 2**30
+        said.append(f"{seconds * 1000:.1f} ms per step, {peak:.2f} GiB")
+    difference = largest_difference(*curves)
+    print(
+        f"\nRESULT gradient accumulation {layers}: apart {said[0]}; fused {said[1]}; losses differ by {difference:.1e}"
+    )
+    assert difference < 5e-3

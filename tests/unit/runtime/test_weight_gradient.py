@@ -1,0 +1,82 @@
+"""Weight gradients added to their buffer by the product that computes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.training import tiny_job
+
+from orchestrator.errors import MissingDependency
+from orchestrator.runtime import weight_gradient
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.weight_gradient import accumulate, fuses_accumulation
+
+GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU in name only")
+
+
+@pytest.mark.parametrize(
+    ("of_matrices", "of_buffer"),
+    [("float32", "float32"), ("bfloat16", "float32"), ("float16", "float32"), ("bfloat16", "bfloat16")],
+)
+def test_added_in_place(of_matrices: str, of_buffer: str) -> None:
+    torch.manual_seed(1)
+    inputs, of_output = (torch.randn(40, width).to(getattr(torch, of_matrices)) for width in (24, 16))
+    storage = torch.randn(16 * 24 + 8).to(getattr(torch, of_buffer))
+    before, buffer = storage.clone(), storage[4:-4].view(16, 24)
+    accumulate(inputs, of_output, buffer)
+    exact = before[4:-4].view(16, 24).double() + of_output.t().double() @ inputs.double()
+    assert (buffer - exact).abs().max() < (0.1 if of_buffer == "bfloat16" else 2e-5)
+    assert torch.equal(storage[:4], before[:4])
+    assert torch.equal(storage[-4:], before[-4:])
+
+
+def test_no_tokens_add_nothing() -> None:
+    buffer = torch.ones(3, 5)
+    accumulate(torch.empty(0, 5), torch.empty(0, 3), buffer)
+    assert torch.equal(buffer, torch.ones(3, 5))
+
+
+@pytest.mark.parametrize(
+    ("choice", "dtype", "layers", "in_fp32", "fused"),
+    [
+        ("auto", "bf16", "transformer_engine", True, True),
+        ("auto", "fp16", "transformer_engine", True, True),
+        ("auto", "fp32", "transformer_engine", True, False),
+        ("auto", "bf16", "transformer_engine", False, False),
+        ("auto", "bf16", "torch", True, False),
+        (True, "bf16", "torch", True, True),
+        (True, "fp32", "torch", False, True),
+        (False, "bf16", "transformer_engine", True, False),
+    ],
+)
+def test_what_chooses(choice: Any, dtype: str, layers: Any, in_fp32: bool, fused: bool, tiny: Any) -> None:
+    job = tiny(choice, dtype, in_fp32)
+    of_matrices = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+    assert fuses_accumulation(job, GPU, layers, of_matrices) is fused
+
+
+@pytest.mark.parametrize(
+    "trouble", [RuntimeError("self and mat2 must have the same dtype"), TypeError("out_dtype"), None]
+)
+def test_an_older_torch(trouble: Exception | None, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
+    """`auto` does without; what was asked for by name is refused, also where the product is wrong."""
+
+    def older(*matrices: torch.Tensor) -> None:
+        if trouble is not None:
+            raise trouble
+
+    monkeypatch.setattr(weight_gradient, "accumulate", older)
+    assert not fuses_accumulation(tiny("auto", "bf16", True), GPU, "transformer_engine", torch.bfloat16)
+    with pytest.raises(MissingDependency, match=r"gradient_accumulation_fusion is true, but torch .* bf16 matrices"):
+        fuses_accumulation(tiny(True, "bf16", True), GPU, "torch", torch.bfloat16)
+
+
+@pytest.fixture
+def tiny() -> Any:
+    def make(choice: Any, dtype: str, in_fp32: bool) -> Any:
+        precision = {"dtype": dtype, "grad_reduce_in_fp32": in_fp32}
+        return tiny_job("job", precision=precision, runtime={"gradient_accumulation_fusion": choice})
+
+    return make
