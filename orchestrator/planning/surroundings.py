@@ -1,0 +1,67 @@
+"""What a job asks of its surroundings that can be looked at from here, without importing anything of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+
+from orchestrator.errors import Problem
+from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.plan import Plan
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+
+_STEP = "runtime.train_step"
+
+
+def train_step_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """No more than a doubt: the nodes may have what this machine has not."""
+    if plan.job.runtime.train_step is None:
+        return
+    module = plan.job.runtime.train_step.partition(":")[0]
+    if not _is_found(module, _search_path(plan.job)):
+        message = f"there is no module {module}, looked for from here: in {os.getcwd()} and where Python looks"
+        hint = "start from the folder that holds it, or name that in launch.env: {PYTHONPATH: FOLDER}"
+        yield Problem(message, (_STEP,), hint)
+
+
+def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """What only Transformer Engine's layers can do ends a run at its start where `auto` finds none."""
+    if plan.job.runtime.layers != "auto" or forecast.layers == "transformer_engine":
+        return
+    why = "the device is a CPU" if forecast.device.is_cpu else "it is not installed here"
+    asked = {
+        "runtime.cpu_offloading_num_layers": plan.job.runtime.cpu_offloading_num_layers,
+        "model.moe_grouped_gemm": plan.job.model.moe_grouped_gemm,
+    }
+    for path, value in asked.items():
+        if value:
+            message = f"needs Transformer Engine's layers, and {why}: with runtime.layers auto a run may have none"
+            hint = "write runtime.layers: transformer_engine where the nodes have it; else leave it out"
+            yield Problem(message, (path, "runtime.layers"), hint)
+
+
+def _search_path(job: JobSpec) -> list[str]:
+    """Where the ranks will look, as far as it is known here."""
+    asked = os.path.expandvars(job.launch.env.get("PYTHONPATH", "").replace("${env:", "${"))
+    return [os.getcwd(), *(entry for entry in asked.split(os.pathsep) if entry), *sys.path]
+
+
+def _is_found(module: str, path: Sequence[str]) -> bool:
+    """Whether a module is there. Finders read folders; no code of a package runs."""
+    places: Sequence[str] | None = path
+    name = ""
+    for part in module.split("."):
+        if places is None:
+            return False  # what is above it is no package
+        name = f"{name}.{part}" if name else part
+        spec = PathFinder.find_spec(name, list(places))
+        if spec is None and name == part:
+            spec = importlib.util.find_spec(name)  # installed in another way: built in, or editable
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations
+    return True

@@ -1,0 +1,91 @@
+"""What a job asks of its surroundings: doubts, found without running anything of a user's."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.planning import forecast as forecasting
+from orchestrator.planning.forecast import forecast
+from orchestrator.planning.plan import make_plan
+from orchestrator.planning.verdict import judge
+
+EXPLODES = "raise RuntimeError('a module was imported')\n"
+
+
+def doubts(make_job: Any, **sections: Any) -> dict[str, str]:
+    sections["launch"] = {"gpu": "H100", **sections.get("launch", {})}
+    plan = make_plan(make_job(**sections))
+    return {each.paths[0]: each.message for each in judge(plan, forecast(plan), None).doubts}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a package whose modules must not run."""
+    folder = tmp_path / "code" / "my_package"
+    folder.mkdir(parents=True)
+    for name in ("__init__", "steps"):
+        (folder / f"{name}.py").write_text(EXPLODES)
+    monkeypatch.chdir(tmp_path)
+    return folder.parent
+
+
+FOUND = {"found": ("my_package.steps", True), "no-module": ("my_package.stpes", False), "none": ("mypackage", False)}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("where", ["working-directory", "python-path", "variable", "not-named"])
+def test_a_train_step_is_looked_for(
+    make_job: Any, package: Path, monkeypatch: pytest.MonkeyPatch, name: str, where: str
+) -> None:
+    module, there = FOUND[name]
+    launch: dict[str, Any] = {}
+    if where == "working-directory":
+        monkeypatch.chdir(package)
+    if where == "python-path":
+        launch = {"env": {"PYTHONPATH": f"/nowhere:{package}"}}
+    if where == "variable":
+        monkeypatch.setenv("MY_CODE", str(package))
+        launch = {"env": {"PYTHONPATH": "${env:MY_CODE}"}}
+    said = doubts(make_job, launch=launch, runtime={"train_step": f"{module}:Loss"})
+    assert ("runtime.train_step" in said) == (not there or where == "not-named")
+    assert not any(loaded.startswith("my_package") for loaded in sys.modules)
+
+
+@pytest.mark.parametrize("module", ["json", "json.decoder", "orchestrator.runtime.steps.gpt", "sys"])
+def test_installed_modules_are_found(make_job: Any, module: str) -> None:
+    assert "runtime.train_step" not in doubts(make_job, runtime={"train_step": f"{module}:Loss"})
+
+
+def test_a_module_has_no_modules_inside(make_job: Any) -> None:
+    said = doubts(make_job, runtime={"train_step": "json.decoder.steps:Loss"})
+    assert "there is no module json.decoder.steps, looked for from here" in said["runtime.train_step"]
+
+
+WITH_EXPERTS = {"num_experts": 4, "add_bias_linear": False}
+
+
+@pytest.mark.parametrize(
+    ("path", "sections"),
+    [
+        ("runtime.cpu_offloading_num_layers", {"runtime": {"cpu_offloading_num_layers": 2}}),
+        ("model.moe_grouped_gemm", {"model": {**WITH_EXPERTS, "moe_grouped_gemm": True}}),
+    ],
+)
+def test_transformer_engine_may_be_missing(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch, path: str, sections: dict[str, Any]
+) -> None:
+    asked = {**sections, "runtime": sections.get("runtime", {})}
+    found: list[str] = []
+    monkeypatch.setattr(forecasting.importlib.util, "find_spec", lambda name: found.append(name))
+    assert "it is not installed here" in doubts(make_job, **asked)[path]
+    assert found == ["transformer_engine"]
+    named = {**asked, "runtime": {**asked["runtime"], "layers": "transformer_engine"}}
+    assert path not in doubts(make_job, **named)
+    monkeypatch.setattr(forecasting.importlib.util, "find_spec", lambda name: importlib.util)
+    assert path not in doubts(make_job, **asked)
+    assert not doubts(make_job, model=WITH_EXPERTS)
