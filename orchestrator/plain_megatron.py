@@ -4,11 +4,15 @@ Where there is no CUDA, that is without torch's compiler, which takes longer to 
 shim turns compilation off anyway, so that nothing is computed in another way. It would be imported for two reasons:
 megatron-core decorates functions with torch.compile, and torch's optimizers have methods that the compiler is told to
 leave alone when they are first called.
+
+Where there is CUDA, with one cuDNN for torch and Transformer Engine.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 from typing import Any
 
 from orchestrator.imports import staying
@@ -26,6 +30,21 @@ def _leave_alone_from_the_start(owner: type) -> None:
             plain.__dynamo_disable = plain
 
 
+def share_torchs_cudnn() -> None:
+    """Have Transformer Engine, which megatron-core imports, load the cuDNN that came with torch.
+
+    It looks for the system's first. With an older one loaded before torch needs its own, torch no longer takes cuDNN
+    for attention (seen on an H200 with cuDNN 9.14 beside torch's 9.19: attention took 1.8 times as long); with one
+    loaded after, the parts of the two do not fit each other. A person's own CUDNN_HOME or CUDNN_PATH stands.
+    """
+    if "CUDNN_HOME" in os.environ or "CUDNN_PATH" in os.environ:
+        return
+    if importlib.util.find_spec("nvidia") is None or (found := importlib.util.find_spec("nvidia.cudnn")) is None:
+        return  # a torch that was built against the system's
+    for place in found.submodule_search_locations or ():
+        os.environ.setdefault("CUDNN_HOME", place)
+
+
 with staying():
     import torch
 
@@ -34,6 +53,8 @@ with staying():
     if not torch.cuda.is_available():
         _torch.compile = _as_it_is
         _leave_alone_from_the_start(torch.optim.Optimizer)
+    else:
+        share_torchs_cudnn()
     try:
         importlib.import_module("megatron.core.jit")  # from here on megatron-core's own decorator is this one
     finally:

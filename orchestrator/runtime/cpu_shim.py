@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +33,12 @@ def install() -> None:
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.type = _cuda_type_name(tensor.type)
-    # megatron-core's jit_fuser is torch.compile; on the CPU its first step takes 16 s and gains nothing.
+    # megatron-core's jit_fuser is torch.compile; on the CPU its first step takes 16 s and gains nothing. The compiler
+    # reads the variable when it is imported, which where there is a GPU that is not to be used has happened by now.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    compiler: Any = sys.modules.get("torch._dynamo")
+    if compiler is not None:
+        compiler.config.disable = os.environ["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def patch_megatron_random(random_module: Any) -> None:

@@ -42,3 +42,22 @@ def test_each_patch_is_needed() -> None:
     assert set(broken) - FROM_0_19 == PATCHES
     wanted = PATCHES if megatron_compat.VERSION < (0, 19) else PATCHES | FROM_0_19
     assert [patch for patch in wanted if broken[patch] is None] == [], "no longer needed: remove them"
+
+
+COMPILED = """
+import torch
+import torch._dynamo
+from orchestrator.runtime import cpu_shim
+graphs = []
+plus_one = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+cpu_shim.install()
+print(plus_one(torch.ones(1)).item(), len(graphs))
+"""
+
+
+def test_nothing_is_compiled_though_the_compiler_was_imported_before() -> None:
+    """Which it is on a machine with a GPU, for a job that is not to use it."""
+    finished = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True, timeout=120, env={"PATH": ""}
+    )
+    assert finished.stdout.split() == ["2.0", "0"]
