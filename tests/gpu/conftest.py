@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.configurations import Configuration
+from support.faults import Ranks
 from support.fixtures import ranks
 from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus
 from support.ranks import RankStarter
@@ -22,6 +23,12 @@ def meter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meter]:
     starter = RankStarter(scratch)
     yield Meter(starter, scratch, Path(kept) if kept else None)
     starter.close()
+
+
+@pytest.fixture(scope="session")
+def trainer(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Meter:
+    """For jobs that are to be trained now, many by the same ranks: nothing is kept."""
+    return Meter(ranks.starter, tmp_path_factory.mktemp("trained"))
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.faults import Ranks
+from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
-from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
@@ -29,8 +27,10 @@ MODEL = {
     "moe_aux_loss_coeff": 0.01,
     "moe_router_dtype": "fp32",
 }
+LAYERS = ("torch", "transformer_engine")
 EP2 = {"expert_model_parallel_size": 2}
 LAYOUTS: dict[str, dict[str, Any]] = {
+    "one": {},
     "ep2": {"dp": 2, **EP2},
     "tp2-ep2": {"tp": 2, "dp": 2, "sequence_parallel": True, **EP2},
     "tp2-ep2-whole-experts": {"tp": 2, "sequence_parallel": True, **EP2, "expert_tensor_parallel_size": 1},
@@ -49,35 +49,48 @@ def experts_job(name: str, layers: str, steps: int = 20, *, grouped: bool | None
     )
 
 
-@pytest.fixture(scope="module", params=["torch", "transformer_engine"])
-def layers(request: pytest.FixtureRequest) -> str:
-    if request.param == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
-        pytest.skip("Transformer Engine is not installed")
-    return str(request.param)
+def kinds_job(steps: int, *, grouped: bool) -> JobSpec:
+    return experts_job("kinds", LAYERS[1], steps, grouped=grouped)
+
+
+def spread_job(name: str, layers: str) -> JobSpec:
+    return experts_job(f"{name}-{layers}".replace("_", "-"), layers, **LAYOUTS[name])
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """Every job of this file, which needs no text."""
+    spread = [spread_job(name, layers) for layers in LAYERS for name in LAYOUTS]
+    return [*spread, *(kinds_job(20, grouped=grouped) for grouped in (False, True))]
 
 
 @pytest.fixture(scope="module")
-def reference(ranks: Ranks, layers: str, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    job = experts_job("one", layers)
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
+def trained(trainer: Meter) -> dict[str, Measured]:
+    """What this machine can run of all layouts, by the jobs' names: by the same few processes."""
+    every = [spread_job(name, layers) for layers in LAYERS if has_layers(layers) for name in LAYOUTS]
+    return trainer.measure_all(job for job in every if job.world_size <= gpu_count())
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_agree_in_bf16(name: str, layers: str, reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
-    job = experts_job(name, layers, **LAYOUTS[name])
-    if torch.cuda.device_count() < job.world_size:
-        pytest.skip(f"needs {job.world_size} GPUs, this machine has {torch.cuda.device_count()}")
-    run = ranks.must_train(make_run(tmp_path, job), job)
-    assert largest_difference(losses(reference), losses(run)) < 2e-2
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "one"])
+def test_layouts_agree_in_bf16(name: str, layers: str, trained: dict[str, Measured]) -> None:
+    job = spread_job(name, layers)
+    needs_gpus(job.world_size, layers)
+    one, found = trained[spread_job("one", layers).name], trained[job.name]
+    for each in (one, found):
+        assert each.outcome == "measured", each.message
+    difference = max(abs(a - b) / a for a, b in zip(one.losses, found.losses, strict=True))
+    print(f"\nRESULT experts {name} {layers} against one GPU {difference:.2e}")
+    assert difference < 2e-2
 
 
-def test_one_kernel_or_one_expert_after_the_other(layers: str, reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
+def test_one_kernel_or_one_expert_after_the_other(ranks: Ranks, trained: dict[str, Measured], tmp_path: Path) -> None:
     """Transformer Engine's layers group by themselves; a checkpoint of one kind goes on as the other."""
-    if layers == "torch":
-        pytest.skip("torch's layers have no grouped products")
-    first = experts_job("kinds", layers, 10, grouped=False)
+    needs_gpus(1, LAYERS[1])
+    one = trained[spread_job("one", LAYERS[1]).name]
+    assert one.outcome == "measured", one.message
+    first, second = kinds_job(10, grouped=False), kinds_job(20, grouped=True)
     run = ranks.must_train(make_run(tmp_path, first), first)
-    second = experts_job("kinds", layers, grouped=True)
-    ranks.must_train(make_run(tmp_path, second), second, launch_id="second")
+    make_run(tmp_path, second)
+    ranks.must_train(run, second, launch_id="second")
     assert [event["iteration"] for event in events(run, "resumed")] == [10]
-    assert largest_difference(losses(reference), losses(run)) < 2e-2
+    assert largest_difference(dict(enumerate(one.losses, 1)), losses(run)) < 2e-2

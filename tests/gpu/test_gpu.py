@@ -15,16 +15,19 @@ from support.faults import Ranks, wait_until
 from support.training import events, largest_difference, layout, losses, make_run, must_train, tiny_job, values
 
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
 SMALL = {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 1000}
 BF16 = {"dtype": "bf16"}
+LAYERS = ("torch", "transformer_engine")
+TP2 = layout(tp=2, sequence_parallel=True)
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain-optimizer": layout(use_distributed_optimizer=False),
     "tp2": layout(tp=2),
-    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "tp2-sp": TP2,
     "pp2": layout(pp=2),
     "pp2-interleaved": layout(pp=2, vp=2),
     "dp2": layout(dp=2),
@@ -42,7 +45,42 @@ def small_job(name: str, **sections: Any) -> Any:
     return tiny_job(name, **{"model": SMALL, "precision": BF16, **sections})
 
 
-@pytest.fixture(scope="module", params=["torch", "transformer_engine"])
+def dropping_job(name: str, layers: str) -> JobSpec:
+    return small_job(
+        name,
+        model={**SMALL, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+        runtime={"deterministic": True, "layers": layers},
+        schedule={"train_iters": 60},
+        checkpoint={"save_interval": 20},
+    )
+
+
+def moving_job(parallelism: dict[str, Any] | None = None) -> JobSpec:
+    return small_job(
+        "job", checkpoint={"save_interval": 10}, schedule={"train_iters": 60}, parallelism=parallelism or {}
+    )
+
+
+def fp16_job() -> JobSpec:
+    return small_job("fp16", precision={"dtype": "fp16", "initial_loss_scale": 2.0**32}, schedule={"train_iters": 60})
+
+
+def large_job() -> JobSpec:
+    changes = ["schedule.train_iters=5", "tracking.mlflow=false"]
+    return load_job([Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"], changes).job
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """Every job of this file, which needs no text."""
+    spread = [
+        small_job(name, parallelism=LAYOUTS[name], runtime={"layers": layers}) for layers in LAYERS for name in LAYOUTS
+    ]
+    dropping = [dropping_job("whole", layers) for layers in LAYERS]
+    fp32 = tiny_job("tp2", model=SMALL, parallelism=TP2)
+    return [*spread, *dropping, fp32, moving_job(), moving_job(TP2), fp16_job(), large_job()]
+
+
+@pytest.fixture(scope="module", params=LAYERS)
 def layers(request: pytest.FixtureRequest) -> str:
     if request.param == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
         pytest.skip("Transformer Engine is not installed")
@@ -68,23 +106,15 @@ def test_layouts_agree_in_bf16(name: str, layers: str, reference: RunDir, ranks:
 def test_fp32_layouts_agree_closely(ranks: Ranks, tmp_path: Path) -> None:
     gpus(2)
     curves = []
-    for name, parallelism in (("one", {}), ("tp2", layout(tp=2, sequence_parallel=True))):
+    for name, parallelism in (("one", {}), ("tp2", TP2)):
         job = tiny_job(name, model=SMALL, parallelism=parallelism)
         curves.append(losses(ranks.must_train(make_run(tmp_path, job), job)))
     assert largest_difference(*curves) < 1e-4
 
 
 def test_resume_is_bitwise_with_dropout(layers: str, ranks: Ranks, tmp_path: Path) -> None:
-    sections: dict[str, Any] = {
-        "model": {**SMALL, "hidden_dropout": 0.1, "attention_dropout": 0.1},
-        "precision": BF16,
-        "runtime": {"deterministic": True, "layers": layers},
-        "schedule": {"train_iters": 60},
-        "checkpoint": {"save_interval": 20},
-    }
-    whole = tiny_job("whole", **sections)
+    whole, job = (dropping_job(name, layers) for name in ("whole", "cut"))
     expected = losses(ranks.must_train(make_run(tmp_path, whole), whole))
-    job = tiny_job("cut", **sections)
     run = make_run(tmp_path, job)
     started = ranks.start(run, job)
     wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
@@ -98,15 +128,13 @@ def test_resume_is_bitwise_with_dropout(layers: str, ranks: Ranks, tmp_path: Pat
 
 def test_resume_at_another_layout(ranks: Ranks, tmp_path: Path) -> None:
     gpus(2)
-    sections: dict[str, Any] = {"checkpoint": {"save_interval": 10}, "schedule": {"train_iters": 60}}
-    first = small_job("job", **sections)
+    first, second = moving_job(), moving_job(TP2)
     whole = ranks.losses_of(first, tmp_path / "whole")
     run = make_run(tmp_path / "moved", first)
     started = ranks.start(run, first)
     wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
     started.signal(signal.SIGTERM)
     started.wait()
-    second = small_job("job", **sections, parallelism=layout(tp=2, sequence_parallel=True))
     ranks.must_train(make_run(tmp_path / "moved", second), second)
     [resumed] = events(run, "resumed")
     difference = largest_difference(whole, losses(run))
@@ -126,7 +154,7 @@ def test_layer_backends_agree(layers: str, reference: RunDir, ranks: Ranks, tmp_
 
 def test_fp16_scales_its_loss(reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
     """A scale that is far too large overflows, is halved until it fits, and training goes on from there."""
-    job = small_job("fp16", precision={"dtype": "fp16", "initial_loss_scale": 2.0**32}, schedule={"train_iters": 60})
+    job = fp16_job()
     run = ranks.must_train(make_run(tmp_path, job), job)
     scales, skipped = values(run, "train/loss_scale"), values(run, "train/skipped_steps")
     assert scales[60] < 2.0**32
@@ -136,9 +164,8 @@ def test_fp16_scales_its_loss(reference: RunDir, ranks: Ranks, tmp_path: Path) -
 
 
 def test_1_7b_reaches_48_percent(tmp_path: Path) -> None:
-    changes = ["schedule.train_iters=5", "tracking.mlflow=false"]
-    loaded = load_job([Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"], changes)
-    run = must_train(make_run(tmp_path, loaded.job), loaded.job, timeout=560)
+    job = large_job()
+    run = must_train(make_run(tmp_path, job), job, timeout=560)
     mfu = sorted(list(values(run, "throughput/mfu").values())[2:])
     [started] = events(run, "started")
     seconds = statistics.median(list(values(run, "throughput/step_seconds").values())[2:])
@@ -146,7 +173,7 @@ def test_1_7b_reaches_48_percent(tmp_path: Path) -> None:
     [saved] = events(run, "checkpoint_saved")
     print(
         f"\nRESULT gpt-1.7b megatron-core {megatron.core.__version__} {started['layers']} "
-        f"micro {loaded.job.batch.micro_batch_size} global {loaded.job.global_batch_size}: "
+        f"micro {job.batch.micro_batch_size} global {job.global_batch_size}: "
         f"MFU median {statistics.median(mfu):.4f} range {mfu[0]:.4f}..{mfu[-1]:.4f}, "
         f"{seconds * 1000:.0f} ms per step, {memory:.1f} GiB, "
         f"checkpoint {saved['bytes'] / 1e9:.1f} GB in {saved['seconds']} s"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
-from support.training import largest_difference, tiny_job
+from support.measured import Measured, Meter, has_layers, needs_gpus
+from support.training import tiny_job
+
+from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
@@ -28,16 +28,42 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_gpu_trains_what_the_cpu_trains(name: str, layers: str, ranks: Ranks, tmp_path: Path) -> None:
-    if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
-        pytest.skip("Transformer Engine is not installed")
+LAYERS = ("torch", "transformer_engine")
+
+
+def variant_job(name: str, layers: str | None) -> JobSpec:
+    """On the CPU in fp32, or with these layers on a GPU in bf16."""
     sections: dict[str, Any] = {"model": {**SIZES, **VARIANTS[name]}, "schedule": {"train_iters": 10}}
-    exact = ranks.losses_of(tiny_job("cpu", **sections, runtime={"device": "cpu"}), tmp_path)
-    found = ranks.losses_of(
-        tiny_job("gpu", **sections, precision={"dtype": "bf16"}, runtime={"device": "cuda", "layers": layers}), tmp_path
+    if layers is None:
+        return tiny_job(f"{name}-cpu", **sections, runtime={"device": "cpu"})
+    runtime = {"device": "cuda", "layers": layers}
+    return tiny_job(f"{name}-{layers}".replace("_", "-"), **sections, precision={"dtype": "bf16"}, runtime=runtime)
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """Every job of this file, which needs no text."""
+    return [variant_job(name, layers) for layers in (None, *LAYERS) for name in VARIANTS]
+
+
+@pytest.fixture(scope="module")
+def trained(trainer: Meter) -> dict[str, Measured]:
+    """What this machine can run of all jobs, by their names: by the same few processes."""
+    on_cpu, *on_gpu = (
+        [variant_job(name, layers) for name in VARIANTS]
+        for layers in (None, *LAYERS)
+        if layers is None or has_layers(layers)
     )
-    difference = largest_difference(exact, found)
+    return {**trainer.measure_all(on_cpu), **trainer.measure_all(job for jobs in on_gpu for job in jobs)}
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_gpu_trains_what_the_cpu_trains(name: str, layers: str, trained: dict[str, Measured]) -> None:
+    needs_gpus(1, layers)
+    exact, found = (trained[variant_job(name, each).name] for each in (None, layers))
+    for each in (exact, found):
+        assert each.outcome == "measured", each.message
+    assert len(exact.losses) == len(found.losses) == 10
+    difference = max(abs(a - b) / a for a, b in zip(exact.losses, found.losses, strict=True))
     print(f"\nRESULT {name} {layers} bf16 on the GPU against fp32 on the CPU {difference:.2e}")
     assert difference < 5e-3

@@ -57,6 +57,10 @@ class Measured:
     """The same for what torch's allocator held."""
     used_bytes: tuple[int, ...] = ()
     """The same for what was taken on the GPU at the end, by whomever: CUDA's context and NCCL's buffers too."""
+    losses: tuple[float, ...] = ()
+    """Of every step, the warm-up's too."""
+    grad_norms: tuple[float, ...] = ()
+    """The same for the gradient's norm."""
     message: str = ""
     """Why there is none of this."""
 
@@ -85,7 +89,7 @@ class Meter:
         found = None
         for record in read_lines(self._file):
             if record.get("key") == key and record["outcome"] != "failed":
-                values = {name: record[name] for name in Measured.__dataclass_fields__}
+                values = {name: record[name] for name in Measured.__dataclass_fields__ if name in record}
                 found = _measured(values)
         return found
 
@@ -97,20 +101,24 @@ class Meter:
         [measured] = self._measure_in_turn([job], _visible()[: job.world_size], math.inf)
         return measured
 
-    def measure_all(self, jobs: Iterable[JobSpec], seconds: float = math.inf) -> None:
+    def measure_all(self, jobs: Iterable[JobSpec], seconds: float = math.inf) -> dict[str, Measured]:
         """Measure what is not known, until `seconds` are over: jobs of few GPUs first, as many side by side as have
-        GPUs of their own, and on the same GPUs one after the other.
+        GPUs of their own, and on the same GPUs one after the other. Returns what was measured now, by the jobs' names.
         """
         until = time.monotonic() + seconds
         unknown = [job for job in jobs if self.known(job) is None]
         gpus = _visible()
+        found: dict[str, Measured] = {}
         for size in sorted({job.world_size for job in unknown}):
             lanes: list[list[JobSpec]] = [[] for _ in range(max(len(gpus) // size, 1))]
             for index, job in enumerate(job for job in unknown if job.world_size == size):
                 lanes[index % len(lanes)].append(job)
             with ThreadPoolExecutor(max_workers=len(lanes)) as pool:
-                for index, lane in enumerate(lanes):
-                    pool.submit(self._measure_in_turn, lane, gpus[index * size :][:size], until)
+                each_gpus = (gpus[index * size :][:size] for index in range(len(lanes)))
+                measured = pool.map(lambda lane, own: self._measure_in_turn(lane, own, until), lanes, each_gpus)
+            for lane, results in zip(lanes, measured, strict=True):
+                found |= {job.name: result for job, result in zip(lane, results, strict=False)}
+        return found
 
     def _measure_in_turn(self, jobs: Sequence[JobSpec], gpus: Sequence[str], until: float) -> list[Measured]:
         """Measure jobs of one size on these GPUs. A job that fails ends its processes; the others go on in new ones."""
@@ -189,6 +197,8 @@ def _result(job: JobSpec, run: RunDir) -> Measured | None:
         peak_bytes=_by_stage(job, [rank["peak_bytes"] for rank in ranks]),
         reserved_bytes=_by_stage(job, [rank["reserved_bytes"] for rank in ranks]),
         used_bytes=_by_stage(job, [rank["used_bytes"] for rank in ranks]),
+        losses=tuple(ranks[0]["losses"]),
+        grad_norms=tuple(ranks[0]["grad_norms"]),
     )
 
 

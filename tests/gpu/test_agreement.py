@@ -1,0 +1,140 @@
+"""What changes where a job computes, or what it keeps, and nothing that it learns: each trains what the plain job does.
+
+All jobs of one size are trained one after the other by the same ranks, side by side where there are GPUs for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.fixtures import real_sentences
+from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus
+from support.training import layout, tiny_job
+
+from orchestrator.spec.job import JobSpec
+
+__all__ = ["real_sentences"]
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
+
+STEPS = 12
+GPT: dict[str, Any] = {
+    **{"hidden_size": 512, "num_attention_heads": 8, "num_query_groups": 4, "seq_length": 512, "vocab_size": 50000},
+    **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False},
+}
+T5: dict[str, Any] = {
+    **{"architecture": "t5", "num_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 320},
+    **{"seq_length": 256, "decoder_seq_length": 128, "position_embedding_type": "relative"},
+    **{"normalization": "RMSNorm", "add_bias_linear": False},
+}
+BERT: dict[str, Any] = {
+    **{"architecture": "bert", "hidden_size": 256, "num_attention_heads": 4, "seq_length": 256, "vocab_size": 300},
+    "position_embedding_type": "learned_absolute",
+}
+CP2, TP2 = layout(context_parallel_size=2), layout(tp=2, sequence_parallel=True)
+JOINED = {"fused_linear_cross_entropy": True}
+"""The loss of four parts of the tokens, one after the other."""
+AGAINST = {
+    "torch-cp2": "torch",
+    "torch-joined": "torch",
+    "torch-joined-tp2": "torch",
+    "te": "torch",
+    "te-cp2": "te",
+    "te-joined": "te",
+    "te-offloaded": "te",
+    "t5-torch-tp2": "t5-torch",
+    "t5-torch-pp2": "t5-torch",
+    "t5-te": "t5-torch",
+    "bert-te": "bert-torch",
+}
+"""What each must train as. Matrix products in another order, or of other shapes, round otherwise in bf16."""
+LOSS, GRAD_NORM = 5e-3, 5e-2
+"""Largest relative differences."""
+
+
+def gpt_job(name: str, layers: str, parallelism: dict[str, Any] | None = None, **runtime: Any) -> JobSpec:
+    return tiny_job(
+        name,
+        model=GPT,
+        batch={"micro_batch_size": 4, "global_batch_size": 8},
+        parallelism=parallelism or {},
+        precision={"dtype": "bf16"},
+        runtime={"layers": layers, **runtime},
+        schedule={"train_iters": STEPS},
+    )
+
+
+def text_job(
+    name: str, model: dict[str, Any], layers: str, text: str, parallelism: dict[str, Any] | None = None
+) -> JobSpec:
+    return tiny_job(
+        name,
+        model=model,
+        data={
+            **{"blend": [{"path": text}], "random_tokens": False, "split": "90,10,0"},
+            "tokenizer": {"vocab_extra_ids": 20},
+        },
+        parallelism=parallelism or {},
+        precision={"dtype": "bf16"},
+        runtime={"layers": layers},
+        schedule={"train_iters": STEPS},
+    )
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """Every job of this file; `text` is the prefix of a data set of sentences."""
+    te = "transformer_engine"
+    return [
+        gpt_job("torch", "torch"),
+        gpt_job("torch-cp2", "torch", CP2),
+        gpt_job("torch-joined", "torch", **JOINED),
+        gpt_job("torch-joined-tp2", "torch", TP2, **JOINED),
+        gpt_job("te", te),
+        gpt_job("te-cp2", te, CP2),
+        gpt_job("te-joined", te, **JOINED),
+        gpt_job("te-offloaded", te, cpu_offloading_num_layers=2),
+        text_job("t5-torch", T5, "torch", text),
+        text_job("t5-torch-tp2", T5, "torch", text, TP2),
+        text_job("t5-torch-pp2", T5, "torch", text, layout(pp=2)),
+        text_job("t5-te", T5, te, text),
+        text_job("bert-torch", BERT, "torch", text),
+        text_job("bert-te", BERT, te, text),
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(trainer: Meter, real_sentences: str) -> dict[str, tuple[JobSpec, Measured | None]]:
+    """Every job of this file by its name, with what it did where this machine can run it."""
+    every = jobs(real_sentences)
+    runnable = [job for job in every if job.world_size <= gpu_count() and has_layers(job.runtime.layers)]
+    found = trainer.measure_all(runnable)
+    return {job.name: (job, found.get(job.name)) for job in every}
+
+
+def differences(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    assert len(one) == len(other) == STEPS
+    return max(abs(a - b) / abs(a) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("name", AGAINST)
+def test_trains_what_the_plain_job_trains(name: str, trained: dict[str, tuple[JobSpec, Measured | None]]) -> None:
+    job, found = trained[name]
+    needs_gpus(job.world_size, job.runtime.layers)
+    _, plain = trained[AGAINST[name]]
+    assert found is not None
+    assert plain is not None
+    for each in (plain, found):
+        assert each.outcome == "measured", each.message
+    losses, norms = differences(plain.losses, found.losses), differences(plain.grad_norms, found.grad_norms)
+    print(
+        f"\nRESULT {name} against {AGAINST[name]}: losses {losses:.1e} gradient norms {norms:.1e} apart, "
+        f"{found.losses[0]:.3f} to {found.losses[-1]:.3f}, "
+        f"peak {max(found.peak_bytes) / 2**20:.0f} MiB ({max(plain.peak_bytes) / 2**20:.0f})"
+    )
+    assert found.layers == job.runtime.layers
+    assert found.losses[-1] < found.losses[0]
+    assert losses < LOSS
+    assert norms < GRAD_NORM
+    if job.runtime.fused_linear_cross_entropy or job.runtime.cpu_offloading_num_layers is not None:
+        assert max(found.peak_bytes) < max(plain.peak_bytes), "it is done to save memory"
