@@ -14,10 +14,28 @@ from support.faults import Ranks
 from support.training import largest_difference, losses, make_run, tiny_job, values
 
 from orchestrator.runtime.weight_gradient import accumulate
+from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
+LAYERS = ("torch", "transformer_engine")
 MODEL = {"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 2048, "vocab_size": 32000}
+
+
+def trained_job(layers: str, *, fused: bool) -> JobSpec:
+    return tiny_job(
+        "fused" if fused else "plain",
+        model=MODEL,
+        batch={"micro_batch_size": 2, "global_batch_size": 16},
+        precision={"dtype": "bf16"},
+        schedule={"train_iters": 12},
+        runtime={"layers": layers, "gradient_accumulation_fusion": fused},
+    )
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """Every job of this file, which needs no text."""
+    return [trained_job(layers, fused=fused) for layers in LAYERS for fused in (False, True)]
 
 
 def milliseconds(run: Callable[[], Any], times: int = 20) -> float:
@@ -63,20 +81,13 @@ def test_the_product_is_exact_and_in_place(tokens: int, outputs: int, inputs: in
     )
 
 
-@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
+@pytest.mark.parametrize("layers", LAYERS)
 def test_trains_the_same(layers: str, ranks: Ranks, tmp_path: Path) -> None:
     if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
         pytest.skip("Transformer Engine is not installed")
     curves, said = [], []
     for fused in (False, True):
-        job = tiny_job(
-            "fused" if fused else "plain",
-            model=MODEL,
-            batch={"micro_batch_size": 2, "global_batch_size": 16},
-            precision={"dtype": "bf16"},
-            schedule={"train_iters": 12},
-            runtime={"layers": layers, "gradient_accumulation_fusion": fused},
-        )
+        job = trained_job(layers, fused=fused)
         run = ranks.must_train(make_run(tmp_path, job), job)
         curves.append(losses(run))
         seconds = statistics.median(list(values(run, "throughput/step_seconds").values())[4:])
