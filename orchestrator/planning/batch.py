@@ -5,20 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from orchestrator.spec.batch import RampupSpec
 from orchestrator.spec.job import JobSpec
-
-
-@dataclass(frozen=True)
-class BatchStage:
-    """A stretch of steps with one global batch size. The last one is open-ended."""
-
-    global_batch_size: int
-    num_micro_batches: int
-    first_iteration: int
-    """Steps done before this stage."""
-    first_sample: int
-    """Samples consumed before this stage."""
+from orchestrator.spec.ramp import BatchStage, batch_sizes, batch_stages, iteration_of, samples_at, whole_steps
 
 
 @dataclass(frozen=True)
@@ -44,8 +32,8 @@ class BatchSchedule:
     def of(cls, job: JobSpec) -> BatchSchedule:
         """The schedule of a job. A length in samples or tokens is rounded up to whole steps."""
         pass_size = job.batch.micro_batch_size * job.data_parallel_size
-        thresholds, sizes = _sizes(job.global_batch_size, pass_size, job.batch.rampup_batch_size)
-        stages = _stages(thresholds, sizes, pass_size)
+        thresholds, sizes = batch_sizes(job.global_batch_size, pass_size, job.batch.rampup_batch_size)
+        stages = batch_stages(thresholds, sizes, pass_size)
         iterations = _train_iters(job, stages)
         return cls(
             micro_batch_size=job.batch.micro_batch_size,
@@ -55,7 +43,7 @@ class BatchSchedule:
             sizes=sizes,
             stages=stages,
             train_iters=iterations,
-            train_samples=_samples_at(stages, iterations),
+            train_samples=samples_at(stages, iterations),
         )
 
     @property
@@ -77,66 +65,11 @@ class BatchSchedule:
 
     def iteration_of(self, consumed_samples: int) -> int:
         """Whole steps done after `consumed_samples`."""
-        return _iteration_of(self.stages, consumed_samples)
+        return iteration_of(self.stages, consumed_samples)
 
     def samples_at(self, iteration: int) -> int:
         """Samples consumed after `iteration` steps."""
-        return _samples_at(self.stages, iteration)
-
-
-def _sizes(full: int, pass_size: int, rampup: RampupSpec | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(thresholds, sizes): the full batch alone, or the steps up to it."""
-    if rampup is None or rampup.start_global_batch_size >= full:
-        return (0,), (full,)
-    increments = -(-(full - rampup.start_global_batch_size) // rampup.increment)
-    thresholds, sizes = [0], [_whole_passes(rampup.start_global_batch_size, pass_size)]
-    for number in range(1, increments + 1):
-        size = _whole_passes(min(rampup.start_global_batch_size + number * rampup.increment, full), pass_size)
-        if size > sizes[-1]:
-            thresholds.append(_threshold(number, increments, rampup.samples))
-            sizes.append(size)
-    return tuple(thresholds), tuple(sizes)
-
-
-def _whole_passes(size: int, pass_size: int) -> int:
-    return max(size // pass_size, 1) * pass_size
-
-
-def _threshold(number: int, increments: int, samples: int) -> int:
-    """The first consumed_samples at which `number` increments are in force.
-
-    Megatron divides in floating point, `int(consumed / (samples / increments))`, which can lag the exact quotient by
-    one sample; following it, the same step has the same batch here and there.
-    """
-    consumed = -(-number * samples // increments)
-    while consumed <= samples and int(consumed / (samples / increments)) < number:
-        consumed += 1
-    return consumed
-
-
-def _stages(thresholds: tuple[int, ...], sizes: tuple[int, ...], pass_size: int) -> tuple[BatchStage, ...]:
-    stages = []
-    iteration = sample = 0
-    for index, size in enumerate(sizes):
-        following = thresholds[index + 1] if index + 1 < len(sizes) else None
-        if following is not None and sample >= following:
-            continue  # one big step jumped over this size
-        stages.append(BatchStage(size, size // pass_size, iteration, sample))
-        if following is not None:
-            steps = -(-(following - sample) // size)
-            iteration += steps
-            sample += steps * size
-    return tuple(stages)
-
-
-def _iteration_of(stages: tuple[BatchStage, ...], samples: int) -> int:
-    stage = stages[bisect_right(stages, samples, key=lambda stage: stage.first_sample) - 1]
-    return stage.first_iteration + (samples - stage.first_sample) // stage.global_batch_size
-
-
-def _samples_at(stages: tuple[BatchStage, ...], iteration: int) -> int:
-    stage = stages[bisect_right(stages, iteration, key=lambda stage: stage.first_iteration) - 1]
-    return stage.first_sample + (iteration - stage.first_iteration) * stage.global_batch_size
+        return samples_at(self.stages, iteration)
 
 
 def _train_iters(job: JobSpec, stages: tuple[BatchStage, ...]) -> int:
@@ -144,9 +77,6 @@ def _train_iters(job: JobSpec, stages: tuple[BatchStage, ...]) -> int:
     if schedule.train_iters is not None:
         return schedule.train_iters
     if schedule.train_samples is not None:
-        samples = schedule.train_samples
-    else:
-        assert schedule.train_tokens is not None, "the spec has exactly one length"
-        samples = -(-schedule.train_tokens // job.model.sample_length)
-    iterations = _iteration_of(stages, samples)
-    return iterations if _samples_at(stages, iterations) >= samples else iterations + 1
+        return whole_steps(stages, schedule.train_samples)
+    assert schedule.train_tokens is not None, "the spec has exactly one length"
+    return whole_steps(stages, -(-schedule.train_tokens // job.model.sample_length))

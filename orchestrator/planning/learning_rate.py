@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.ramp import last_samples
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,7 @@ def _final_samples(job: JobSpec, batch: BatchSchedule, decay: int) -> int:
         return schedule.lr_wsd_decay_samples
     if schedule.lr_wsd_decay_iters is None:
         return 0
-    last = batch.iteration_of(decay)
-    return batch.samples_at(last) - batch.samples_at(max(last - schedule.lr_wsd_decay_iters, 0))
+    return last_samples(batch.stages, decay, schedule.lr_wsd_decay_iters)
 
 
 def learning_rate(job: JobSpec, consumed_samples: int) -> float:

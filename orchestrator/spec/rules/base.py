@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from orchestrator.errors import Problem
+from orchestrator.spec.ramp import BatchStage, batch_sizes, batch_stages
 from orchestrator.spec.sections import JobSections
 
 Rule: TypeAlias = Callable[[JobSections], Iterator[Problem]]
@@ -33,6 +34,18 @@ def micro_batches(job: JobSections) -> int:
     if job.global_batch_size % one_pass:
         raise Unavailable("num_micro_batches")
     return job.global_batch_size // one_pass
+
+
+_MOST_INCREMENTS = 10_000
+
+
+def stages_of(job: JobSections) -> tuple[BatchStage, ...]:
+    """How the global batch grows; Unavailable for a ramp of a length that nobody means."""
+    rampup, full = job.batch.rampup_batch_size, job.global_batch_size
+    if rampup is not None and full - rampup.start_global_batch_size > _MOST_INCREMENTS * rampup.increment:
+        raise Unavailable("samples of a step")
+    one_pass = job.batch.micro_batch_size * replicas(job)
+    return batch_stages(*batch_sizes(full, one_pass, rampup), one_pass)
 
 
 _SEARCH = 100_000

@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.spec.optimizer import OptimizerSpec
-from orchestrator.spec.rules.base import Rule, Unavailable
+from orchestrator.spec.ramp import BatchStage, last_samples, samples_at, whole_steps
+from orchestrator.spec.rules.base import Rule, Unavailable, stages_of
 from orchestrator.spec.schedule import ScheduleSpec
 from orchestrator.spec.sections import JobSections
 
@@ -64,12 +65,20 @@ def wsd_fits(job: JobSections) -> Iterator[Problem]:
     schedule = job.schedule
     if schedule.lr_decay_style != "WSD":
         return
-    name = WSD_ITERS if schedule.lr_wsd_decay_iters is not None else WSD_SAMPLES
-    final = _samples(job, schedule.lr_wsd_decay_iters, schedule.lr_wsd_decay_samples)
-    whole = _samples(job, schedule.lr_decay_iters, schedule.lr_decay_samples) or _training_samples(job)
-    warmup = _samples(job, schedule.lr_warmup_iters, schedule.lr_warmup_samples) or 0
+    stages = stages_of(job)
+
+    def samples(name: str) -> int | None:
+        """A length of the schedule, which the ramp-up makes of smaller steps at the beginning."""
+        iterations, written = getattr(schedule, f"{name}_iters"), getattr(schedule, f"{name}_samples")
+        return written if iterations is None else samples_at(stages, iterations)
+
+    whole = samples("lr_decay") or _training_samples(job, stages)
+    warmup = samples("lr_warmup") or 0
     if schedule.lr_warmup_fraction is not None:
         warmup = int(schedule.lr_warmup_fraction * whole)
+    final, name = schedule.lr_wsd_decay_samples, WSD_SAMPLES
+    if schedule.lr_wsd_decay_iters is not None:
+        final, name = last_samples(stages, whole, schedule.lr_wsd_decay_iters), WSD_ITERS
     if final is not None and warmup + final > whole:
         message = (
             f"the warm-up and the decay at the end are longer than the decay as a whole: "
@@ -78,23 +87,17 @@ def wsd_fits(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (f"schedule.{name}",), f"shorten {name}")
 
 
-def _samples(job: JobSections, iterations: int | None, samples: int | None) -> int | None:
-    """A length in samples, None where it is not written. Unavailable where a ramp-up varies what a step has."""
-    if samples is not None or iterations is None:
-        return samples
-    if job.batch.rampup_batch_size is not None:
-        raise Unavailable("samples of a step, which the ramp-up varies")
-    return iterations * job.global_batch_size
-
-
-def _training_samples(job: JobSections) -> int:
+def _training_samples(job: JobSections, stages: tuple[BatchStage, ...]) -> int:
+    """Of whole steps, as the training takes them."""
     schedule = job.schedule
+    if schedule.train_iters is not None:
+        return samples_at(stages, schedule.train_iters)
+    length = schedule.train_samples
     if schedule.train_tokens is not None:
-        return -(-schedule.train_tokens // job.model.sample_length)
-    samples = _samples(job, schedule.train_iters, schedule.train_samples)
-    if samples is None:
+        length = -(-schedule.train_tokens // job.model.sample_length)
+    if length is None:
         raise Unavailable("length of training")
-    return samples
+    return samples_at(stages, whole_steps(stages, length))
 
 
 def increasing_weight_decay(job: JobSections) -> Iterator[Problem]:

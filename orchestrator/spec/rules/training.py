@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import Unavailable, nearest_divisors, nearest_multiples, quotient, replicas
+from orchestrator.spec.ramp import samples_at
+from orchestrator.spec.rules.base import Unavailable, nearest_divisors, nearest_multiples, quotient, replicas, stages_of
 from orchestrator.spec.rules.topology import DP, GPUS, PP, VP
 from orchestrator.spec.sections import JobSections
 
@@ -133,10 +134,8 @@ def warmup_below_decay(job: JobSections) -> Iterator[Problem]:
     in_samples = name == "lr_warmup_samples"
     left, right = warmup, decay
     if in_samples != decay_in_samples:
-        if job.batch.rampup_batch_size is not None:
-            raise Unavailable("samples of a step, which the ramp-up varies")
-        size = job.global_batch_size
-        left, right = (warmup, decay * size) if in_samples else (warmup * size, decay)
+        stages = stages_of(job)
+        left, right = (warmup, samples_at(stages, decay)) if in_samples else (samples_at(stages, warmup), decay)
     if left >= right:
         converted = "" if (left, right) == (warmup, decay) else f" ({left} ≥ {right} samples)"
         message = f"the warm-up must be shorter than the decay: {name} {warmup} ≥ {decay_name} {decay}{converted}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,6 +101,42 @@ def test_steps_of_the_decay_at_the_end_are_counted_under_a_ramp(make_job: Any) -
     rates = HyperparameterSchedule.of(make_job(batch={"rampup_batch_size": [2, 2, 12]}, schedule=schedule)).rates
     assert rates.decay_samples == 2 + 2 + 4 + 6 + 8 + 8
     assert rates.final_samples == 8 + 8
+
+
+RAMP = {"rampup_batch_size": [2, 2, 12]}  # steps of 2, 2, 4, 6 and then 8 samples
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        # 5 steps are 22 samples; the last three of them are 4 + 6 + 8.
+        ({"lr_warmup_iters": 2, "lr_wsd_decay_iters": 3}, None),
+        ({"lr_warmup_iters": 3, "lr_wsd_decay_iters": 3}, "8 + 18 > 22 samples"),
+        ({"lr_warmup_samples": 5, "lr_wsd_decay_iters": 3}, "5 + 18 > 22 samples"),
+        ({"lr_wsd_decay_iters": 5}, None),
+        ({"lr_wsd_decay_iters": 6}, "0 + 30 > 22 samples"),
+        ({"lr_wsd_decay_samples": 22}, None),
+        ({"lr_wsd_decay_samples": 23}, "0 + 23 > 22 samples"),
+        # A length in samples is rounded up to whole steps, here to 5.
+        ({"train_iters": None, "train_samples": 15, "lr_warmup_iters": 2, "lr_wsd_decay_iters": 3}, None),
+        (
+            {"train_iters": None, "train_samples": 14, "lr_warmup_iters": 2, "lr_wsd_decay_iters": 3},
+            "4 + 12 > 14 samples",
+        ),
+        ({"lr_decay_style": "linear", "lr_warmup_samples": 21}, None),
+        ({"lr_decay_style": "linear", "lr_warmup_samples": 22}, "lr_warmup_samples 22 ≥ train_iters 5 (22 ≥ 22"),
+    ],
+)
+def test_lengths_are_compared_under_a_ramp(make_job: Any, schedule: dict[str, Any], said: str | None) -> None:
+    job = make_job(batch=RAMP, schedule={"train_iters": 5, "lr_decay_style": "WSD", **schedule}).model_dump()
+    if said is not None:
+        with pytest.raises(SpecError, match=re.escape(said)):
+            JobSpec.model_validate(job)
+        return
+    rates = HyperparameterSchedule.of(JobSpec.model_validate(job)).rates
+    before = rates.decay_samples - rates.final_samples
+    assert rates.warmup_samples <= before
+    assert rates.at(rates.decay_samples) == pytest.approx(1e-4)
 
 
 WRONG = {
