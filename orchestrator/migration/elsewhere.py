@@ -98,7 +98,7 @@ _NOT_SUPPORTED: dict[str, str] = {
     "stages are said in numbers: parallelism.num_layers_in_first_pipeline_stage and those beside it": """
         pipeline-model-parallel-layout=""",
     "this variant of the model is not in this version": """
-        apply-residual-connection-post-layernorm openai-gelu quick-geglu glu-linear-offset=
+        apply-residual-connection-post-layernorm quick-geglu glu-linear-offset=
         activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=
         mrope-section=* rope-type=
         embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection

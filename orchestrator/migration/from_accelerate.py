@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
-from orchestrator.migration.together.training import as_name
+from orchestrator.migration.together.training import name_of_file
 from orchestrator.spec.written import Written, parse_yaml
 
 _SECTION = "megatron_lm_config"
@@ -106,7 +106,7 @@ def migrate_accelerate(text: str, source: str, preset: str | None = None) -> Mig
     if not isinstance(document, dict) or not isinstance(document.get(_SECTION), dict):
         raise UserError(f"{source} holds no {_SECTION}: it is no configuration of Accelerate with Megatron-LM")
     migration = Migration(source)
-    migration.values["name"] = as_name(source.rpartition("/")[2].partition(".")[0]) or "migrated"
+    migration.values["name"] = name_of_file(source) or "migrated"
     inner = {f"{_SECTION}.{key}": value for key, value in document.pop(_SECTION).items()}
     for key, value in {**inner, **document}.items():
         _read_key(migration, key, value)

@@ -31,7 +31,7 @@ from orchestrator.migration.shell.values import Unknown, Value, shown, split, un
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
-from orchestrator.migration.together.training import as_name
+from orchestrator.migration.together.training import name_of_file
 from orchestrator.spec.suggestions import closest
 
 _ROWS = {row.flag: row for row in ROWS}
@@ -67,7 +67,7 @@ def migrate_script(
     assert command is not None, "only such commands are kept"
     where = f"{source}:{started.line}" if command.program else source
     migration = migrate_command(command, where, [options, *launcher_options(command.launcher)])
-    migration.values.setdefault("name", as_name(PurePath(source).name.partition(".")[0]) or "migrated")
+    migration.values.setdefault("name", name_of_file(source) or "migrated")
     read_environment(migration, sorted(started.environment.items()), started.read)
     migration.notes[:0] = [*script.notes, *_taken(variables)]
     return migration

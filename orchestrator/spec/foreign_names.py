@@ -144,9 +144,14 @@ FOREIGN_NAMES: dict[str, str] = {
     "resid_pdrop": "model.hidden_dropout",
     "embd_pdrop": "model.hidden_dropout",
     "attn_pdrop": "model.attention_dropout",
+    "r": "model.lora.rank",
     "lora_r": "model.lora.rank",
     "lora_rank": "model.lora.rank",
     "lora_alpha": "model.lora.alpha",
+    "lora_target_modules": "model.lora.target_modules",
+    "peft": "model.lora",
+    "peft_config": "model.lora",
+    "lora_config": "model.lora",
     "initializer_range": "model.init_method_std",
     "init_std": "model.init_method_std",
     # data
@@ -280,3 +285,22 @@ FOREIGN_NAMES: dict[str, str] = {
     "checkpoint_activations": "runtime.recompute_granularity: full",
     "megatron_lm_gradient_clipping": "optimizer.clip_grad",
 }
+
+_QKV = "linear_qkv: queries, keys and values are one matrix"
+_FC1 = "linear_fc1: into the MLP, with its gate"
+
+FOREIGN_VALUES: dict[str, str] = {
+    # model.lora.target_modules
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "wqkv"), _QKV),
+    **dict.fromkeys(("o_proj", "out_proj"), "linear_proj"),
+    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "c_fc", "dense_h_to_4h"), _FC1),
+    **dict.fromkeys(("down_proj", "dense_4h_to_h"), "linear_fc2"),
+    "c_proj": "linear_proj behind the attention, linear_fc2 in the MLP",
+    "all_linear": "target_modules left out means every matrix of a layer",
+    # model.activation
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "swiglu",
+    "relu2": "squared_relu",
+}
+"""Values of other tools, in lower case with underscores, and what to write for them."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
+from orchestrator.spec.foreign_names import FOREIGN_VALUES
 from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.values import MAX_COUNT, MAX_SIZE
@@ -61,12 +63,22 @@ def _problem(place: Place, errors: list[ErrorDetails]) -> Problem:
         return Problem("a variable's name has letters, digits and _ only, and does not start with a digit", paths)
     kinds = [_KINDS[error["type"]] for error in errors if error["type"] in _KINDS]
     if kinds:
-        return Problem(f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}", paths, _kind_hint(value))
+        return Problem(
+            f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}",
+            paths,
+            _kind_hint(value, (str(part) for part in place)),
+        )
     message, hint = _describe(error)
     return Problem(message, paths, hint)
 
 
-def _kind_hint(value: Any) -> str | None:
+def _foreign(value: Any) -> str | None:
+    return FOREIGN_VALUES.get(value.lower().replace("-", "_")) if isinstance(value, str) else None
+
+
+def _kind_hint(value: Any, names: Iterable[str]) -> str | None:
+    if (meant := _foreign(value)) is not None and meant.partition(" ")[0] in names:
+        return meant
     if isinstance(value, str) and "," in value:
         return "numbers are written without thousands separators"
     return None
@@ -113,4 +125,6 @@ def _not_one_of(expected: str, value: Any) -> tuple[str, str | None]:
     names = expected.replace("'", "").replace(" or ", ", ").split(", ")
     near = closest(value, names, most=1) if isinstance(value, str) else []
     hint = f"did you mean {near[0]}?" if near else None
+    if (meant := _foreign(value)) is not None and any(name in meant.split(":")[0] for name in names):
+        hint = f"write {meant}"
     return f"expects {any_of(names)}, not {show(value)}", hint

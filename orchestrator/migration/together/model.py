@@ -12,6 +12,7 @@ SEQUENCE, TP, PP = (
     "parallelism.tensor_model_parallel_size",
     "parallelism.pipeline_model_parallel_size",
 )
+SPLIT = "parallelism.pipeline_model_parallel_split_rank"
 VP, GATHER = "parallelism.virtual_pipeline_model_parallel_size", "parallelism.overlap_param_gather"
 
 
@@ -114,6 +115,45 @@ def write_sequence_parallel(writer: FlagWriter) -> None:
         writer.say_otherwise(SEQUENCE, "its degree is TP")
 
 
+def read_encoder_stages(given: Gathering) -> None:
+    """Newer releases count the encoder's stages apart: --pipeline-model-parallel-size is the decoder's then."""
+    name, old = "encoder-pipeline-model-parallel-size", "pipeline-model-parallel-split-rank"
+    if not given.has(name):
+        return
+    if given.get("model.architecture") != "t5":
+        given.no_effect(name, "it is for model.architecture: t5")
+    elif given.has(old):
+        given.no_effect(name, f"--{old} says it")
+    else:
+        stages, others = given.number(name), given.get(PP)
+        if stages is None or not isinstance(others, int):
+            given.write_it(name, SPLIT)
+        elif stages == 0:
+            given.settle(name, "default", SPLIT, 0)
+        else:
+            given.put(PP, stages + others, f"{given.flags[name].shown}, and {others} of the decoder")
+            given.carry(name, SPLIT, stages)
+
+
+def write_encoder_stages(writer: FlagWriter) -> None:
+    """--pipeline-model-parallel-split-rank says it, to every release."""
+
+
+def read_encoder_tensor_parallel(given: Gathering) -> None:
+    name = "encoder-tensor-model-parallel-size"
+    if not given.has(name):
+        return
+    size = given.number(name)
+    if size in (0, given.get(TP)):
+        given.no_effect(name, "the encoder is spread as the decoder is")
+    else:
+        given.not_supported(name, "both halves have the same tensor-parallel size", TP)
+
+
+def write_encoder_tensor_parallel(writer: FlagWriter) -> None:
+    """Both halves have one size."""
+
+
 def read_virtual_stages(given: Gathering) -> None:
     by_chunks, by_layers = "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"
     if given.has(by_chunks):
@@ -197,6 +237,10 @@ MODEL = (
         read_virtual_stages,
         write_virtual_stages,
         (VP,),
+    ),
+    Together({"encoder-pipeline-model-parallel-size": 1}, read_encoder_stages, write_encoder_stages, ()),
+    Together(
+        {"encoder-tensor-model-parallel-size": 1}, read_encoder_tensor_parallel, write_encoder_tensor_parallel, ()
     ),
     Together({"overlap-param-gather": 0}, read_param_gather, write_param_gather, (GATHER,)),
     Together({}, read_adapters, write_adapters, ("model.lora",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import Any, get_args
 
 from orchestrator.migration.gathering import Gathering
@@ -29,11 +30,17 @@ GRANULARITY, METHOD, LAYERS = (
 MODULES, OFFLOADED = "runtime.recompute_modules", "runtime.cpu_offloading_num_layers"
 _EVAL_INTERVAL, _EVAL_ITERS = 1000, 100
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_EXTENSION = re.compile(r"(?<=.)\.[A-Za-z][A-Za-z0-9]*$")
 
 
 def as_name(text: str) -> str:
     """A text as the name of a job; empty where nothing of it can be one."""
     return _NO_NAME.sub("-", text).strip("-._")[:80]
+
+
+def name_of_file(source: str) -> str:
+    """The name of a job that a file describes: the file's without its extension, which begins with a letter."""
+    return as_name(_EXTENSION.sub("", PurePath(source).name))
 
 
 def read_batch(given: Gathering) -> None:

@@ -8,7 +8,7 @@ from orchestrator.migration.writing_flags import FlagWriter
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
-_FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu"}
+_FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu", "openai-gelu": "gelu_tanh"}
 _LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Megatron-LM's --use-rope-scaling has these figures of Llama 3.1."""
 

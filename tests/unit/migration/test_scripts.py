@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.migration.from_megatron import migrate_script
+from orchestrator.migration.from_accelerate import migrate_accelerate
+from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.report import Migration
 from orchestrator.migration.shell.values import known
 from orchestrator.migration.to_megatron import to_megatron
@@ -131,6 +133,58 @@ def test_t5(script_text: Text) -> None:
     assert "--num-layers 12" in words
     assert "--decoder-num-layers 6" in words
     assert "--pipeline-model-parallel-split-rank 2" in words
+
+
+@pytest.mark.parametrize(
+    ("words", "stages"),
+    [
+        ("--pipeline-model-parallel-size 2 --encoder-pipeline-model-parallel-size 1", (3, 1)),
+        ("--encoder-pipeline-model-parallel-size 2", (3, 2)),
+        ("--pipeline-model-parallel-size 4 --encoder-pipeline-model-parallel-size 0", (4, None)),
+        (
+            "--pipeline-model-parallel-size 4 --pipeline-model-parallel-split-rank 1 "
+            "--encoder-pipeline-model-parallel-size 3",
+            (4, 1),
+        ),
+    ],
+)
+def test_stages_of_a_t5s_encoder(script_text: Text, words: str, stages: tuple[int, int | None]) -> None:
+    old = "--pipeline-model-parallel-size 3 --pipeline-model-parallel-split-rank 2"
+    script = script_text("t5.sh").replace(old, f"{words} --encoder-tensor-model-parallel-size 1")
+    migration = migrate_script(script.replace("per_node 6", "per_node 12"), "t5.sh")
+    job = load_text(job_text(migration)).job
+    degrees = job.parallelism
+    assert (degrees.pipeline_model_parallel_size, degrees.pipeline_model_parallel_split_rank) == stages
+    assert job.world_size == 12
+    assert not migration.of("not_supported")
+    again = migrate_words(["torchrun", "--nproc-per-node", "12", "pretrain_t5.py", *to_megatron(job).words], "back")
+    split = load_text(job_text(again)).job.parallelism.pipeline_model_parallel_split_rank
+    assert split == (stages[1] or 2)
+
+
+def test_the_encoders_degrees_are_for_a_t5(flags: Any) -> None:
+    words = ["--encoder-pipeline-model-parallel-size", "1", "--encoder-tensor-model-parallel-size", "4"]
+    migrated = flags(*words)
+    assert migrated.outcome(words[0]) == "no_effect"
+    assert migrated.outcome(words[2]) == "not_supported"
+    assert migrated.job.parallelism.pipeline_model_parallel_size == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("gpt-1.3b.sh", "gpt-1.3b"),
+        ("scripts/llama.v2.slurm", "llama.v2"),
+        ("gpt-1.3b", "gpt-1.3b"),
+        ("train", "train"),
+        (".sh", "sh"),
+        ("???.sh", "migrated"),
+    ],
+)
+def test_a_job_is_named_after_its_file_without_the_extension(file: str, name: str) -> None:
+    assert migrate_script(f"torchrun pretrain_gpt.py {FLAGS}", file).values["name"] == name
+    accelerate = migrate_accelerate("megatron_lm_config: {megatron_lm_tp_degree: 2}", file.replace("sh", "yaml"))
+    assert accelerate.values["name"] == name.replace("sh", "yaml")
 
 
 def test_bert(script_text: Text) -> None:

@@ -43,6 +43,10 @@ def test_no_foreign_name_is_a_name_of_ours() -> None:
         ("tokenizer", (), "data.tokenizer"),
         ("save_intervall", ("checkpoint",), "checkpoint.save_interval"),
         ("save_intervall", ("runtime",), "checkpoint.save_interval"),
+        ("r", ("model", "lora"), "model.lora.rank"),
+        ("lora_alpha", ("model", "lora"), "model.lora.alpha"),
+        ("lora_target_modules", ("model", "lora"), "model.lora.target_modules"),
+        ("peft_config", (), "model.lora"),
         ("x" * 1000, (), None),
     ],
 )
