@@ -43,16 +43,17 @@ def inject(tmp_path: Path) -> Callable[[str], Path]:
 def real_text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Prefixes of two indexed data sets: parts of the source of Python's standard library, as bytes."""
     folder = tmp_path_factory.mktemp("text")
-    return [_tokenized(package, folder / package, "--append-eod") for package in ("json", "email")]
+    return [tokenized(package, folder / package, "--append-eod") for package in ("json", "email")]
 
 
 @pytest.fixture(scope="session")
 def real_sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Prefix of an indexed data set of sentences: the same kind of text, as bytes."""
-    return _tokenized("email", tmp_path_factory.mktemp("sentences") / "email", "--split-sentences")
+    return tokenized("email", tmp_path_factory.mktemp("sentences") / "email", "--split-sentences")
 
 
-def _tokenized(package: str, prefix: Path, *options: str) -> str:
+def tokenized(package: str, prefix: Path, *options: str) -> str:
+    """Make an indexed data set of a package of Python's standard library, as bytes; its prefix."""
     library = Path(sysconfig.get_path("stdlib"))
     command = [sys.executable, "-m", "orchestrator", "data", "tokenize", str(library / package), *options]
     command += ["--output-prefix", str(prefix), "--tokenizer-type", "byte_level", "--workers", "1"]
