@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
 
 _FIELDS = 3
@@ -35,7 +36,15 @@ class Losses:
 
     @classmethod
     def of(cls, names: Sequence[str], sums: Sums, auxiliary_names: Sequence[str] = (), auxiliary: Sums = ()) -> Losses:
-        """From what all ranks agreed on; NaN where nothing counts."""
+        """From what all ranks agreed on; NaN where nothing counts. Raises UserError, on all ranks alike, where a count
+        is no number: it comes from a training step of a user's own.
+        """
+        for name, (_, count) in zip(names, sums, strict=True):
+            if math.isnan(count):
+                raise UserError(
+                    f"runtime.train_step: its loss gives a part {name} whose count is NaN or, in a loss per token, not "
+                    "a whole number; count what the total is summed over (what weighs tokens belongs into the total)"
+                )
         means = _means(sums)
         others = dict(zip(auxiliary_names, _means(auxiliary), strict=True))
         return cls(sum(means), dict(zip(names, means, strict=True)), others)

@@ -78,7 +78,8 @@ def run_micro_batches(
 ) -> torch.Tensor | None:
     """Forward (and backward) over the micro-batches of one global batch on this replica.
 
-    Returns the sum and the count of each part of the loss, [parts, 2], on the device; None where there is no loss.
+    Returns the sum and the count of each part of the loss, [parts, 2], on the device; None where there is no loss. A
+    count is NaN where one of a loss per token was not a whole number.
     """
     several = len(chunks) > 1
     per_token = bool(chunks[0].config.calculate_per_token_loss)
@@ -93,4 +94,8 @@ def run_micro_batches(
     )
     if not reports:
         return None
-    return torch.stack([report["loss"] for report in reports]).double().sum(dim=0)
+    sums = torch.stack([report["loss"] for report in reports]).double()  # [micro-batches, parts, 2]
+    if per_token:  # megatron-core counts in whole numbers; NaN says it to the host without waiting for the device
+        counts = sums[..., 1]
+        sums[..., 1] = counts.where(counts == counts.trunc(), torch.nan)
+    return sums.sum(dim=0)

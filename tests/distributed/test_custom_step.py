@@ -60,6 +60,40 @@ def test_the_keyword_weighted_loss(ranks: Ranks, tmp_path: Path, in_folder: Path
     assert all(found["one"][0][step] > 1.2 * unweighted[step] for step in unweighted)
 
 
+HALVES = """
+from orchestrator.runtime.steps.base import Part
+from orchestrator.runtime.steps.gpt import NextToken
+
+
+class Weighted(NextToken):
+    def loss(self, output, batch):
+        part = super().loss(output, batch)["lm"]
+        return {"lm": Part(part.total * 0.49, part.count * 0.49)}
+"""
+
+
+def test_a_count_that_is_not_whole(ranks: Ranks, tmp_path: Path, in_folder: Path) -> None:
+    """Averaged by itself a micro-batch may count as it likes; in a loss per token it is an error of all ranks."""
+    (tmp_path / "my_package" / "steps.py").write_text(HALVES)
+    sections = {"schedule": {"train_iters": 3}, "parallelism": layout(pp=2)}
+    weighted = tiny_job("weighted", runtime={"train_step": "my_package.steps:Weighted"}, **sections)
+    run = ranks.must_train(make_run(tmp_path, weighted), weighted, inject=in_folder)
+    assert losses(run) == pytest.approx(ranks.losses_of(tiny_job("plain", **sections), tmp_path / "plain"), rel=1e-6)
+
+    job = weighted.model_copy(
+        update={"name": "per-token", "data": weighted.data.model_copy(update={"eod_mask_loss": True})}
+    )
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job, inject=in_folder).wait() == 1
+    records = [json.loads(path.read_text()) for path in sorted((run.path / "exits" / "test").glob("*.json"))]
+    assert [record["cause"] for record in records] == ["user_error"] * 2, logs(run)
+    assert all(
+        "a part lm whose count is NaN or, in a loss per token, not a whole number" in record["message"]
+        for record in records
+    )
+    assert not losses(run)
+
+
 def test_what_is_wrong_with_it_ends_every_rank_as_a_users_error(ranks: Ranks, tmp_path: Path, in_folder: Path) -> None:
     job = tiny_job("wrong", runtime={"train_step": "my_package.steps:Missing"}, parallelism=layout(dp=2))
     run = make_run(tmp_path, job)
