@@ -10,9 +10,11 @@ Where there is CUDA, with one cuDNN for torch and Transformer Engine.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import os
+from pathlib import Path
 from typing import Any
 
 from orchestrator.imports import staying
@@ -31,18 +33,32 @@ def _leave_alone_from_the_start(owner: type) -> None:
 
 
 def share_torchs_cudnn() -> None:
-    """Have Transformer Engine, which megatron-core imports, load the cuDNN that came with torch.
+    """Have Transformer Engine, which megatron-core imports, use the cuDNN that torch has loaded.
 
-    It looks for the system's first. With an older one loaded before torch needs its own, torch no longer takes cuDNN
-    for attention (seen on an H200 with cuDNN 9.14 beside torch's 9.19: attention took 1.8 times as long); with one
-    loaded after, the parts of the two do not fit each other. A person's own CUDNN_HOME or CUDNN_PATH stands.
+    It would load the system's, and its library asks for cuDNN's parts by names that lead there too. With an older one
+    torch no longer takes cuDNN for attention (seen on an H200 with cuDNN 9.14 beside torch's 9.19: attention took 1.8
+    times as long), or the parts of the two do not fit each other. A person's own CUDNN_HOME or CUDNN_PATH stands.
     """
-    if "CUDNN_HOME" in os.environ or "CUDNN_PATH" in os.environ:
+    folder = _folder_of_loaded("libcudnn.so")
+    if folder is None or "CUDNN_HOME" in os.environ or "CUDNN_PATH" in os.environ:
         return
-    if importlib.util.find_spec("nvidia") is None or (found := importlib.util.find_spec("nvidia.cudnn")) is None:
-        return  # a torch that was built against the system's
-    for place in found.submodule_search_locations or ():
-        os.environ.setdefault("CUDNN_HOME", place)
+    os.environ["CUDNN_HOME"] = str(folder)
+    parts = sorted(folder.glob("libcudnn_*.so.*"))
+    for part in sorted(parts, key=lambda path: not path.name.startswith(_CUDNN_BASES)):
+        ctypes.CDLL(str(part), mode=ctypes.RTLD_GLOBAL)
+
+
+_CUDNN_BASES = ("libcudnn_graph", "libcudnn_ops")
+"""The parts that others are linked against come first: a part that is loaded is not looked for."""
+
+
+def _folder_of_loaded(library: str) -> Path | None:
+    """Where the file lies that this process has loaded under that name."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path(line.split(maxsplit=5)[-1])
+        if path.name.startswith(library):
+            return path.parent
+    return None
 
 
 with staying():
@@ -53,7 +69,7 @@ with staying():
     if not torch.cuda.is_available():
         _torch.compile = _as_it_is
         _leave_alone_from_the_start(torch.optim.Optimizer)
-    else:
+    elif importlib.util.find_spec("transformer_engine") is not None:
         share_torchs_cudnn()
     try:
         importlib.import_module("megatron.core.jit")  # from here on megatron-core's own decorator is this one

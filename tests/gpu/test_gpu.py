@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import signal
 import statistics
 from pathlib import Path
 from typing import Any
 
-import megatron.core
 import pytest
 import torch
 from support.faults import Ranks, wait_until
@@ -172,7 +172,7 @@ def test_1_7b_reaches_48_percent(tmp_path: Path) -> None:
     memory = max(values(run, "memory/peak_bytes").values()) / 2**30
     [saved] = events(run, "checkpoint_saved")
     print(
-        f"\nRESULT gpt-1.7b megatron-core {megatron.core.__version__} {started['layers']} "
+        f"\nRESULT gpt-1.7b megatron-core {importlib.metadata.version('megatron-core')} {started['layers']} "
         f"micro {job.batch.micro_batch_size} global {job.global_batch_size}: "
         f"MFU median {statistics.median(mfu):.4f} range {mfu[0]:.4f}..{mfu[-1]:.4f}, "
         f"{seconds * 1000:.0f} ms per step, {memory:.1f} GiB, "

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator.plain_megatron import _folder_of_loaded, share_torchs_cudnn
+
+PROGRAM = """
+import ctypes, os, sys
+from pathlib import Path
 from orchestrator.plain_megatron import share_torchs_cudnn
-
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDNN_HOME", "CUDNN_PATH"):
-        monkeypatch.setenv(name, "")  # so that what the test sets is taken back
-        monkeypatch.delenv(name)
+ctypes.CDLL(f"{sys.argv[1]}/libcudnn.so.9")
+share_torchs_cudnn()
+loaded = Path("/proc/self/maps").read_text()
+print(os.environ["CUDNN_HOME"], *(name in loaded for name in ("libcudnn_graph.so.9", "libcudnn_adv.so.9")))
+"""
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "nvidia" / "cudnn"
-    (folder / "lib").mkdir(parents=True)
-    monkeypatch.syspath_prepend(tmp_path)
-    return folder
+def folder(tmp_path: Path) -> Path:
+    """Some shared library under the names of cuDNN's."""
+    loaded = {Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+    smallest = min(loaded, key=lambda path: path.stat().st_size)
+    for name in ("libcudnn.so.9", "libcudnn_adv.so.9", "libcudnn_graph.so.9"):
+        shutil.copy(smallest, tmp_path / name)
+    return tmp_path
 
 
-def test_transformer_engine_finds_the_cudnn_that_came_with_torch(package: Path) -> None:
+def test_transformer_engine_gets_the_cudnn_that_torch_has_loaded(folder: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDNN_")}
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=True, env=environment
+    )
+    assert finished.stdout.split() == [str(folder), "True", "True"]
+
+
+def test_a_persons_own_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNN_HOME", "/opt/mine")
+    library = ctypes.CDLL(str(folder / "libcudnn.so.9"))
+    assert library is not None
+    assert _folder_of_loaded("libcudnn.so") == folder
     share_torchs_cudnn()
-    assert os.environ["CUDNN_HOME"] == str(package)
-
-
-@pytest.mark.parametrize("name", ["CUDNN_HOME", "CUDNN_PATH"])
-def test_a_persons_own_stands(name: str, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "/opt/mine")
-    share_torchs_cudnn()
-    found = {each: os.environ[each] for each in ("CUDNN_HOME", "CUDNN_PATH") if each in os.environ}
-    assert found == {name: "/opt/mine"}
-
-
-def test_a_torch_without_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    share_torchs_cudnn()
-    assert "CUDNN_HOME" not in os.environ
+    assert os.environ["CUDNN_HOME"] == "/opt/mine"
+    assert _folder_of_loaded("libcudnn_adv") is None
