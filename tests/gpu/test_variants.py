@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.faults import Ranks
 from support.measured import Measured, Meter, has_layers, needs_gpus
 from support.training import tiny_job
 
@@ -45,9 +46,27 @@ def jobs(text: str) -> list[JobSpec]:
     return [variant_job(name, layers) for layers in (None, *LAYERS) for name in VARIANTS]
 
 
+ON_THE_CPU = """
+from orchestrator.runtime import initialization
+_slice_of_whole = initialization._slice_of_whole
+def slice_of_whole(shard, *rest):
+    data = shard.data
+    shard.data = data.cpu()
+    try:
+        return _slice_of_whole(shard, *rest).to(data.device)
+    finally:
+        shard.data = data
+initialization._slice_of_whole = slice_of_whole
+"""
+"""A GPU draws other numbers than the CPU: here both begin with the CPU's."""
+
+
 @pytest.fixture(scope="module")
-def trained(trainer: Meter) -> dict[str, Measured]:
+def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
     """What this machine can run of all jobs, by their names: by the same few processes."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "inject.py").write_text(ON_THE_CPU)
+    trainer = Meter(ranks.starter, folder, inject=folder / "inject.py")
     on_cpu, *on_gpu = (
         [variant_job(name, layers) for name in VARIANTS]
         for layers in (None, *LAYERS)

@@ -73,11 +73,20 @@ def padded_vocab(job: JobSpec) -> int:
 class Meter:
     """Measures jobs, each at most once."""
 
-    def __init__(self, starter: RankStarter, scratch: Path, kept: Path | None = None, *, patience: float = 100) -> None:
+    def __init__(
+        self,
+        starter: RankStarter,
+        scratch: Path,
+        kept: Path | None = None,
+        *,
+        patience: float = 100,
+        inject: Path | None = None,
+    ) -> None:
         """`kept`: a folder in which `measured.jsonl` holds what was measured, in earlier processes as well.
-        `patience`: seconds that one job may take before it counts as hanging.
+        `patience`: seconds that one job may take before it counts as hanging. `inject`: Python that each rank executes
+        first.
         """
-        self._starter, self._scratch, self._patience = starter, scratch, patience
+        self._starter, self._scratch, self._patience, self._inject = starter, scratch, patience, inject
         self._file = (kept or scratch) / "measured.jsonl"
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -136,6 +145,7 @@ class Meter:
             listed,
             jobs[0].world_size,
             program=_PROGRAM,
+            inject=self._inject,
             env={**_ENVIRONMENT, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
             seconds_to_end=0.0,
             launch_id="measured",
