@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from orchestrator.errors import CheckpointError, LeaseLost, OrchestratorError, RunIsHeld, UserError
+from orchestrator.errors import CheckpointError, DataError, LeaseLost, OrchestratorError, RunIsHeld, UserError
 from orchestrator.rundir import RunDir, write_atomically
 
 HANG_EXIT_CODE = 72
@@ -46,6 +46,7 @@ def outcome_of(error: BaseException) -> Outcome:
         (DiskFullError, "disk_full"),
         (CheckpointError, "checkpoint"),
         (UserError, "user_error"),
+        (DataError, "user_error"),  # the data do not fit the job: no start of the same job would do better
         (torch.OutOfMemoryError, "out_of_memory"),
         (MemoryError, "host_out_of_memory"),
     ]

@@ -14,6 +14,7 @@ import pytest
 from support.faults import Ranks, wait_until
 from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job, values
 
+from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.checkpoints import committed
 from orchestrator.rundir import RunDir
 
@@ -62,6 +63,19 @@ def test_training_is_not_touched(evaluated: RunDir, ranks: Ranks, real_text: lis
     """Dropout draws the same masks with and without evaluation."""
     job = tiny_job("alone", **text_sections(real_text))
     assert ranks.losses_of(job, tmp_path) == losses(evaluated)
+
+
+def test_a_part_without_documents_is_a_users_error(ranks: Ranks, real_text: list[str], tmp_path: Path) -> None:
+    """Of every rank; the command that waits for the run returns 2, and no cluster starts it again."""
+    data = {"random_tokens": False, "blend": [{"path": real_text[0]}], "split": "1000000,1,0"}
+    sections = {**text_sections(real_text), "data": data, "parallelism": layout(dp=2)}
+    job = tiny_job("empty", **sections, evaluation={"eval_interval": 4})
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job).wait() == 1
+    end = by_word_of_the_ranks(run, "test")
+    assert end is not None, logs(run)
+    assert (end.cause, end.code) == ("user_error", 2)
+    assert "the validation part of" in end.message
 
 
 def test_same_numbers_at_other_layouts(ranks: Ranks, real_text: list[str], tmp_path: Path) -> None:

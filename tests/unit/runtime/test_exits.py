@@ -28,7 +28,7 @@ CAUSES = [
     (RunIsHeld("pid 3"), "held", "pid 3"),
     (CheckpointError("none"), "checkpoint", "none"),
     (UserError("wrong"), "user_error", "wrong"),
-    (DataError("torn"), "bug", "torn"),
+    (DataError("torn"), "user_error", "torn"),
     (SpecError(problems=[Problem("bad spec", ("model",))]), "user_error", "model: bad spec"),
     (MissingDependency("no engine"), "user_error", "no engine"),
     (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", "CUDA out of memory"),
