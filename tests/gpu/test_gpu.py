@@ -1,4 +1,4 @@
-"""On real GPUs: layouts agree and runs resume in bf16, the layer backends agree, and the 1.7B job reaches its MFU."""
+"""On real GPUs: runs resume in bf16, the layer backends agree, and the 1.7B job reaches its MFU."""
 
 from __future__ import annotations
 
@@ -24,16 +24,6 @@ SMALL = {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab
 BF16 = {"dtype": "bf16"}
 LAYERS = ("torch", "transformer_engine")
 TP2 = layout(tp=2, sequence_parallel=True)
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "plain-optimizer": layout(use_distributed_optimizer=False),
-    "tp2": layout(tp=2),
-    "tp2-sp": TP2,
-    "pp2": layout(pp=2),
-    "pp2-interleaved": layout(pp=2, vp=2),
-    "dp2": layout(dp=2),
-    "tp2-pp2-sp": layout(tp=2, pp=2, sequence_parallel=True),
-    "tp2-dp2": layout(tp=2, dp=2),
-}
 
 
 def gpus(count: int) -> None:
@@ -72,12 +62,8 @@ def large_job() -> JobSpec:
 
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file, which needs no text."""
-    spread = [
-        small_job(name, parallelism=LAYOUTS[name], runtime={"layers": layers}) for layers in LAYERS for name in LAYOUTS
-    ]
     dropping = [dropping_job("whole", layers) for layers in LAYERS]
-    fp32 = tiny_job("tp2", model=SMALL, parallelism=TP2)
-    return [*spread, *dropping, fp32, moving_job(), moving_job(TP2), fp16_job(), large_job()]
+    return [*dropping, moving_job(), moving_job(TP2), fp16_job(), large_job()]
 
 
 @pytest.fixture(scope="module", params=LAYERS)
@@ -91,25 +77,6 @@ def layers(request: pytest.FixtureRequest) -> str:
 def reference(ranks: Ranks, layers: str, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     job = small_job("one", runtime={"layers": layers})
     return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_agree_in_bf16(name: str, layers: str, reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
-    job = small_job(name, parallelism=LAYOUTS[name], runtime={"layers": layers})
-    gpus(job.world_size)
-    run = ranks.must_train(make_run(tmp_path, job), job)
-    difference = largest_difference(losses(reference), losses(run))
-    print(f"\nRESULT {layers} {name} largest relative difference {difference:.2e}")
-    assert difference < 2e-3
-
-
-def test_fp32_layouts_agree_closely(ranks: Ranks, tmp_path: Path) -> None:
-    gpus(2)
-    curves = []
-    for name, parallelism in (("one", {}), ("tp2", TP2)):
-        job = tiny_job(name, model=SMALL, parallelism=parallelism)
-        curves.append(losses(ranks.must_train(make_run(tmp_path, job), job)))
-    assert largest_difference(*curves) < 1e-4
 
 
 def test_resume_is_bitwise_with_dropout(layers: str, ranks: Ranks, tmp_path: Path) -> None:
