@@ -125,13 +125,13 @@ def committed(run: RunDir) -> list[Commit]:
     return [commit for commit in commits if commit is not None]
 
 
-def find_weights(text: str, runs_dir: Path) -> Path:
+def find_weights(text: str, runs_dir: Path, folders: Sequence[Path] = ()) -> Path:
     """What `checkpoint.pretrained` means: the folder of a checkpoint, or that of a run that has one.
 
-    Looked for from the working directory, then in `runs_dir`. Raises UserError when there is none.
+    Looked for from the working directory, in `folders`, then in `runs_dir`. Raises UserError when there is none.
     """
     given = Path(text).expanduser()
-    places = list(dict.fromkeys((given.absolute(), runs_dir.absolute() / given)))
+    places = list(dict.fromkeys((given.absolute(), *(folder.absolute() / given for folder in (*folders, runs_dir)))))
     for place in places:
         if read_commit(place) is not None:
             return place

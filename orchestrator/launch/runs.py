@@ -177,7 +177,7 @@ def _fill(run: RunDir, run_id: str, job: JobSpec, written: str, code: CodeState)
     write_atomically(run.path / "code.json", json.dumps(code.record, indent=1))
     write_atomically(run.path / "code.diff", code.diff)
     run.logs.mkdir()
-    run.append_event("created", run_id=run_id, config_hash=job.config_hash)
+    run.append_event("created", run_id=run_id, config_hash=job.config_hash, folder=os.getcwd())
 
 
 def _created(paths: Iterator[Path]) -> Iterator[tuple[float, RunDir]]:

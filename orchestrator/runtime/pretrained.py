@@ -53,15 +53,17 @@ class Source:
         return found
 
 
-def find_source(text: str, runs_dir: Path, control: Control, ranks: Ranks) -> Source:
-    """The whole checkpoint that `checkpoint.pretrained` means, on every rank; collective.
+def find_source(text: str, run: RunDir, control: Control, ranks: Ranks) -> Source:
+    """The whole checkpoint that `checkpoint.pretrained` means, on every rank; collective. A relative path leads from
+    the folder where the run was created as well: its ranks may work in a copy of the code.
 
     Raises UserError when there is none, and CheckpointError when it is damaged.
     """
     found: Path | UserError | None = None
     if ranks.is_first:
         try:
-            found = find_weights(text, runs_dir)
+            created = (event.get("folder") for event in run.events() if event.get("event") == "created")
+            found = find_weights(text, run.path.parent.parent, [Path(folder) for folder in created if folder])
         except UserError as error:
             found = error
     found = control.from_first(found)

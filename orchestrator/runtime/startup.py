@@ -203,7 +203,7 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
     if commit is not None:
         session.checkpointer.load(commit, session.state)
     elif (text := session.job.checkpoint.pretrained) is not None:
-        pretrained = find_source(text, run.path.parent.parent, session.control, session.ranks)
+        pretrained = find_source(text, run, session.control, session.ranks)
         load_weights(pretrained, session.job, session.modules, session.optimizer, session.vocabulary, session.control)
     session.event(
         "started",

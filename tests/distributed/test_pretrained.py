@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from support.faults import Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.checkpoints import committed
+from orchestrator.launch.code import CodeState
+from orchestrator.launch.runs import create_run
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import describe
 
@@ -65,6 +68,22 @@ def test_weights_come_from_there_and_nothing_else_does(ranks: Ranks, tmp_path: P
     ranks.must_train(run, longer, launch_id="second")
     assert list(losses(run)) == [1, 2, 3, 4, 5]
     assert len(events(run, "pretrained")) == len(events(run, "resumed")) == 1
+
+
+def test_a_relative_path_leads_from_the_folder_of_the_launch(
+    ranks: Ranks, tmp_path: Path, source: RunDir, inject: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks of a run with a copy of the code work in that copy."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "weights").symlink_to(source.path)
+    monkeypatch.chdir(tmp_path / "project")
+    job = tuned("copied", "../weights", schedule={"train_iters": 1, "lr_warmup_iters": 0})
+    run = create_run(job, "", tmp_path / "runs", CodeState({}, b""))
+    monkeypatch.undo()
+    deep = tmp_path / "copy" / "of" / "code"
+    ranks.must_train(run, job, inject=inject(f"os.makedirs({str(deep)!r}); os.chdir({str(deep)!r})"))
+    assert events(run, "pretrained")[0]["from_iteration"] == 4
 
 
 def test_the_main_copy_of_bf16_weights_is_theirs_too(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:

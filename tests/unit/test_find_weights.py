@@ -32,6 +32,10 @@ def test_paths_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_weights("runs/job/ffffffff", Path("elsewhere")) == old.path
     assert find_weights("job/ffffffff", runs) == old.path
     assert find_weights("job", runs) == new.path
+    (tmp_path / "copy").mkdir()
+    monkeypatch.chdir(tmp_path / "copy")
+    assert find_weights("runs/job/ffffffff", Path("elsewhere"), [tmp_path]) == old.path
+    assert find_weights("../runs/job", Path("elsewhere"), [tmp_path / "nowhere"]).resolve() == new.path
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
