@@ -154,7 +154,8 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
 def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
     """What the job would take, a line for each aspect."""
     device, time = forecast.device, forecast.time
-    mfu = f", {time.mfu:.1%} MFU" if time.mfu is not None else ""
+    of_which = " of the bf16 peak" if forecast.in_fp8 else ""
+    mfu = f", {time.mfu:.1%} MFU{of_which}" if time.mfu is not None else ""
     processor = "process" if device.is_cpu else "GPU"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
     return [

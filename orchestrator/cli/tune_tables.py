@@ -132,7 +132,7 @@ class Report:
         )
         columns = ["", "TP", "PP", "VP", "CP", "EP", "DP", "micro", "recompute", "also"]
         columns += ["predicted s", "corrected s", "measured s"] if self.trials else ["s/step"]
-        columns += ["tokens/s/GPU", "MFU", "GiB", ""]
+        columns += ["tokens/s/GPU", "MFU" if self.job.precision.fp8 is None else "of bf16 peak", "GiB", ""]
         unused = {
             name for name in ("vp", "cp", "ep") if all(getattr(each.candidate.layout, name) == 1 for each in rows)
         }
@@ -190,7 +190,8 @@ class Report:
         candidate = each.candidate
         how = "measured" if each.is_measured else "predicted" if not self.trials else "predicted, corrected by trials"
         speed = candidate.step_seconds / each.step_seconds
-        mfu = f", MFU {candidate.time.mfu * speed:.1%}" if candidate.time.mfu is not None else ""
+        of_which = "" if self.job.precision.fp8 is None else " of the bf16 peak"
+        mfu = f", MFU {candidate.time.mfu * speed:.1%}{of_which}" if candidate.time.mfu is not None else ""
         tokens = candidate.time.tokens_per_second_per_gpu * speed
         return (
             f"{seconds_words(each.step_seconds)} s per step {how}, {tokens:,.0f} tokens/s per GPU{mfu}, "

@@ -14,7 +14,7 @@ _PROFILING = "there is no profiler in this version; results do not depend on it"
 _MEMORY = "the runtime manages its memory; results do not depend on it"
 _INFERENCE = "it is for inference"
 _OTHER_MODEL = "it is for another kind of model"
-_FP8 = "FP8 and FP4 are not in this version"
+_FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
 _EXPERTS = "this option of experts is not in this version"
 _NO_DEEPSPEED = "DeepSpeed's engine is not here; parallelism.use_distributed_optimizer shards the optimizer"
 _OLD = "it has no effect in Megatron-LM either any more"
@@ -78,13 +78,15 @@ _NO_EFFECT: dict[str, str] = {
     "a preset or the flags say the sizes": "no-use-tokenizer-model-from-checkpoint-args",
     "optimizer and random state are always saved and loaded": "override-opt-param-scheduler override-lr-scheduler",
     "it has to do with object stores": "disable-msc object-storage-cache-path=",
-    _OLD: "onnx-safe= rotary-seq-len= trust-remote-code",
+    _OLD: "fp8-interval= onnx-safe= rotary-seq-len= trust-remote-code",
 }
 
 _NOT_SUPPORTED: dict[str, str] = {
     _EXPERTS: """
         overlap-moe-expert-parallel-comm enable-experimental-moe""",
-    _FP8: "first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16",
+    "Transformer Engine 2 takes no notice of it: gradients of weights are multiplied in FP8 as well": "no-fp8-wgrad",
+    "weights stay in bf16, beside a copy in FP8": "fp8-param-gather",
+    "all ranks that hold the same weights share their largest values": "tp-only-amax-red",
     "the optimizer's state is in fp32, and on the device of the weights": """
         optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
         overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer main-grads-dtype=
@@ -140,7 +142,8 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
      r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type)|expert-capacity-factor|token-dispatcher-type|"
      r"permute-fusion|router-fusion|shared-expert-overlap|use-legacy-grouped-gemm|per-layer-logging)$).*",
      _EXPERTS, False),
-    (r"(no-)?fp8-.*|fp4-.*|.*mxfp8.*|kitchen-.*|te-precision-config-file", _FP8, False),
+    (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
+     r"te-precision-config-file", _FP8, False),
     (r"(muon|lion)-.*", "of optimizers this version has Adam and SGD", False),
     (r"mtp-.*", "multi-token prediction is not in this version", False),
     (r"fim-.*", "fill-in-the-middle data is not in this version", False),

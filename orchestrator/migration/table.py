@@ -230,6 +230,8 @@ IMPLIED: dict[str, tuple[str, str | None]] = {
     "recompute-activations": ("recompute-granularity", "selective"),
     "checkpoint-activations": ("recompute-granularity", "full"),
     "activations-checkpoint-method": ("recompute-granularity", "full"),
+    "fp8-e4m3": ("fp8-format", "e4m3"),
+    "fp8-hybrid": ("fp8-format", "hybrid"),
     "distribute-checkpointed-activations": ("distribute-saved-activations", None),
 }
 """Flags that stand for another one, and go over it where both are given."""

@@ -38,6 +38,8 @@ class Forecast:
     memory: Memory
     fit: Fit
     time: StepTime
+    in_fp8: bool
+    """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
     training_seconds: float
     """From the first step to the last, evaluations included, queues and restarts not."""
     gpu_hours: float
@@ -77,6 +79,7 @@ class Forecast:
                 "tokens_per_second_per_gpu": time.tokens_per_second_per_gpu,
                 "tflops_per_gpu": time.tflops_per_gpu,
                 "mfu": time.mfu,
+                "in_fp8": self.in_fp8,
                 "training_seconds": self.training_seconds,
                 "gpu_hours": self.gpu_hours,
                 "energy_kwh": self.energy_kwh,
@@ -103,6 +106,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         memory=memory,
         fit=capacity(memory, choice.device),
         time=time,
+        in_fp8=job.precision.fp8 is not None,
         training_seconds=seconds,
         gpu_hours=hours,
         energy_kwh=hours * choice.device.power_watts / 1000,
@@ -115,6 +119,8 @@ def layers_of(job: JobSpec, device: Device) -> tuple[Layers, str]:
     written = job.runtime.layers
     if written != "auto":
         return written, "runtime.layers"
+    if job.precision.fp8 is not None:
+        return "transformer_engine", "auto: they multiply in FP8"
     if device.is_cpu:
         return "torch", "on the CPU"
     if importlib.util.find_spec("transformer_engine") is not None:

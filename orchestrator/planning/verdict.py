@@ -63,7 +63,12 @@ def judge(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None, stops: It
     said = {each.message for each in found}
     doubts = [doubt for check in DOUBTS for doubt in check(plan, forecast, cluster)]
     return Verdict(
-        stops=(*found, *_data_stops(plan, said), *_does_not_fit(plan, forecast, cluster)),
+        stops=(
+            *found,
+            *_data_stops(plan, said),
+            *_cannot_multiply(plan, forecast),
+            *_does_not_fit(plan, forecast, cluster),
+        ),
         doubts=tuple(each for each in doubts if each.message not in said),
         fine=tuple(_fine(plan, forecast, cluster)),
     )
@@ -73,6 +78,16 @@ def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
     for text in plan.blend.stops:
         if text not in said:
             yield Problem(text, _DATA)
+
+
+def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
+    """FP8 is of Ada's, Hopper's and later GPUs; what is only assumed has it."""
+    device = forecast.device
+    if plan.job.precision.fp8 is None or "fp8" in device.peak_flops or forecast.device_is_assumed:
+        return
+    message = f"{device.name} does not multiply in FP8"
+    hint = "leave precision.fp8 out, or take a GPU of Ada's or Hopper's generation or later"
+    yield Problem(message, ("precision.fp8", "launch.gpu"), hint)
 
 
 def too_large(forecast: Forecast) -> list[Problem]:

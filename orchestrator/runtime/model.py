@@ -17,6 +17,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.experts import expert_settings, keep_experts_apart
 from orchestrator.runtime.families.choice import family_of
+from orchestrator.runtime.fp8 import fp8_settings
 from orchestrator.runtime.initialization import initialize_weights
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.rotary import attention_factor
@@ -101,6 +102,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         cpu_offloading_num_layers=runtime.cpu_offloading_num_layers or 0,
         **_activation(model, device),
         **expert_settings(job, layers),
+        **fp8_settings(job.precision, layers),
     )
 
 

@@ -29,6 +29,7 @@ from orchestrator.runtime.environment import record_environment
 from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_record
 from orchestrator.runtime.experts import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.families.choice import family_of
+from orchestrator.runtime.fp8 import require_fp8
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
@@ -67,6 +68,7 @@ def open_session(
     closing.callback(watchdog.stop)
     seed_everything(job.runtime.seed, ranks)
     layers = choose_layers("torch" if job.model.lora is not None else job.runtime.layers, device)
+    require_fp8(job.precision, layers)
     words = vocabulary(job)
     config = transformer_config(job, device, layers)
     modules = build_chunks(job, config, device, layers, words, ranks)
@@ -176,6 +178,8 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
         "flops_per_token": model_flops(job, 1, session.vocabulary.padded_size),
         "peak_flops": peak_flops(session.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,
+        # The peak stays that of bf16, so that a figure above another means more tokens per second.
+        "products": "fp8" if job.precision.fp8 is not None else job.precision.dtype,
     }
 
 

@@ -85,6 +85,7 @@ _LOGIC: Verdict = ("trajectory", "the model computes something else from the sam
 _RATE: Verdict = ("trajectory", "the learning rate of the steps to come changes")
 _UPDATE: Verdict = ("trajectory", "the optimizer takes other steps")
 _ORDER: Verdict = ("trajectory", "the samples to come are others")
+_ROUNDING: Verdict = ("trajectory", "every step rounds differently")
 _SCALING: Verdict = ("trajectory", "which steps overflow in fp16, and are skipped, changes")
 _BALANCE: Verdict = ("trajectory", "the gradient that balances the experts changes")
 _ADAPTERS: Verdict = ("forbidden", "the checkpoint has other adapters; start another run from it")
@@ -313,8 +314,15 @@ TABLE: dict[str, Verdict | Judge] = {
     "schedule.train_samples": ("trajectory", "the length sets the decay and how much data is drawn"),
     "schedule.train_tokens": ("trajectory", "the length sets the decay and how much data is drawn"),
     # precision
-    "precision.dtype": ("trajectory", "every step rounds differently"),
-    "precision.grad_reduce_in_fp32": ("trajectory", "every step rounds differently"),
+    "precision.dtype": _ROUNDING,
+    "precision.fp8.recipe": _ROUNDING,
+    "precision.fp8.format": _ROUNDING,
+    "precision.fp8.margin": _ROUNDING,
+    "precision.fp8.amax_history_len": _ROUNDING,
+    "precision.fp8.amax_compute_algo": _ROUNDING,
+    "precision.fp8.num_layers_at_start_in_bf16": _ROUNDING,
+    "precision.fp8.num_layers_at_end_in_bf16": _ROUNDING,
+    "precision.grad_reduce_in_fp32": _ROUNDING,
     "precision.loss_scale": _SCALING,
     "precision.initial_loss_scale": ("safe", "the scale in force is in the checkpoint"),
     "precision.min_loss_scale": _SCALING,

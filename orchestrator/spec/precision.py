@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.fp8 import Fp8Spec
 from orchestrator.spec.values import Positive, PositiveNumber
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -16,6 +17,8 @@ class PrecisionSpec(Section):
 
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     """Format of weights and activations; the optimizer always keeps fp32 copies."""
+    fp8: Fp8Spec | None = None
+    """Matrix products of the layers in FP8, beside bf16: `fp8: {recipe: delayed}`."""
     grad_reduce_in_fp32: bool = True
     """Accumulate and reduce gradients in fp32."""
     loss_scale: PositiveNumber | None = None

@@ -3,8 +3,9 @@
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.together.data import DATA
 from orchestrator.migration.together.experts import EXPERTS_TOGETHER
+from orchestrator.migration.together.fp8 import FP8_TOGETHER
 from orchestrator.migration.together.model import MODEL
 from orchestrator.migration.together.training import TRAINING
 from orchestrator.migration.together.variants import VARIANTS
 
-TOGETHER: tuple[Together, ...] = (*VARIANTS, *MODEL, *EXPERTS_TOGETHER, *DATA, *TRAINING)
+TOGETHER: tuple[Together, ...] = (*VARIANTS, *MODEL, *EXPERTS_TOGETHER, *DATA, *TRAINING, *FP8_TOGETHER)

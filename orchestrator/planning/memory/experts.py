@@ -62,6 +62,12 @@ def saved_by_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     return router + each.routed + (each.gate + 1) * (each.inner + each.shared)
 
 
+def inputs_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+    """Of what is kept, the inputs of the experts' linear layers."""
+    each = expert_sizes(job, sizes, layers)
+    return each.routed + each.inner + each.shared
+
+
 def backward_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     """The most that the backward pass of a layer with experts takes beyond everything that was saved when it began."""
     each = expert_sizes(job, sizes, layers)

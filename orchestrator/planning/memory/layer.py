@@ -196,6 +196,10 @@ def backward_of_layer(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     first_linear = gradient - sizes.inner + sizes.whole_stream + sizes.gate * weight
     if sizes.sequence_parallel:
         first_linear += sizes.stream + (gathered if layers == "transformer_engine" else 0)
+    if job.precision.fp8 is not None:
+        # The gradient of a linear's output is cast in both orders, and is still there itself; its input was one byte.
+        second_linear += sizes.whole_stream
+        first_linear += sizes.gate * sizes.inner + sizes.inner // 2
     again = (sizes.gate + 1) * sizes.inner if "mlp" in job.runtime.recomputed_modules else 0
     return max(again + max(second_linear, activation, first_linear), _backward_of_capped(job, sizes))
 

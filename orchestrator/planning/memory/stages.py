@@ -9,7 +9,13 @@ from functools import cache
 from orchestrator.planning import pipeline
 from orchestrator.planning.halves import half_job, halves_of_stage
 from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
-from orchestrator.planning.memory.experts import backward_of_experts, gathered_tokens, saved_by_experts
+from orchestrator.planning.memory.experts import (
+    backward_of_experts,
+    gathered_tokens,
+    inputs_of_experts,
+    saved_by_experts,
+)
+from orchestrator.planning.memory.fp8 import copies_of_weights, kept_less
 from orchestrator.planning.memory.layer import (
     FP32,
     LayerSizes,
@@ -95,6 +101,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, first, last)
         lasting = _without_frozen(job, lasting, trained[pp], count)
+        if copies := copies_of_weights(job, pp, *(sum(each) for each in zip(*in_stages[pp], strict=True))):
+            lasting["fp8_weights"] = copies
         moment, parts = max(
             _moments(job, padded_vocab, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last),
             key=lambda each: sum(each[1].values()),
@@ -155,11 +163,13 @@ def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, ro
     """
     runtime = job.runtime
     selective = "core_attn" in runtime.recomputed_modules
-    dense = largest = saved_by_layer(job, sizes, layers, selective=selective)
+    of_mlp = 0 if "mlp" in runtime.recomputed_modules else sizes.inner
+    dense = largest = saved_by_layer(job, sizes, layers, selective=selective) - kept_less(job, sizes, of_mlp)
     whole, backward = count * dense, backward_of_layer(job, sizes, layers)
     if routed:
         experts = saved_by_experts(job, sizes, layers)
         largest = saved_by_layer(job, sizes, layers, selective=selective, experts=experts)
+        largest -= kept_less(job, sizes, inputs_of_experts(job, sizes, layers))
         whole = (count - routed) * dense + routed * largest
         backward = max(backward if routed < count else 0, backward_of_experts(job, sizes, layers))
     if runtime.recompute_granularity != "full":

@@ -54,14 +54,14 @@ def _grouped(setting: Setting, inputs: float, outputs: float) -> float:
     """One product for each expert, or all in one kernel: which fills the processors, and still reads every weight."""
     count, tokens = local_experts(setting), rows(setting)
     if not is_grouped(setting):
-        return count * gemm_seconds(tokens / count, outputs, inputs, setting.device, setting.dtype)
+        return count * gemm_seconds(tokens / count, outputs, inputs, setting.device, setting.products)
     read = setting.streaming((tokens * (inputs + outputs) + count * inputs * outputs) * setting.size)
-    return max(gemm_seconds(tokens, outputs, inputs, setting.device, setting.dtype), read)
+    return max(gemm_seconds(tokens, outputs, inputs, setting.device, setting.products), read)
 
 
 def _weight_gradients(setting: Setting, inputs: float, outputs: float) -> float:
     count, tokens = local_experts(setting), rows(setting)
-    return count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.dtype)
+    return count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
 
 
 def is_grouped(setting: Setting) -> bool:

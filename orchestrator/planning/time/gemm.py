@@ -8,18 +8,25 @@ from orchestrator.spec.precision import DTYPE_BYTES
 _TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.6))
 """(rows, columns, rate): output tiles that a library chooses from; a small one loads more operands per product."""
 _PROLOGUE = 256
-"""Filling and draining a tile's pipeline takes as long as this many steps along K."""
+"""Filling and draining a tile's pipeline takes as long as this many steps along K; in FP8, as twice as many."""
+_FP8 = 0.87
+"""What a product in FP8 reaches of its peak, of what one in bf16 reaches: the power limit comes first. Fitted to whole
+steps of two models on H200s (docs/how-to/precision.md)."""
 _SHORTEST = 4e-6
 """Seconds that a kernel takes on a GPU at the least."""
 
 
 def gemm_seconds(m: float, n: float, k: float, device: Device, dtype: str) -> float:
-    """Seconds of an [m, k] by [k, n] product: the slower of arithmetic and memory."""
-    size = DTYPE_BYTES[dtype]
+    """Seconds of an [m, k] by [k, n] product: the slower of arithmetic and memory. `dtype` fp8: of operands in FP8 that
+    are there, with a result in bf16.
+    """
+    in_fp8 = dtype == "fp8"
+    read, written = (1, DTYPE_BYTES["bf16"]) if in_fp8 else (DTYPE_BYTES[dtype], DTYPE_BYTES[dtype])
+    prologue, reached = (2 * _PROLOGUE, _FP8) if in_fp8 else (_PROLOGUE, 1.0)
     efficiency = device.efficiency
-    rate = peak(device, dtype) * efficiency.gemm * _full_tiles(m, n, device.multiprocessors) * k / (k + _PROLOGUE)
-    arithmetic = 2.0 * m * n * k / rate
-    memory = size * (m * k + k * n + m * n) / (device.memory_bandwidth * efficiency.memory)
+    rate = peak(device, dtype) * efficiency.gemm * reached * _full_tiles(m, n, device.multiprocessors)
+    arithmetic = 2.0 * m * n * k / (rate * k / (k + prologue))
+    memory = (read * (m * k + k * n) + written * m * n) / (device.memory_bandwidth * efficiency.memory)
     return max(arithmetic, memory, 0.0 if device.is_cpu else _SHORTEST)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from orchestrator.planning.time import experts
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
+from orchestrator.planning.time.fp8 import casting_seconds
 from orchestrator.planning.time.gemm import gemm_seconds
 from orchestrator.planning.time.setting import Setting
 from orchestrator.planning.time.variants import attention_of_variant
@@ -52,7 +53,7 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
     """One transformer layer, with a dense MLP or with experts."""
     model, tp = setting.model, setting.tp
     dense = (model.moe_shared_expert_intermediate_size or 0) if has_experts else model.ffn_size
-    products = linear_passes(setting, layer_linears(setting, dense))
+    products = linear_passes(setting, layer_linears(setting, dense), setting.products)
     attention = attention_seconds(
         setting.sequences / setting.cp,
         model.seq_length,
@@ -98,15 +99,15 @@ def _expert_pass(setting: Setting) -> Pass:
     )
 
 
-def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:
-    """Linear layers with what tensor parallelism sends around them.
+def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pass:
+    """Linear layers that multiply in a format, with what tensor parallelism sends around them.
 
     megatron-core hides the backward pass's gathering of a column-parallel layer's input behind the gradient of that
     input, and the summing of that gradient behind the gradient of the weight. All else is waited for. A frozen weight
     has no gradient, needs no input for it, and hides nothing.
     """
     group = group_of(setting.job, setting.device, setting.tp, 1)
-    device, dtype, tokens = setting.device, setting.dtype, setting.tokens
+    device, tokens = setting.device, setting.tokens
     overlaps = setting.kernels.overlaps_tensor_parallel
     forward = backward = sent_forward = sent_backward = 0.0
     for linear in linears:
@@ -117,20 +118,26 @@ def linear_passes(setting: Setting, linears: Iterable[Linear]) -> Pass:
         backward += data + weight
         whole = tokens * (linear.inputs if linear.is_column else linear.outputs) * setting.size
         if setting.sp:
-            gather = group.gather_seconds(whole)
-            waited = group.pipelined(gather, product) if overlaps else gather
-            sent_forward += waited
+            # What a product reads is gathered as it is multiplied; what it gives is summed in the dtype.
+            read = group.gather_seconds(whole / setting.size if dtype == "fp8" else whole)
+            given = group.gather_seconds(whole)
+            ahead, back = (read, given) if linear.is_column else (given, read)
+            sent_forward += group.pipelined(ahead, product) if overlaps else ahead
             if linear.is_column and not setting.is_frozen:
-                sent_backward += group.hidden(gather, data) + group.hidden(gather, weight)
+                sent_backward += group.hidden(read, data) + group.hidden(given, weight)
             else:
-                sent_backward += waited
+                sent_backward += group.pipelined(back, product) if overlaps else back
         elif linear.is_column:
             sent_backward += group.hidden(group.reduce_seconds(whole), weight)
         else:
             sent_forward += group.reduce_seconds(whole)
-    return Pass(
+    found = Pass(
         {"gemm": forward, "tensor_parallel": sent_forward}, {"gemm": backward, "tensor_parallel": sent_backward}
     )
+    if dtype != "fp8":
+        return found
+    casts = casting_seconds(setting, linears)
+    return Pass({**found.forward, "memory_bound": casts.forward}, {**found.backward, "memory_bound": casts.backward})
 
 
 def _key_value_exchange(setting: Setting) -> Parts:
@@ -196,7 +203,7 @@ def embedding_pass(setting: Setting) -> Pass:
 def output_pass(setting: Setting) -> Pass:
     """Last norm, output layer and loss."""
     linear = Linear(setting.model.hidden_size, setting.padded_vocab / setting.tp, True)
-    products = linear_passes(setting, [linear])
+    products = linear_passes(setting, [linear], setting.dtype)
     loss = loss_seconds(setting)
     forward, backward = {"loss": loss.forward}, {"loss": loss.backward}
     if setting.job.runtime.fused_linear_cross_entropy:  # its backward pass computes the logits again

@@ -21,6 +21,8 @@ class Setting:
     device: Device
     kernels: Kernels
     dtype: str
+    products: str
+    """Format of the layers' matrix products: "fp8", or the dtype."""
     size: int
     """Bytes of an activation or a weight."""
     gradient_size: int
@@ -63,6 +65,7 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
         device=device,
         kernels=kernels,
         dtype=job.precision.dtype,
+        products="fp8" if job.precision.fp8 is not None and "fp8" in device.peak_flops else job.precision.dtype,
         size=size,
         gradient_size=4 if job.precision.grad_reduce_in_fp32 else size,
         tp=tp,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.halves import halves_of_stage
@@ -17,7 +17,8 @@ from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.data_parallel import data_parallel_seconds, ranks_with_the_same
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
 from orchestrator.planning.time.experts import launches as expert_launches
-from orchestrator.planning.time.kernels import Kernels, kernels_of
+from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
+from orchestrator.planning.time.kernels import Kernels, Passes, kernels_of
 from orchestrator.planning.time.passes import (
     Parts,
     Pass,
@@ -73,7 +74,7 @@ class StepTime:
     tokens_per_second_per_gpu: float
     tflops_per_gpu: float
     mfu: float | None
-    """Against the device's peak of the job's dtype; None where that is unknown."""
+    """Against the device's peak of the job's dtype, also where products are in FP8; None where that is unknown."""
 
 
 def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> StepTime:
@@ -153,8 +154,8 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
         return _stages_of_halves(setting, held)
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
-    dense = adapted(setting, layer_pass(setting))
-    with_experts = layer_pass(setting, has_experts=True) if setting.model.num_experts else dense
+    dense = adapted(setting, _layer(setting, has_experts=False))
+    with_experts = _layer(setting, has_experts=True) if setting.model.num_experts else dense
     routed = layers_with_experts(setting.job)
     found = []
     for stage, in_chunks in enumerate(layers_of_chunks(setting.model.num_layers, degrees)):
@@ -171,6 +172,16 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
             chunks.append(_launched(setting, Pass(add(*(one.forward for one in each)), backward), layers, share))
         found.append(chunks)
     return found
+
+
+def _layer(setting: Setting, *, has_experts: bool) -> Pass:
+    """One layer, as the mean over those that multiply in FP8 and those that do not."""
+    layer = layer_pass(setting, has_experts=has_experts)
+    fp8 = setting.job.precision.fp8
+    if fp8 is None or setting.products != "fp8":
+        return layer
+    share = fp8.share_of_layers(setting.model.num_layers)
+    return _blend(layer_pass(replace(setting, products=setting.dtype), has_experts=has_experts), layer, share)
 
 
 def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
@@ -193,21 +204,21 @@ def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
     return stages
 
 
-def _blend(dense: Pass, with_experts: Pass, share: float) -> Pass:
-    """A layer of which `share` are of the second kind."""
+def _blend(one: Pass, other: Pass, share: float) -> Pass:
+    """Layers of which `share` are of the other kind."""
     if share in (0.0, 1.0):
-        return with_experts if share else dense
-    pairs = zip(dense, with_experts, strict=True)
-    return Pass(*(add(scale(one, 1 - share), scale(other, share)) for one, other in pairs))
+        return other if share else one
+    pairs = zip(one, other, strict=True)
+    return Pass(*(add(scale(before, 1 - share), scale(after, share)) for before, after in pairs))
 
 
 def _launched(setting: Setting, each: Pass, layers: float, share: float) -> Pass:
     """A pass takes at least as long as the host needs to start its kernels; `share` of the layers have experts."""
     launch, of_experts, own = setting.device.efficiency.launch, expert_launches(setting), adapter_launches(setting)
-    plain = setting.kernels.launches
+    plain, casts = setting.kernels.launches, FP8_LAUNCHES if setting.products == "fp8" else Passes(0, 0)
     counts = (
-        plain.forward + share * of_experts.forward + own.forward,
-        plain.backward + share * of_experts.backward + own.backward,
+        plain.forward + share * of_experts.forward + own.forward + casts.forward,
+        plain.backward + share * of_experts.backward + own.backward + casts.backward,
     )
     waits = [
         {"overhead": max(layers * count * launch - sum(parts.values()), 0.0)}

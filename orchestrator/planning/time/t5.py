@@ -44,8 +44,8 @@ def half_layer_pass(half: Half, settings: dict[Half, Setting]) -> Pass:
 def _cross_attention(decoder: Setting, encoder: Setting) -> Pass:
     """Queries of the decoder's tokens, keys and values of the encoder's."""
     hidden, width = decoder.model.hidden_size, decoder.query / decoder.tp
-    own = linear_passes(decoder, [Linear(hidden, width, True), Linear(width, hidden, False)])
-    others = linear_passes(encoder, [Linear(hidden, 2 * width, True)])
+    own = linear_passes(decoder, [Linear(hidden, width, True), Linear(width, hidden, False)], decoder.products)
+    others = linear_passes(encoder, [Linear(hidden, 2 * width, True)], encoder.products)
     attention = attention_seconds(
         decoder.sequences,
         (decoder.model.seq_length * encoder.model.seq_length) ** 0.5,

@@ -14,6 +14,7 @@ from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics
 from orchestrator.runtime.control import Losses
+from orchestrator.runtime.fp8 import largest_values_kept
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 
@@ -74,14 +75,14 @@ def evaluate(session: Session) -> None:
 
 @contextlib.contextmanager
 def evaluating(session: Session) -> Iterator[None]:
-    """No dropout, no gradients, and parameters gathered once instead of before each layer."""
+    """No dropout, no gradients, scales of FP8 as they were, parameters gathered once instead of before each layer."""
     overlapping = [chunk for chunk in session.chunks if chunk.ddp_config.overlap_param_gather]
     for chunk in overlapping:
         chunk.disable_forward_pre_hook(param_sync=True)
     for chunk in session.chunks:
         chunk.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), largest_values_kept(session.modules):
             yield
     finally:
         for chunk in session.chunks:

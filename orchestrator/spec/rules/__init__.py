@@ -6,6 +6,7 @@ from orchestrator.errors import Problem
 from orchestrator.spec.rules import (
     bert,
     experts,
+    fp8,
     kernels,
     lora,
     operation,
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     *training.RULES,
     *optimizer.RULES,
     *lora.RULES,
+    *fp8.RULES,
     *operation.RULES,
 )
 

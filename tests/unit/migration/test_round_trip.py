@@ -186,6 +186,21 @@ PRECISIONS = st.one_of(
             "hysteresis": st.sampled_from((1, 2)),
         },
     ),
+    st.fixed_dictionaries(
+        {
+            "fp8": _maybe(
+                {
+                    "recipe": st.sampled_from(("delayed", "tensorwise", "blockwise")),
+                    "format": st.sampled_from(("hybrid", "e4m3")),
+                    "margin": st.sampled_from((0, 2)),
+                    "amax_history_len": st.sampled_from((1, 16)),
+                    "amax_compute_algo": st.sampled_from(("max", "most_recent")),
+                    "num_layers_at_start_in_bf16": st.sampled_from((0, 1, 2)),
+                    "num_layers_at_end_in_bf16": st.sampled_from((0, 1)),
+                }
+            )
+        }
+    ),
 )
 CHECKPOINTS = _maybe(
     {

@@ -1,0 +1,44 @@
+"""What FP8 changes in the memory of one rank, in bytes.
+
+Weights stay in bf16, and Transformer Engine keeps a copy of them in FP8 in both orders (Hopper multiplies in one order
+only). What a linear layer keeps of its input for the gradient of its weight is one byte per element instead of two.
+Layers at the ends that stay in bf16 count as if they were a part of each. Scaling factors are not counted: at the most
+4 bytes for each 128 elements (blockwise).
+"""
+
+from __future__ import annotations
+
+from orchestrator.planning.halves import half_job, halves_of_stage
+from orchestrator.planning.memory.layer import LayerSizes
+from orchestrator.planning.parameters.experts import held_by_rank, layers_parameters
+from orchestrator.planning.parameters.layer import layer_parameters
+from orchestrator.spec.job import JobSpec
+
+_BOTH_ORDERS = 2
+
+
+def copies_of_weights(job: JobSpec, stage: int, layers: int, routed: int) -> int:
+    """Of the matrices of a stage with `layers` layers, `routed` of them with experts."""
+    fp8 = job.precision.fp8
+    if fp8 is None:
+        return 0
+    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    if model.architecture == "t5":
+        count = 0
+        for half, held in halves_of_stage(job, stage).items():
+            count += held * layer_parameters(half_job(job, half).model, tp)
+            if half == "decoder":  # queries and outputs, keys and values of the attention to the encoder
+                count += held * 4 * model.hidden_size * model.num_attention_heads * model.head_dim // tp
+    else:
+        count = layers_parameters(model, layers, routed, tp, held_by_rank(model, job.parallelism))
+    return int(_BOTH_ORDERS * count * fp8.share_of_layers(job.model.num_layers))
+
+
+def kept_less(job: JobSpec, sizes: LayerSizes, of_mlp: int) -> int:
+    """What one layer keeps less of a micro-batch. `of_mlp`: bytes in bf16 of the inputs of linears inside its MLP."""
+    fp8 = job.precision.fp8
+    if fp8 is None:
+        return 0
+    # The attention keeps its output as well; with delayed scaling the linear behind it does not share it.
+    twice = sizes.query if fp8.recipe == "delayed" else 0
+    return int((2 * sizes.stream + of_mlp - twice) // 2 * fp8.share_of_layers(job.model.num_layers))

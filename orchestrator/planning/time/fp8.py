@@ -1,0 +1,33 @@
+"""Seconds of what FP8 adds to a matrix product: its operands are cast, in both orders, before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.setting import Setting
+
+if TYPE_CHECKING:
+    from orchestrator.planning.time.passes import Linear
+
+_CAST = {"delayed": 4, "tensorwise": 6, "blockwise": 4}
+"""Bytes per element: bf16 is read, FP8 and its transpose (Hopper multiplies in one order only) are written; the largest
+value of a tensor has to be looked for before."""
+LAUNCHES = Passes(4, 4)
+"""Kernels of the casts of a layer's four linears."""
+
+
+def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> Passes:
+    """Casting the inputs of linear layers forward, the gradients of their outputs backward, and once per step, at the
+    first micro-batch, their weights.
+    """
+    fp8 = setting.job.precision.fp8
+    assert fp8 is not None, "products are in FP8"
+    each = _CAST[fp8.recipe]
+    forward = backward = 0.0
+    for linear in linears:
+        weights = linear.inputs * linear.outputs / max(setting.job.num_micro_batches, 1)
+        forward += each * (setting.tokens * linear.inputs + weights)
+        backward += each * setting.tokens * linear.outputs
+    return Passes(setting.streaming(forward), setting.streaming(backward))

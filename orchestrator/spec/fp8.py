@@ -1,0 +1,41 @@
+"""Matrix products in 8-bit floating point (Transformer Engine)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Positive, Size
+
+Fp8Format = Literal["hybrid", "e4m3"]
+Fp8Recipe = Literal["delayed", "tensorwise", "blockwise"]
+
+
+class Fp8Spec(Section):
+    """Linear layers multiply in FP8; attention, norms, embedding, output layer and loss stay in bf16 and fp32."""
+
+    recipe: Fp8Recipe = "delayed"
+    """Where the scaling factors come from: each tensor's largest values in steps before (`delayed`), its own largest
+    value (`tensorwise`: current scaling), or that of each block of 128 (`blockwise`, Hopper and later)."""
+    format: Fp8Format | None = None
+    """`e4m3` for all tensors, or `hybrid`: e4m3 forward and e5m2, of wider range, for gradients. `hybrid` by default,
+    and `e4m3` for blockwise."""
+    margin: Size = 0
+    """delayed: scaling factors are divided by 2 to the power of this, which leaves room for growing values."""
+    amax_history_len: Positive = 1024
+    """delayed: forward (and backward) passes whose largest values are remembered."""
+    amax_compute_algo: Literal["max", "most_recent"] = "max"
+    """delayed: which of the remembered values sets the scaling factor."""
+    num_layers_at_start_in_bf16: Size = 0
+    """So many of the first layers compute in bf16 (tensorwise, blockwise)."""
+    num_layers_at_end_in_bf16: Size = 0
+    """So many of the last layers compute in bf16 (tensorwise, blockwise)."""
+
+    def share_of_layers(self, layers: int) -> float:
+        """Part of so many layers that multiply in FP8."""
+        return max(layers - self.num_layers_at_start_in_bf16 - self.num_layers_at_end_in_bf16, 0) / layers
+
+    @property
+    def chosen_format(self) -> Fp8Format:
+        """The format that is written, or else what suits the recipe."""
+        return self.format or ("e4m3" if self.recipe == "blockwise" else "hybrid")

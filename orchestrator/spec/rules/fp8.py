@@ -1,0 +1,165 @@
+"""Matrix products in FP8: what they need, and what they do not go with.
+
+What holds is Transformer Engine's (2.11: matrices whose sides are multiples of 16, tokens of a rank of 8) and
+megatron-core's (0.16 and 0.19: what goes with delayed scaling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.fp8 import Fp8Spec
+from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
+from orchestrator.spec.rules.recomputation import MODULES, OFFLOADED
+from orchestrator.spec.rules.stages import LAYERS
+from orchestrator.spec.rules.topology import CP, PP, TP
+from orchestrator.spec.sections import JobSections
+
+FP8, RECIPE = "precision.fp8", "precision.fp8.recipe"
+ALIGNMENT = 16
+"""Both sides of a matrix and the tokens of a product are multiples of it."""
+_TOKENS_OF_A_RANK = 8
+_OF_HISTORY = ("margin", "amax_history_len", "amax_compute_algo")
+_IN_BF16 = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+
+
+def beside_bf16(job: JobSections) -> Iterator[Problem]:
+    """What is not multiplied in FP8 is in bf16."""
+    if job.precision.fp8 is not None and job.precision.dtype != "bf16":
+        message = f"stands beside bf16, and dtype is {job.precision.dtype}"
+        yield Problem(message, (FP8, "precision.dtype"), "write dtype: bf16, or leave fp8 out")
+
+
+def layers_with_fp8(job: JobSections) -> Iterator[Problem]:
+    """Transformer Engine's layers multiply in FP8, on GPUs."""
+    if job.precision.fp8 is None:
+        return
+    runtime = job.runtime
+    if runtime.layers == "torch":
+        message = "Transformer Engine multiplies in FP8, and runtime.layers is torch"
+        yield Problem(message, (FP8, "runtime.layers"), "write layers: auto, or leave fp8 out")
+    if runtime.device == "cpu":
+        message = "Transformer Engine multiplies in FP8 on GPUs, and runtime.device is cpu"
+        yield Problem(message, (FP8, "runtime.device"), "leave fp8 out")
+    if job.model.lora is not None:
+        message = "adapters stand beside torch's layers, and Transformer Engine's multiply in FP8"
+        yield Problem(message, (FP8, "model.lora"), "leave fp8 out")
+    if runtime.cpu_offloading_num_layers is not None:
+        message = "activations in FP8 are not kept in the host's memory in this version"
+        yield Problem(message, (OFFLOADED, FP8), "leave one of them out; FP8 with recomputation saves memory")
+
+
+def remembered_scales(job: JobSections) -> Iterator[Problem]:
+    """Only delayed scaling remembers largest values."""
+    fp8 = job.precision.fp8
+    if fp8 is None or fp8.recipe == "delayed":
+        return
+    for name in _OF_HISTORY:
+        if getattr(fp8, name) != Fp8Spec.model_fields[name].default:
+            message = f"is for recipe: delayed, and recipe is {fp8.recipe}"
+            yield Problem(message, (f"{FP8}.{name}", RECIPE), "leave it out")
+
+
+def layers_in_bf16(job: JobSections) -> Iterator[Problem]:
+    """First and last layers in bf16: of each pipeline stage megatron-core takes at most its share of the layers."""
+    fp8 = job.precision.fp8
+    if fp8 is None:
+        return
+    written = [name for name in _IN_BF16 if getattr(fp8, name)]
+    for name in written:
+        path = f"{FP8}.{name}"
+        if fp8.recipe == "delayed":
+            message = "delayed scaling is for all layers or none: largest values are shared at the end of the last"
+            yield Problem(message, (path, RECIPE), "write recipe: tensorwise or blockwise, or leave it out")
+        if job.model.architecture == "t5":
+            message = "T5 has a first and a last layer in each of its halves"
+            yield Problem(message, (path, "model.architecture"), "leave it out")
+    if not written or job.model.architecture == "t5":
+        return
+    layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
+    most = layers // pp
+    for name in written:
+        count = getattr(fp8, name)
+        if count > most:
+            message = f"at most num_layers / PP = {most} layers can stay in bf16 at one end: {count} > {most}"
+            yield Problem(message, (f"{FP8}.{name}", LAYERS, PP), f"at most {most}")
+    both = fp8.num_layers_at_start_in_bf16 + fp8.num_layers_at_end_in_bf16
+    if both >= layers:
+        message = f"leaves no layer in FP8: {both} of {layers} stay in bf16"
+        yield Problem(message, (f"{FP8}.{written[0]}", LAYERS), "fewer of them, or leave fp8 out")
+
+
+def recomputed_norms(job: JobSections) -> Iterator[Problem]:
+    """A norm that is recomputed alone would be scaled by newer values than it was the first time."""
+    fp8, modules = job.precision.fp8, job.runtime.recomputed_modules
+    if fp8 is not None and fp8.recipe == "delayed" and "layernorm" in modules:
+        message = "recomputing `layernorm` does not go with delayed scaling (megatron-core)"
+        yield Problem(message, (MODULES, RECIPE), "write recipe: tensorwise or blockwise, or recompute other modules")
+
+
+def sides_of_matrices(job: JobSections) -> Iterator[Problem]:
+    """Each rank's part of every matrix has sides that are multiples of 16."""
+    if job.precision.fp8 is None:
+        return
+    model, degrees = job.model, job.parallelism
+    tp, etp = degrees.tensor_model_parallel_size, degrees.expert_tensor_parallel
+    heads = "model.num_attention_heads"
+    sides = [
+        ("hidden_size", model.hidden_size, 1, "model.hidden_size"),
+        ("heads · width of a head", model.num_attention_heads * model.head_dim, tp, heads),
+        (
+            "queries, keys and values together",
+            (model.num_attention_heads + 2 * model.query_groups) * model.head_dim,
+            *(tp, "model.num_query_groups"),
+        ),
+    ]
+    if not all(model.moe_layers):
+        sides.append(("ffn_hidden_size", model.ffn_size, tp, "model.ffn_hidden_size"))
+    if model.num_experts is not None:
+        sides.append(("moe_ffn_hidden_size", model.moe_ffn_size, etp, "model.moe_ffn_hidden_size"))
+        shared = model.moe_shared_expert_intermediate_size
+        if shared is not None:
+            sides.append(("the shared expert", shared, tp, "model.moe_shared_expert_intermediate_size"))
+    for name, size, split, path in sides:
+        # What TP does not divide has a problem of its own.
+        if size % split == 0 and size // split % ALIGNMENT:
+            per_rank = f"{name} / TP = {quotient(size, split)}" if split > 1 else f"{name} {size}"
+            message = f"FP8 multiplies matrices whose sides are multiples of {ALIGNMENT}: {per_rank}"
+            hint = f"nearest: {nearest_multiples(ALIGNMENT * split, size)}"
+            yield Problem(message, (path, FP8, TP) if split > 1 else (path, FP8), hint)
+
+
+def tokens_of_products(job: JobSections) -> Iterator[Problem]:
+    """The gradient of a weight is a product over the tokens of a micro-batch."""
+    if job.precision.fp8 is None:
+        return
+    model, degrees = job.model, job.parallelism
+    parts = degrees.context_parallel_size
+    local = degrees.tensor_model_parallel_size if degrees.uses_sequence_parallel else 1
+    lengths = {"model.seq_length": model.seq_length}
+    if model.architecture == "t5" and model.decoder_seq_length is not None:
+        lengths["model.decoder_seq_length"] = model.decoder_seq_length
+    for path, length in lengths.items():
+        if length % (parts * local):
+            continue  # which has a problem of its own
+        tokens = length // parts * job.batch.micro_batch_size
+        if tokens % ALIGNMENT or tokens // local % _TOKENS_OF_A_RANK:
+            unit = max(ALIGNMENT, _TOKENS_OF_A_RANK * local) * parts
+            message = (
+                f"FP8 multiplies multiples of {ALIGNMENT} tokens, and of {_TOKENS_OF_A_RANK} on each rank that shares "
+                f"them: {tokens} tokens of a micro-batch on {local} rank{'s' if local > 1 else ''}"
+            )
+            hint = f"nearest {path.rpartition('.')[2]} for any micro-batch: {nearest_multiples(unit, length)}"
+            yield Problem(message, (path, "batch.micro_batch_size", FP8, *((CP,) if parts > 1 else ())), hint)
+
+
+RULES: tuple[Rule, ...] = (
+    beside_bf16,
+    layers_with_fp8,
+    remembered_scales,
+    layers_in_bf16,
+    recomputed_norms,
+    sides_of_matrices,
+    tokens_of_products,
+)

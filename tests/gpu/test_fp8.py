@@ -1,0 +1,229 @@
+"""On a GPU that multiplies in FP8: each recipe learns real text as bf16 does, resumes bitwise, goes with layouts, and
+what a step takes is what was predicted.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configurations import Configuration
+from support.faults import Ranks, wait_until
+from support.measured import Measured, gpu_name, needs_gpus, padded_vocab
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
+
+from orchestrator.planning.hardware import shipped
+from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.time.kernels import kernels_of
+from orchestrator.planning.time.step import estimate_with
+from orchestrator.rundir import RunDir
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
+
+RECIPES = ("delayed", "tensorwise", "blockwise")
+GIB = 2**30
+STEPS, LAST = 200, 20
+TEXT = {
+    "model": {
+        **{"num_layers": 4, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 512, "vocab_size": None},
+        **{"normalization": "RMSNorm", "activation": "swiglu", "position_embedding_type": "rope"},
+        "add_bias_linear": False,
+    },
+    "batch": {"micro_batch_size": 8, "global_batch_size": 16},
+    "optimizer": {"lr": 6e-4, "min_lr": 6e-5},
+    "schedule": {"train_iters": STEPS, "lr_warmup_iters": 20},
+    "runtime": {"layers": "transformer_engine"},
+    "evaluation": {"eval_interval": STEPS // 2, "eval_iters": 2},
+}
+SMALL = {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 1000}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "pp2": layout(pp=2),
+    "dp2": layout(dp=2),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def multiplies_in_fp8() -> None:
+    needs_gpus(1, "transformer_engine")
+    device = shipped(gpu_name())
+    if device is None or "fp8" not in device.peak_flops:
+        pytest.skip(f"{gpu_name()} is not known to multiply in FP8")
+
+
+def precision(recipe: str | None, **more: Any) -> dict[str, Any]:
+    return {"dtype": "bf16", "fp8": None if recipe is None else {"recipe": recipe, **more}}
+
+
+@pytest.fixture(scope="module")
+def learned(ranks: Ranks, real_text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, RunDir]:
+    """The runs of each recipe, and of bf16 alone, on the same batches of real text."""
+    folder = tmp_path_factory.mktemp("text")
+    data = {"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"}
+    runs: dict[str | None, RunDir] = {}
+    for recipe in (None, *RECIPES):
+        job = tiny_job(recipe or "bf16", **TEXT, data=data, precision=precision(recipe))
+        runs[recipe] = ranks.must_train(make_run(folder, job), job)
+    return runs
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_it_learns_as_bf16_does(recipe: str, learned: dict[str | None, RunDir]) -> None:
+    """Within 1 % after 200 steps: the loss of the last steps, and that on held-out text."""
+    figures: dict[str | None, tuple[float, float]] = {}
+    for which in (None, recipe):
+        run = learned[which]
+        curve = losses(run)
+        last = statistics.mean(curve[step] for step in range(STEPS - LAST + 1, STEPS + 1))
+        held_out = values(run, "validation/loss")[STEPS]
+        figures[which] = (last, held_out)
+        seconds = statistics.median(list(values(run, "throughput/step_seconds").values())[20:])
+        peak = max(values(run, "memory/peak_bytes").values())
+        print(
+            f"\nRESULT FP8 learning, {which or 'bf16 alone'}: first loss {curve[1]:.4f}, mean of the last {LAST} of "
+            f"{STEPS} steps {last:.4f}, on held-out text {held_out:.4f}; median {1e3 * seconds:.1f} ms per step, "
+            f"{peak / GIB:.2f} GiB"
+        )
+        [started] = events(run, "started")
+        assert started["layers"] == "transformer_engine"
+        assert started["mfu"]["products"] == ("bf16" if which is None else "fp8")
+        assert curve[1] - last > 1.0, "it learns"
+    differences = [after / before - 1 for before, after in zip(*figures.values(), strict=True)]
+    print(
+        f"RESULT FP8 {recipe} against bf16 after {STEPS} steps: training loss {differences[0]:+.3%}, "
+        f"held-out loss {differences[1]:+.3%} (limit 1 %)"
+    )
+    assert losses(learned[recipe]) != losses(learned[None]), "it multiplied in FP8"
+    assert max(map(abs, differences)) < 0.01
+
+
+def test_text_is_generated_from_a_checkpoint_in_fp8(learned: dict[str | None, RunDir]) -> None:
+    """The scales in it are passed over: generation is in bf16 with the layers of torch."""
+    command = [sys.executable, "-m", "orchestrator.inference", str(learned["delayed"].path), "--prompt", "import "]
+    command += ["--max-new-tokens", "16", "--temperature", "0", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    print(f"\nRESULT generated from a checkpoint in FP8: {answer['text']!r}")
+    assert answer["iteration"] == STEPS
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_resume_is_bitwise(recipe: str, ranks: Ranks, tmp_path: Path) -> None:
+    """With dropout and evaluations between: the scales are in the checkpoint, and an evaluation does not move them."""
+    sections: dict[str, Any] = {
+        "model": {**SMALL, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+        "precision": precision(recipe),
+        "runtime": {"deterministic": True, "layers": "transformer_engine"},
+        "schedule": {"train_iters": 60},
+        "checkpoint": {"save_interval": 20},
+    }
+    whole = tiny_job("whole", **sections)
+    expected = losses(ranks.must_train(make_run(tmp_path, whole), whole))
+    # Evaluations of one run only: they must not show.
+    job = tiny_job("cut", **sections, evaluation={"eval_interval": 15, "eval_iters": 1})
+    run = make_run(tmp_path, job)
+    started = ranks.start(run, job)
+    wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
+    started.signal(signal.SIGKILL)
+    assert started.wait() == 1
+    ranks.must_train(run, job)
+    [resumed] = events(run, "resumed")
+    found = losses(run)
+    different = [step for step in expected if found[step] != expected[step]]
+    print(f"\nRESULT FP8 {recipe} resumed from {resumed['iteration']}: bitwise {not different}, differs at {different}")
+    assert found == expected
+
+
+def test_scales_are_what_a_checkpoint_adds(ranks: Ranks, tmp_path: Path) -> None:
+    """Another recipe, and bf16, go on from it."""
+    sections: dict[str, Any] = {
+        "model": SMALL,
+        "runtime": {"layers": "transformer_engine"},
+        "checkpoint": {"save_interval": 10},
+    }
+    whole = tiny_job("bf16", **sections, precision=precision(None), schedule={"train_iters": 40})
+    expected = ranks.losses_of(whole, tmp_path)
+    for steps, recipe in ((10, "delayed"), (20, "blockwise"), (30, None), (40, "delayed")):
+        schedule = {"train_iters": steps, "lr_decay_iters": 40}
+        job = tiny_job("changed", **sections, precision=precision(recipe), schedule=schedule)
+        run = ranks.must_train(make_run(tmp_path, job), job)
+    difference = largest_difference(expected, losses(run))
+    print(f"\nRESULT FP8 delayed, blockwise, bf16, delayed in turn against bf16: {difference:.2e}")
+    assert difference < 1e-2
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_agree(name: str, recipe: str, ranks: Ranks, tmp_path: Path) -> None:
+    needs_gpus(2, "transformer_engine")
+    sections: dict[str, Any] = {"model": SMALL, "precision": precision(recipe)}
+    sections["runtime"] = {"layers": "transformer_engine"}
+    one = ranks.losses_of(tiny_job("one", **sections), tmp_path)
+    found = ranks.losses_of(tiny_job(name, **sections, parallelism=LAYOUTS[name]), tmp_path)
+    difference = largest_difference(one, found)
+    print(f"\nRESULT FP8 {recipe} {name} largest relative difference {difference:.2e}")
+    assert difference < 5e-3
+
+
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recomputation_changes_no_loss(recipe: str, recompute: str, ranks: Ranks, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {"model": SMALL, "precision": precision(recipe)}
+    runtime: dict[str, Any] = {"layers": "transformer_engine", "deterministic": True}
+    kept = ranks.losses_of(tiny_job("kept", **sections, runtime=runtime), tmp_path)
+    runtime["recompute_granularity"] = recompute
+    if recompute == "full":
+        runtime |= {"recompute_method": "uniform", "recompute_num_layers": 1}
+    found = ranks.losses_of(tiny_job("recomputed", **sections, runtime=runtime), tmp_path)
+    difference = largest_difference(kept, found)
+    print(f"\nRESULT FP8 {recipe} {recompute} recomputation: largest relative difference {difference:.2e}")
+    assert difference < 1e-3
+
+
+def test_first_and_last_layers_in_bf16(ranks: Ranks, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {"model": SMALL, "runtime": {"layers": "transformer_engine", "deterministic": True}}
+    ends = {"num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1}
+    jobs = {"bf16": precision(None), "all": precision("tensorwise"), "between": precision("tensorwise", **ends)}
+    curves = {
+        name: ranks.losses_of(tiny_job(name, **sections, precision=each), tmp_path) for name, each in jobs.items()
+    }
+    assert curves["between"] not in (curves["bf16"], curves["all"])
+    difference = largest_difference(curves["bf16"], curves["between"])
+    print(f"\nRESULT FP8 tensorwise with one layer at each end in bf16, against bf16: {difference:.2e}")
+    assert difference < 5e-3
+
+
+CONFIGURATIONS = tuple(
+    Configuration("gpt-1.7b", 1, 4, 4, "transformer_engine", more=(f"precision.fp8.recipe={recipe}",))
+    for recipe in RECIPES
+)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda each: each.name)
+def test_time_and_memory_are_predicted(configuration: Configuration, measured: Measured) -> None:
+    """The 1.7B model. Time is against the datasheet's efficiencies, which no run of this session has corrected."""
+    job, layers = configuration.job, configuration.layers
+    [memory] = estimate_memory(job, padded_vocab(job), layers).stages
+    device = shipped(gpu_name())
+    assert device is not None, f"no datasheet of {gpu_name()} is known"
+    time = estimate_with(job, padded_vocab(job), kernels_of(layers), device)
+    [peak], [reserved] = measured.peak_bytes, measured.reserved_bytes
+    tokens = job.global_batch_size * job.model.sample_length
+    parts = " ".join(f"{name}={1e3 * seconds:.0f}" for name, seconds in time.parts.items() if seconds >= 5e-4)
+    memory_error, time_error = memory.peak_bytes / peak - 1, time.step_seconds / measured.step_seconds - 1
+    print(
+        f"\nRESULT FP8 {configuration.name}: {1e3 * measured.step_seconds:.0f} ms per step "
+        f"({1e3 * measured.spread[0]:.0f}..{1e3 * measured.spread[1]:.0f}), predicted {1e3 * time.step_seconds:.0f} "
+        f"({time_error:+.1%}); {tokens / measured.step_seconds:,.0f} tokens/s; peak {peak / GIB:.2f} GiB "
+        f"(reserved {reserved / GIB:.2f}), predicted {memory.peak_bytes / GIB:.2f} ({memory_error:+.2%}); "
+        f"predicted ms: {parts}"
+    )
+    assert abs(memory_error) < 0.05
+    assert abs(time_error) < 0.15

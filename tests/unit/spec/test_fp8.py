@@ -1,0 +1,107 @@
+"""FP8 in a job: what it needs, what it goes with, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.spec.fp8 import Fp8Spec
+
+DELAYED = "precision.fp8.recipe=delayed"
+
+
+def test_a_line_is_enough(small: Any) -> None:
+    assert small.job().precision.fp8 is None
+    fp8 = small.job("precision.fp8={}").precision.fp8
+    assert (fp8.recipe, fp8.chosen_format, fp8.amax_history_len, fp8.amax_compute_algo) == (
+        *("delayed", "hybrid", 1024),
+        "max",
+    )
+    assert small.job("precision.fp8.recipe=tensorwise").precision.fp8.chosen_format == "hybrid"
+    assert small.job("precision.fp8.recipe=blockwise").precision.fp8.chosen_format == "e4m3"
+    assert Fp8Spec(recipe="blockwise", format="hybrid").chosen_format == "hybrid"
+    assert small.messages("precision.fp8.recipe=mxfp8")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["precision.dtype=fp16"], "stands beside bf16, and dtype is fp16"),
+        (["precision.dtype=fp32"], "stands beside bf16, and dtype is fp32"),
+        (["runtime.layers=torch"], "runtime.layers is torch"),
+        (["runtime.device=cpu"], "runtime.device is cpu"),
+        (["model.lora.rank=4", "data.blend=null", "data.random_tokens=true", "model.vocab_size=9"], "adapters"),
+        (["runtime.cpu_offloading_num_layers=1"], "are not kept in the host's memory"),
+        (["precision.fp8.recipe=blockwise", "precision.fp8.margin=1"], "is for recipe: delayed"),
+        (["precision.fp8.recipe=tensorwise", "precision.fp8.amax_history_len=16"], "is for recipe: delayed"),
+        (["precision.fp8.num_layers_at_end_in_bf16=1"], "delayed scaling is for all layers or none"),
+        (
+            ["precision.fp8.recipe=tensorwise", "precision.fp8.num_layers_at_end_in_bf16=5"],
+            "at most num_layers / PP = 4 layers can stay in bf16 at one end: 5 > 4",
+        ),
+        (
+            [
+                "precision.fp8.recipe=tensorwise",
+                *(f"precision.fp8.num_layers_at_{end}_in_bf16=2" for end in ("start", "end")),
+            ],
+            "leaves no layer in FP8: 4 of 4 stay in bf16",
+        ),
+        (
+            ["runtime.recompute_granularity=selective", "runtime.recompute_modules=[layernorm]"],
+            "recomputing `layernorm` does not go with delayed scaling",
+        ),
+        (["model.hidden_size=120"], "hidden_size 120"),
+        (["model.ffn_hidden_size=24"], "ffn_hidden_size 24"),
+        (["model.kv_channels=6"], "heads · width of a head 24"),
+        (["model.seq_length=1", "batch.micro_batch_size=8"], "8 tokens of a micro-batch on 1 rank"),
+    ],
+)
+def test_what_does_not_go_with_it_is_named(small: Any, overrides: list[str], message: str) -> None:
+    said = small.messages(DELAYED, *overrides)
+    assert any(message in each for each in said), said
+
+
+def test_what_goes_with_it(small: Any) -> None:
+    full = ["runtime.recompute_granularity=full", "runtime.recompute_method=uniform", "runtime.recompute_num_layers=1"]
+    assert small.messages(DELAYED, *full) == []
+    assert small.messages(DELAYED, "runtime.recompute_granularity=selective") == []
+    again = ["runtime.recompute_granularity=selective", "runtime.recompute_modules=[layernorm]"]
+    assert small.messages("precision.fp8.recipe=blockwise", *again) == []
+    assert (
+        small.messages(
+            DELAYED, "model.num_experts=4", "model.add_bias_linear=false", "runtime.fused_linear_cross_entropy=true"
+        )
+        == []
+    )
+    assert small.messages(DELAYED, "parallelism.context_parallel_size=2", "launch.gpus_per_node=2") == []
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    heads=st.sampled_from([4, 8]),
+    channels=st.sampled_from([2, 4, 8, 32]),
+    ffn=st.sampled_from([16, 32, 40, 64, 128]),
+    length=st.sampled_from([8, 16, 24, 64]),
+    micro=st.integers(1, 3),
+    tp=st.sampled_from([1, 2, 4]),
+    sequence_parallel=st.booleans(),
+)
+def test_sizes_are_those_that_transformer_engine_takes(
+    small: Any, heads: int, channels: int, ffn: int, length: int, micro: int, tp: int, sequence_parallel: bool
+) -> None:
+    """Its check of every linear's operands, and cuBLAS's of the transposed ones, on a rank."""
+    sequence_parallel = sequence_parallel and tp > 1
+    said = small.messages(
+        *(DELAYED, f"model.num_attention_heads={heads}", f"model.kv_channels={channels}"),
+        *(f"model.ffn_hidden_size={ffn}", f"model.seq_length={length}", f"batch.micro_batch_size={micro}"),
+        *(f"parallelism.tensor_model_parallel_size={tp}", f"launch.gpus_per_node={tp}", "batch.global_batch_size=null"),
+        *("batch.num_micro_batches=1", f"parallelism.sequence_parallel={str(sequence_parallel).lower()}"),
+    )
+    tokens, query = length * micro, heads * channels
+    sides = (128, 3 * query // tp, query // tp, ffn // tp)
+    own = tokens // tp if sequence_parallel else tokens
+    legal = all(side % 16 == 0 for side in sides) and tokens % 16 == 0 and own % 8 == 0
+    assert (said == []) == legal, said
