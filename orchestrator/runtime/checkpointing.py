@@ -123,6 +123,7 @@ class Checkpointer:
         self._records, self._chunks, self._optimizer = records, chunks, optimizer
         self._metadata = {**_CONTENT, "dp_cp_group": data_parallel_group}
         self._code, self._beat = code, beat
+        self._device = next(parameter.device.type for chunk in chunks for parameter in chunk.parameters())
         self._saving: _Save | None = None
         self.failure: Failure | None = None
         """Why the last save was abandoned, on every rank alike; None when it was not."""
@@ -204,11 +205,13 @@ class Checkpointer:
     def load(self, commit: Commit, state: TrainState) -> None:
         """Restore everything from a committed checkpoint, whatever layout wrote it. Raises CheckpointError.
 
-        Generators are restored only at the same layout, where the losses are then bitwise those of an
-        uninterrupted run.
+        Generators are restored only at the same layout and on the same kind of device, where the losses are then
+        bitwise those of an uninterrupted run; else they stay as `runtime.seed` made them, which is logged.
         """
-        same_layout = commit.details.get("layout") == layout(self._job)
-        wanted = self._state_dict(state, with_rng=same_layout, loading=True)
+        others = self._another_place(commit)
+        if others is not None and self._ranks.is_first:
+            logger.warning("%s was written %s: what dropout draws begins anew from runtime.seed", commit.path, others)
+        wanted = self._state_dict(state, with_rng=others is None, loading=True)
         try:
             loaded = dist_checkpointing.load(wanted, str(commit.path))
             for index, chunk in enumerate(self._chunks):
@@ -217,9 +220,18 @@ class Checkpointer:
                 self._optimizer.load_state_dict(loaded["optimizer"])
         except LOAD_ERRORS as error:
             raise CheckpointError(f"{commit.path} does not fit this job: {error}") from error
-        if same_layout:
+        if others is None:
             set_rng_state(loaded["rng"])
         state.load_state_dict(loaded["train_state"])
+
+    def _another_place(self, commit: Commit) -> str | None:
+        """Where a checkpoint was written whose generators are not this run's; None where they are. A generator of a
+        CPU is none of a GPU. Versions that did not say the device ran on one kind for good.
+        """
+        if commit.details.get("layout") != layout(self._job):
+            return "at another layout"
+        device = commit.details.get("device", self._device)
+        return None if device == self._device else f"on {device}, and this is {self._device}"
 
     def _state_dict(self, state: TrainState, *, with_rng: bool, loading: bool) -> dict[str, Any]:
         ranks, count = self._ranks, len(self._chunks)
@@ -305,6 +317,7 @@ class Checkpointer:
                 consumed_samples=saving.state.consumed_samples,
                 files=files,
                 layout=layout(self._job),
+                device=self._device,
                 config_hash=self._job.config_hash,
                 time=time.time(),
                 **self._code,

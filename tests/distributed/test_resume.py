@@ -5,7 +5,9 @@ At the same layout they are bitwise equal, dropout included; at another one, wit
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_step, wait_until
 from support.training import events, largest_difference, layout, logs, losses, make_run, session_members, tiny_job
 
-from orchestrator.checkpoints import committed
+from orchestrator.checkpoints import COMMIT_FILE, committed
 from orchestrator.launch.local import last_launch
 from orchestrator.launch.processes import processes_of, ranks_of
 from orchestrator.launch.states import status_of
@@ -48,6 +50,27 @@ def step_to_end_at() -> int:
 
 MANY_STEPS = 72
 """Enough for four ends of one run, each after a checkpoint of its own and none near the last step."""
+
+
+def test_generators_of_another_device_are_not_restored(ranks: Ranks, tmp_path: Path) -> None:
+    """Those of a GPU are of another size: dropout begins anew, and the log says so."""
+    job = tiny_job("device", model=DROPOUT, schedule={"train_iters": 4}, checkpoint={"save_interval": 2})
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    ends = {}
+    for device in ("cpu", "cuda"):
+        again = make_run(tmp_path / device, job)
+        shutil.copytree(run.checkpoint(2), again.checkpoint(2))
+        marker = again.checkpoint(2) / COMMIT_FILE
+        said = json.loads(marker.read_text())
+        assert said["device"] == "cpu"
+        marker.write_text(json.dumps({**said, "device": device}))
+        ranks.must_train(again, job)
+        ends[device] = losses(again)
+        told = "was written on cuda, and this is cpu: what dropout draws begins anew from runtime.seed"
+        assert (told in logs(again)) == (device == "cuda")
+    assert ends["cpu"] == {step: loss for step, loss in losses(run).items() if step > 2}
+    assert ends["cuda"].keys() == ends["cpu"].keys()
+    assert ends["cuda"] != ends["cpu"]
 
 
 @pytest.fixture(scope="module")
