@@ -65,6 +65,8 @@ def _check_data(loaded: LoadedJob) -> None:
     data = loaded.job.data
     if data.random_tokens:
         raise UserError("data.random_tokens: random tokens have no index")
+    if loaded.job.task is not None:
+        raise UserError("task: its examples have no index")
     found = survey(data, sentences=loaded.job.model.reads_sentences)
     if problems := data_problems(data, found, needed=True):
         raise SpecError(problems=loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))

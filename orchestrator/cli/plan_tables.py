@@ -54,7 +54,7 @@ def _summary(judged: Judged) -> Table:
         ("vocabulary", f"{words.size:,} tokens, padded to {words.padded_size:,}"),
         ("parameters", f"{plan.parameters.total:,}, at most {plan.parameters.largest_rank:,} on one rank"),
         *([("active parameters", f"{plan.parameters.active:,}")] if plan.parameters.inactive else []),
-        ("samples", f"{plan.batch.train_samples:,} sequences of {plan.job.model.sample_length:,} tokens"),
+        ("samples", _samples(plan)),
         ("lr", _learning_rate(plan)),
         ("FLOPs", f"{plan.step_flops:.4g} per step, {plan.total_flops:.4g} in all (attention full, no recomputation)"),
         *(("note", note) for note in plan.notes),
@@ -63,6 +63,16 @@ def _summary(judged: Judged) -> Table:
         table.add_row(label, text)
     table.show_header = False
     return table
+
+
+def _samples(plan: Plan) -> str:
+    """`1,000 sequences of 512 tokens`."""
+    job, samples = plan.job, f"{plan.batch.train_samples:,}"
+    sequences = f"sequences of {job.model.sample_length:,} tokens"
+    if job.task is None:
+        return f"{samples} {sequences}"
+    each = job.sequences_per_sample
+    return f"{samples} examples, {each} {sequences} each" if each > 1 else f"{samples} examples, {sequences}"
 
 
 def _learning_rate(plan: Plan) -> str:

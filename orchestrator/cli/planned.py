@@ -12,6 +12,7 @@ import typer
 from orchestrator.cli.common import short_count
 from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
 from orchestrator.data.preparation import data_problems, survey
+from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, SpecError
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
@@ -110,7 +111,10 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
     data, sentences = loaded.job.data, loaded.job.model.reads_sentences
     data_sets = list(plan.data_sets) if plan is not None else survey(data, sentences=sentences)
     said = {problem.message for problem in problems}
-    problems += [found for found in data_problems(data, data_sets, needed=starting) if found.message not in said]
+    found = data_problems(data, data_sets, needed=starting)
+    if starting and not data.random_tokens:
+        found += task_problems(loaded.job.task)
+    problems += [each for each in found if each.message not in said]
     return plan, problems
 
 
@@ -224,6 +228,8 @@ def data_line(plan: Plan) -> str:
     """Whether the data is there, and how often it would be read."""
     if plan.job.data.random_tokens:
         return "random tokens"
+    if plan.job.task is not None:
+        return f"the examples of {plan.job.task.name}"
     made_first = sum(each.is_to_be_made for each in plan.data_sets)
     missing = sum(each.header is None for each in plan.data_sets) - made_first
     if missing or made_first:

@@ -62,12 +62,17 @@ def split_bounds(weights: Sequence[float], sequences: int) -> list[tuple[int, in
 
 
 def source_names(blend: Sequence[BlendEntry]) -> list[str]:
-    """A short name for each source of a blend: the last part of its path, with more of it where two are alike."""
-    for length in range(1, 1 + max(len(Path(entry.path).parts) for entry in blend)):
-        names = [".".join(Path(entry.path).parts[-length:]).replace("/", "") for entry in blend]
+    """A short name for each source of a blend."""
+    return path_names([entry.path for entry in blend])
+
+
+def path_names(paths: Sequence[str]) -> list[str]:
+    """A short name for each of some paths: its last part, with more of it where two are alike."""
+    for length in range(1, 1 + max(len(Path(path).parts) for path in paths)):
+        names = [".".join(Path(path).parts[-length:]).replace("/", "") for path in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{number}.{Path(entry.path).name}" for number, entry in enumerate(blend)]
+    return [f"{number}.{Path(path).name}" for number, path in enumerate(paths)]
 
 
 def check_data(

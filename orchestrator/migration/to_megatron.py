@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED, default_of
 from orchestrator.migration.table import OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
@@ -66,7 +67,12 @@ class MegatronCommand:
 
 
 def to_megatron(job: JobSpec) -> MegatronCommand:
-    """The flags of a job, and every field that they do not say."""
+    """The flags of a job, and every field that they do not say. Raises UserError for a job with a task."""
+    if job.task is not None:
+        raise UserError(
+            f"{job.name} has a task: Megatron-LM fine-tunes with another program, tasks/main.py --task "
+            f"{job.task.name.upper()} --train-data … --valid-data … --epochs …, whose flags are not written here"
+        )
     writer = FlagWriter(_with_halves(job))
     for path in _HALVES:
         before, after = (reduce(getattr, path.split("."), each) for each in (job, writer.job))
@@ -78,7 +84,7 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         together.write(writer)
     _write_launch(writer)
     covered = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
-    covered |= {"model.architecture", "launch.nodes", "launch.gpus_per_node", "launch.env"}
+    covered |= {"model.architecture", "launch.nodes", "launch.gpus_per_node", "launch.env", "task"}
     for path in leaf_paths():
         if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):
             writer.leave(

@@ -38,7 +38,7 @@ class BatchSchedule:
         return cls(
             micro_batch_size=job.batch.micro_batch_size,
             data_parallel_size=job.data_parallel_size,
-            seq_length=job.model.sample_length,
+            seq_length=job.tokens_per_sample,
             thresholds=thresholds,
             sizes=sizes,
             stages=stages,
@@ -79,4 +79,4 @@ def _train_iters(job: JobSpec, stages: tuple[BatchStage, ...]) -> int:
     if schedule.train_samples is not None:
         return whole_steps(stages, schedule.train_samples)
     assert schedule.train_tokens is not None, "the spec has exactly one length"
-    return whole_steps(stages, -(-schedule.train_tokens // job.model.sample_length))
+    return whole_steps(stages, -(-schedule.train_tokens // job.tokens_per_sample))

@@ -28,10 +28,16 @@ _BERT_FORMULA = FORMULA.replace(" + 6*V*h)", " + 6*V*h + 6*h*h)")
 """With the dense layer of its head."""
 
 
+_TASK_FORMULA = FORMULA.replace(" + 6*V*h)", ")")
+"""The head of a task is no work beside the layers."""
+
+
 def formula(job: JobSpec) -> str:
     """The formula of a job's model, as it is stored beside a number."""
     if job.model.lora is not None:
         return LORA_FORMULA
+    if job.task is not None:
+        return _TASK_FORMULA
     return {"t5": T5_FORMULA, "bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
 
 
@@ -51,6 +57,8 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     dense = 6 * matrices * h * model.ffn_size
     experts = 6 * h * (matrices * model.active_ffn_size + (model.num_experts or 0))
     layers = model.num_layers * attention + (model.num_layers - routed) * dense + routed * experts
+    if job.task is not None:
+        return float(tokens * layers)
     head = h if model.architecture == "bert" else 0
     return float(tokens * (layers + 6 * (padded_vocab + head) * h))
 

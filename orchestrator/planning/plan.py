@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.data.preparation import Source, survey
+from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, split_shares
@@ -95,7 +96,7 @@ def make_plan(job: JobSpec) -> Plan:
         topology=layout,
         batch=batch,
         learning_rate=LearningRateSchedule.of(job, batch),
-        step_flops=model_flops(job, job.global_batch_size * job.model.sample_length, words.padded_size),
+        step_flops=model_flops(job, job.global_batch_size * job.tokens_per_sample, words.padded_size),
         total_flops=model_flops(job, batch.train_tokens, words.padded_size),
         data_sets=tuple(data_sets),
         blend=blend,
@@ -112,6 +113,8 @@ def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend
     for each in data_sets:
         if each.trouble is not None:
             doubts.append(Problem(each.trouble, (each.place, each.place.partition("[")[0])))
+    if not job.data.random_tokens:
+        doubts += task_problems(job.task)
     return [*doubts, *(Problem(text, ("data.blend",)) for text in blend.doubts)]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoints import find_weights
+from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, UserError
 from orchestrator.planning.figures import disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast
@@ -292,6 +293,9 @@ def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
         yield _memory_line(forecast)
     if job.data.random_tokens:
         yield "random tokens need no data"
+    elif job.task is not None:
+        if not task_problems(job.task):
+            yield f"the files of {job.task.name} are here"
     elif plan.data_present:
         yield f"the data is here: {len(plan.sources)} source{'s' if len(plan.sources) > 1 else ''}"
     if plan.vocabulary.tokenizer_size is not None:

@@ -21,7 +21,7 @@ from orchestrator.rundir import RunDir
 _FIELDS = 3
 
 Sums = tuple[tuple[float, float], ...]
-"""For each part of the loss its sum and how many count."""
+"""For each part of the loss, and then for each metric of the step, its sum and how many count."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,22 @@ class Losses:
     parts: dict[str, float]
     auxiliary: Mapping[str, float] = field(default_factory=dict)
     """Other means of the same batch, such as the losses that balance experts."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the step measures beside the loss."""
 
     @classmethod
-    def of(cls, names: Sequence[str], sums: Sums, auxiliary_names: Sequence[str] = (), auxiliary: Sums = ()) -> Losses:
+    def of(
+        cls,
+        names: Sequence[str],
+        sums: Sums,
+        auxiliary_names: Sequence[str] = (),
+        auxiliary: Sums = (),
+        metrics: Sequence[str] = (),
+    ) -> Losses:
         """From what all ranks agreed on; NaN where nothing counts. Raises UserError, on all ranks alike, where a count
         is no number: it comes from a training step of a user's own.
         """
-        for name, (_, count) in zip(names, sums, strict=True):
+        for name, (_, count) in zip((*names, *metrics), sums, strict=True):
             if math.isnan(count):
                 raise UserError(
                     f"runtime.train_step: its loss gives a part {name} whose count is NaN or, in a loss per token, not "
@@ -47,7 +56,8 @@ class Losses:
                 )
         means = _means(sums)
         others = dict(zip(auxiliary_names, _means(auxiliary), strict=True))
-        return cls(sum(means), dict(zip(names, means, strict=True)), others)
+        parts, measured = means[: len(names)], means[len(names) :]
+        return cls(sum(parts), dict(zip(names, parts, strict=True)), others, dict(zip(metrics, measured, strict=True)))
 
 
 def _means(sums: Sums) -> list[float]:
@@ -95,7 +105,7 @@ class StopRequest:
 class Control:
     """The exchange itself. `offer` starts one, `take` ends it; `exchange` does both at once.
 
-    `parts` is how many parts the loss has, `auxiliary` how many auxiliary losses there are.
+    `parts` is how many parts and metrics a step has, `auxiliary` how many auxiliary losses there are.
     """
 
     def __init__(self, group: dist.ProcessGroup, parts: int = 1, auxiliary: int = 0) -> None:

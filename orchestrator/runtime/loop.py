@@ -65,7 +65,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         session.chunks,
         session.batches,
         num_micro_batches=schedule.num_micro_batches(state.consumed_samples),
-        micro_batch_size=job.batch.micro_batch_size,
+        micro_batch_size=job.micro_batch_sequences,
         seq_length=job.model.sample_length,
         forward_only=False,
     )

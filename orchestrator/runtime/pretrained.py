@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.checkpointing import LOAD_ERRORS, model_key
 from orchestrator.runtime.control import Control
+from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
 from orchestrator.runtime.lora import is_adapter
 from orchestrator.runtime.process_groups import Ranks
 from orchestrator.runtime.verification import newest_whole, require_whole_at
@@ -29,6 +30,8 @@ from orchestrator.spec.loading import load_resolved
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
 _OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora")
 """Fields that a resume may not change and this may: the vocabulary itself is compared, and adapters may be new."""
+_MAY_BE_FRESH: dict[str, Callable[[str], bool]] = {"adapters": is_adapter, "the head of the task": is_task_head}
+"""What the model may have and the checkpoint not, and which weights are of it: all of them, or none."""
 _SHOWN = 4
 
 
@@ -83,8 +86,9 @@ def find_source(text: str, run: RunDir, control: Control, ranks: Ranks) -> Sourc
 
 def load_weights(
     source: Source, job: JobSpec, chunks: Sequence[Any], optimizer: Any, words: Vocabulary, control: Control
-) -> None:
+) -> tuple[str, ...]:
     """Fill the network from a checkpoint of any layout, and the optimizer's main copy from the network; collective.
+    Returns what the checkpoint has not and the model has: adapters, or the head of a task.
 
     Raises CheckpointError, on all ranks, when the checkpoint has other weights, weights of another meaning, or another
     vocabulary; how far the vocabulary is padded does not matter.
@@ -93,7 +97,7 @@ def load_weights(
     theirs = source.job
     if theirs is not None:
         _check_vocabulary(path, theirs, words)
-    findings, without_adapters = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
+    findings, fresh = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
     if findings:
         raise CheckpointError(f"the weights of {path} are not those of this model: {findings}")
     if theirs is not None:
@@ -101,8 +105,8 @@ def load_weights(
     states = {}
     for index, chunk in enumerate(chunks):
         state = chunk.sharded_state_dict()
-        # Adapters that the checkpoint does not have yet stay as they are.
-        kept = {name: entry for name, entry in state.items() if not (without_adapters and is_adapter(name))}
+        # What the checkpoint does not have yet stays as it is.
+        kept = {name: entry for name, entry in state.items() if not any(_MAY_BE_FRESH[each](name) for each in fresh)}
         states[model_key(index, len(chunks))] = kept
     try:
         loaded = dist_checkpointing.load(states, str(path))
@@ -112,6 +116,7 @@ def load_weights(
         chunk.load_state_dict({**chunk.state_dict(), **loaded[model_key(index, len(chunks))]})
     with torch.no_grad():
         optimizer.reload_model_params()
+    return tuple(fresh)
 
 
 def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
@@ -155,20 +160,21 @@ def _wanted(chunks: Sequence[Any]) -> _Shapes:
     return shapes
 
 
-def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, bool]:
+def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, list[str]]:
     """On rank 0, what the ranks' weights and those of a checkpoint have not in common (empty where nothing differs),
-    and whether the checkpoint has no adapters.
+    and what of `_MAY_BE_FRESH` the model has and the checkpoint not.
     """
     if wanted is None:
-        return "", False
+        return "", []
     ours: _Shapes = {key: shape for shapes in wanted for key, shape in shapes.items()}
     saved = dist_checkpointing.load_tensors_metadata(str(path))
     theirs: Mapping[str, tuple[int, ...]] = {
         key: tuple(entry.global_shape) for key, entry in saved.items() if _NO_WEIGHT.match(key) is None
     }
-    without_adapters = not any(is_adapter(key) for key in theirs)
-    if without_adapters:
-        ours = {key: shape for key, shape in ours.items() if not is_adapter(key)}
+    if any(is_task_head(key) for key in ours):
+        theirs = {key: shape for key, shape in theirs.items() if not only_predicts_tokens(key)}
+    fresh = [what for what, is_of_it in _MAY_BE_FRESH.items() if any(map(is_of_it, ours)) > any(map(is_of_it, theirs))]
+    ours = {key: shape for key, shape in ours.items() if not any(_MAY_BE_FRESH[each](key) for each in fresh)}
     other = [
         f"{key} is {theirs[key]} there and {shape} here"
         for key, shape in ours.items()
@@ -179,7 +185,7 @@ def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, bool]:
         "it has, and the model has not,": [key for key in theirs if key not in ours],
         "other shapes:": other,
     }
-    return "; ".join(f"{what} {_listed(keys)}" for what, keys in findings.items() if keys), without_adapters
+    return "; ".join(f"{what} {_listed(keys)}" for what, keys in findings.items() if keys), fresh
 
 
 def _listed(keys: Sequence[str]) -> str:

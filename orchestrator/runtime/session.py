@@ -23,7 +23,7 @@ from orchestrator.runtime.experts import AuxiliaryLosses
 from orchestrator.runtime.process_groups import Groups, Ranks
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import StepRecord, TrainState
-from orchestrator.runtime.steps.base import Batch, TrainStep
+from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
@@ -137,6 +137,7 @@ class Session:
         self.stopping = self.stopping or agreed.stop
         self.save_due = agreed.save
         self.writing_ended = self.checkpointer.in_progress and agreed.writers_busy == 0
-        losses = Losses.of(self.step.parts, agreed.sums, self.auxiliary.names, agreed.auxiliary)
+        step, auxiliary = self.step, self.auxiliary
+        losses = Losses.of(step.parts, agreed.sums, auxiliary.names, agreed.auxiliary, metrics_of(step))
         for listener in self.loss_listeners:
             listener(self, record, losses)

@@ -11,6 +11,7 @@ import torch
 
 from orchestrator.data.datasets import Datasets, build_datasets
 from orchestrator.data.sample_index import sample_index_dir
+from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import CheckpointError, RunIsHeld, UserError
 from orchestrator.lease import Lease
@@ -37,6 +38,7 @@ from orchestrator.runtime.pretrained import find_source, load_weights
 from orchestrator.runtime.process_groups import Ranks, patience, seed_everything, start_process_groups
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
+from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
 from orchestrator.runtime.verification import newest_whole
 from orchestrator.runtime.watchdog import Watchdog
@@ -55,7 +57,7 @@ def open_session(
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
     ranks, groups = start_process_groups(job, device, timeout_seconds=patience(job))
     step = custom_train_step(job) if job.runtime.train_step is not None else family_of(job).train_step(job)
-    control = Control(groups.control, len(step.parts), len(auxiliary_losses(job)))
+    control = Control(groups.control, len(step.parts) + len(metrics_of(step)), len(auxiliary_losses(job)))
     lease = _take_lease(run, ranks, control, launch_id)
     closing.callback(lease.release)
     records = Records(run, lease)
@@ -156,10 +158,16 @@ def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSche
         random = RandomTokens(words.size, job.model.sample_length, job.data.seed, needed.train)
         held_out = RandomTokens(words.size, job.model.sample_length, job.data.seed + 1, max(needed.validation, 1))
         return Datasets(train=random, validation={"validation": held_out} if needed.validation else {}, test=None)
+    tokenizer = load_tokenizer(job.data.tokenizer)
+    if job.task is not None:
+        found = open_task(job.task, tokenizer, job.model.seq_length, job.data.seed, evaluates=needed.validation > 0)
+        if torch.distributed.get_rank() == 0:
+            print(examples_line(job.task, found, needed.train), flush=True)
+        return found
     datasets = build_datasets(
         job.data,
         model=job.model,
-        tokenizer=load_tokenizer(job.data.tokenizer),
+        tokenizer=tokenizer,
         train_samples=needed.train,
         validation_samples=needed.validation,
         test_samples=needed.test,
@@ -204,11 +212,13 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
             "to begin again at iteration 0, add --from-scratch"
         )
     pretrained = None
+    fresh: tuple[str, ...] = ()
     if commit is not None:
         session.checkpointer.load(commit, session.state)
     elif (text := session.job.checkpoint.pretrained) is not None:
         pretrained = find_source(text, run, session.control, session.ranks)
-        load_weights(pretrained, session.job, session.modules, session.optimizer, session.vocabulary, session.control)
+        weights = session.modules, session.optimizer, session.vocabulary
+        fresh = load_weights(pretrained, session.job, *weights, session.control)
     session.event(
         "started",
         launch_id=launch_id,
@@ -225,6 +235,9 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
         megatron_core=megatron.core.__version__,
     )
     if pretrained is not None:
-        session.event("pretrained", **pretrained.record)
+        session.event("pretrained", **pretrained.record, **({"fresh": list(fresh)} if fresh else {}))
+        if first:
+            also = f"; fresh: {', '.join(fresh)}" if fresh else ""
+            print(f"weights of {pretrained.commit.path}{also}", flush=True)
     if commit is not None:
         session.event("resumed", iteration=session.state.iteration, checkpoint=commit.path.name)

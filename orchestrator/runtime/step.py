@@ -10,17 +10,19 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from orchestrator.errors import UserError
 from orchestrator.runtime.context_parallel import over_the_sequence
-from orchestrator.runtime.steps.base import Batch, Part, TrainStep
+from orchestrator.runtime.steps.base import Batch, Part, TrainStep, metrics_of
 
 
-def objective(parts: Mapping[str, Part], per_token: bool) -> tuple[Any, ...]:
-    """What megatron-core's schedules take from a loss function. The report, {"loss": [parts, 2]}, has sums and counts.
+def objective(parts: Mapping[str, Part], per_token: bool, metrics: Mapping[str, Part] | None = None) -> tuple[Any, ...]:
+    """What megatron-core's schedules take from a loss function. The report, {"loss": [parts, 2]}, has sums and counts;
+    those of `metrics`, which are not minimised, come last.
 
     With `per_token` megatron-core divides the summed gradients by the tokens of the whole global batch, so that each
     token weighs the same however the batch is cut; else each micro-batch is averaged by itself, which is the same
     when every token counts, and cheaper. Raises ValueError for several parts with `per_token`: they count differently.
     """
-    report = {"loss": torch.stack([torch.stack([part.total.detach(), part.count.detach()]) for part in parts.values()])}
+    reported = [*parts.values(), *(metrics or {}).values()]
+    report = {"loss": torch.stack([torch.stack([part.total.detach(), part.count.detach()]) for part in reported])}
     if per_token:
         if len(parts) > 1:
             raise ValueError(f"a loss per token has one part, not {', '.join(parts)}")
@@ -47,14 +49,20 @@ def forward_step(
 ) -> tuple[torch.Tensor, Callable[..., Any]]:
     """Run one model chunk on the next micro-batch."""
     batch = next(batches)
-    return step.forward(model, batch), lambda output: objective(_in_order(step, step.loss(output, batch)), per_token)
+    return step.forward(model, batch), lambda output: _objective(step, step.loss(output, batch), per_token)
+
+
+def _objective(step: TrainStep, given: Mapping[str, Any], per_token: bool) -> tuple[Any, ...]:
+    parts = _in_order(step, given)
+    metrics = {name: parts.pop(name) for name in metrics_of(step)}
+    return objective(parts, per_token, metrics)
 
 
 def _in_order(step: TrainStep, parts: Mapping[str, Any]) -> dict[str, Part]:
-    """The parts as the step names them. Raises UserError when its loss does not give what its `parts` promise."""
-    where = f"{type(step).__name__}.loss"
-    if set(parts) != set(step.parts):
-        given, promised = ", ".join(parts) or "nothing", ", ".join(step.parts)
+    """The parts and metrics as the step names them. Raises UserError when its loss does not give what it promises."""
+    where, names = f"{type(step).__name__}.loss", (*step.parts, *metrics_of(step))
+    if set(parts) != set(names):
+        given, promised = ", ".join(parts) or "nothing", ", ".join(names)
         raise UserError(f"{where} gives {given}, and its parts are {promised}; give each of them, in any order")
     for name, part in parts.items():
         for field in (part.total, part.count):
@@ -63,7 +71,7 @@ def _in_order(step: TrainStep, parts: Mapping[str, Any]) -> dict[str, Part]:
                     f"{where} gives a part {name} whose total and count are not both tensors of no dimension on one "
                     "device; sum over the micro-batch, and count with a sum too"
                 )
-    return {name: parts[name] for name in step.parts}
+    return {name: parts[name] for name in names}
 
 
 def run_micro_batches(
@@ -78,8 +86,8 @@ def run_micro_batches(
 ) -> torch.Tensor | None:
     """Forward (and backward) over the micro-batches of one global batch on this replica.
 
-    Returns the sum and the count of each part of the loss, [parts, 2], on the device; None where there is no loss. A
-    count is NaN where one of a loss per token was not a whole number.
+    Returns the sum and the count of each part of the loss and then of each metric, [parts, 2], on the device; None
+    where there is no loss. A count is NaN where one of a loss per token was not a whole number.
     """
     several = len(chunks) > 1
     per_token = bool(chunks[0].config.calculate_per_token_loss)

@@ -298,6 +298,10 @@ TABLE: dict[str, Verdict | Judge] = {
     "data.cache_dir": ("safe", "the order of samples does not depend on where it is cached"),
     "data.num_workers": ("safe", "the order of samples does not depend on who loads them"),
     "data.num_dataset_builder_threads": ("safe", "the order of samples does not depend on who builds it"),
+    # task
+    "task.name": ("forbidden", "the checkpoint has another head"),
+    "task.train": _ORDER,
+    "task.validation": ("safe", "evaluation sees other examples; training does not change"),
     # optimizer and schedule
     "optimizer.*": _UPDATE,
     "optimizer.name": ("forbidden", "the optimizer's state has another meaning"),

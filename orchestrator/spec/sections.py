@@ -14,6 +14,7 @@ from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.runtime import RuntimeSpec
 from orchestrator.spec.schedule import ScheduleSpec
+from orchestrator.spec.task import TaskSpec
 from orchestrator.spec.tracking import TrackingSpec
 from orchestrator.spec.values import Name
 
@@ -27,6 +28,7 @@ class JobSections(Section):
     parallelism: ParallelismSpec = ParallelismSpec()
     batch: BatchSpec
     data: DataSpec
+    task: TaskSpec | None = None
     optimizer: OptimizerSpec
     schedule: ScheduleSpec
     precision: PrecisionSpec = PrecisionSpec()
@@ -60,6 +62,21 @@ class JobSections(Section):
             return self.batch.global_batch_size
         micro_batches = self.batch.num_micro_batches or 1
         return self.batch.micro_batch_size * micro_batches * self.data_parallel_size
+
+    @property
+    def sequences_per_sample(self) -> int:
+        """Sequences that the model reads for one sample: one, or one for each option where a task has to choose."""
+        return 1 if self.task is None else self.task.sequences_per_example
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Tokens that the model reads for one sample, padding included."""
+        return self.model.sample_length * self.sequences_per_sample
+
+    @property
+    def micro_batch_sequences(self) -> int:
+        """Sequences that the model reads at once."""
+        return self.batch.micro_batch_size * self.sequences_per_sample
 
     @property
     def num_micro_batches(self) -> int:

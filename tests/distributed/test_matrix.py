@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.examples import write_race
 from support.faults import Ranks
 from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, matrix_job
 from support.training import events, largest_difference, losses, make_run, values
@@ -23,6 +24,7 @@ Reference = Callable[[str, str], RunDir]
 @pytest.fixture(scope="module")
 def reference(ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """One process's run of a family in a precision."""
+    write_race(Path(f"{real_sentences}-race"), 12)
     runs: dict[tuple[str, str], RunDir] = {}
 
     def trained(family: str, dtype: str) -> RunDir:
@@ -68,3 +70,4 @@ def test_references_start_where_chance_is(reference: Reference) -> None:
     assert 5.4 < losses(reference("gpt", "fp32"))[1] < 5.7
     assert 5.5 < values(reference("bert", "fp32"), "train/loss/lm")[1] < 6.1
     assert 5.5 < losses(reference("t5", "fp32"))[1] < 6.5
+    assert 1.3 < losses(reference("race", "fp32"))[1] < 1.5, "ln(4) = 1.39"

@@ -17,6 +17,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_shared_expert_intermediate_size": 40,
     },
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
+    "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "t5": {
         **{**_MODEL, "architecture": "t5", "num_layers": 2, "decoder_seq_length": 16, "vocab_size": 320},
         **{"position_embedding_type": "relative", "relative_attention_max_distance": 32},
@@ -44,6 +45,8 @@ REFUSED = {
     ("experts", "tp2"): "sequence_parallel",
     ("bert", "ep2"): "num_experts",
     ("bert", "cp2"): "context",
+    ("race", "ep2"): "num_experts",
+    ("race", "cp2"): "context",
     ("t5", "pp2-interleaved"): "virtual",
     ("t5", "pp2-uneven"): "stage",
     ("t5", "ep2"): "num_experts",
@@ -79,10 +82,15 @@ CELLS = tuple(
 
 
 def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, Any]) -> JobSpec:
-    """A tiny job of a family. `sentences` is the data set of the families that cannot train on random tokens."""
+    """A tiny job of a family. `sentences` is the data set of the families that cannot train on random tokens; with
+    "-race" behind it, the folder of RACE's files."""
     data: dict[str, Any] = {"random_tokens": True}
+    more: dict[str, Any] = {}
     if family in ("bert", "t5"):
         data = {"blend": [{"path": sentences}], "random_tokens": False, "split": "90,10,0"}
+    if family == "race":
+        data = {"random_tokens": False}
+        more["task"] = {"name": "race", "train": f"{sentences}-race", "validation": f"{sentences}-race"}
     if family == "t5":
         data["tokenizer"] = {"vocab_extra_ids": 20}
     return tiny_job(
@@ -93,4 +101,5 @@ def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, A
         precision={"dtype": dtype},
         schedule={"train_iters": STEPS, "lr_warmup_iters": 1},
         evaluation={"eval_interval": STEPS, "eval_iters": 1},
+        **more,
     )

@@ -72,7 +72,7 @@ def layer_sizes(job: JobSpec) -> LayerSizes:
     model, degrees = job.model, job.parallelism
     tp, sharded = degrees.tensor_model_parallel_size, degrees.uses_sequence_parallel
     positions = model.seq_length // degrees.context_parallel_size
-    tokens = model.sample_length // degrees.context_parallel_size * job.batch.micro_batch_size
+    tokens = model.sample_length // degrees.context_parallel_size * job.micro_batch_sequences
     heads, all_groups = model.num_attention_heads // tp, model.query_groups
     groups = max(all_groups // tp, 1)
     # Where several ranks share a key/value head, each gathers the projections of all of them and takes its part.

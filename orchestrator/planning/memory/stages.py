@@ -232,7 +232,7 @@ def _moments(
     moments.append(
         ("optimizer", {**lasting, "temporary": _update(job, count, experts, table if first or last else 0, sizes)})
     )
-    if last:
+    if last and job.task is None:
         norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job)
         if model.architecture == "bert":  # its head's dense layer, activation and norm
             norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)

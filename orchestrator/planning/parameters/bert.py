@@ -14,7 +14,7 @@ from orchestrator.spec.model import ModelSpec
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     """Count the parameters of an encoder with a vocabulary of `padded_vocab` rows."""
     tp = job.parallelism.tensor_model_parallel_size
-    counted, types, heads = gpt.parameters(job, padded_vocab), _types(job.model), _heads(job.model, padded_vocab)
+    counted, types, heads = gpt.parameters(job, padded_vocab), _types(job.model), _heads(job, padded_vocab)
     return replace(
         counted,
         total=counted.total + types + heads,
@@ -32,7 +32,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
     counts = list(gpt.stage_parameters(job, padded_vocab))
     counts[0] += _types(job.model)
-    counts[-1] += _heads(job.model, padded_vocab // job.parallelism.tensor_model_parallel_size)
+    counts[-1] += _heads(job, padded_vocab // job.parallelism.tensor_model_parallel_size)
     return tuple(counts)
 
 
@@ -40,10 +40,12 @@ def _types(model: ModelSpec) -> int:
     return model.num_tokentypes * model.hidden_size
 
 
-def _heads(model: ModelSpec, vocab: int) -> int:
+def _heads(job: JobSpec, vocab: int) -> int:
     """What predicts from the last layer, beside the matrix of the output layer: a dense layer, a norm and a bias for
-    the masked tokens; a pooler and two classes for the binary head."""
-    h = model.hidden_size
+    the masked tokens; a pooler and two classes for the binary head. For a task a pooler and the task's scores alone."""
+    model, h = job.model, job.model.hidden_size
     dense = h * h + h
+    if job.task is not None:
+        return dense + job.task.head_size * (h + 1)
     binary = dense + 2 * h + 2 if model.bert_binary_head else 0
     return dense + norm_parameters(model, h) + vocab + binary

@@ -19,7 +19,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     """Count the parameters of a decoder with a vocabulary of `padded_vocab` rows."""
     model = job.model
     tp = job.parallelism.tensor_model_parallel_size
-    tied = not model.untie_embeddings_and_output_weights
+    tied = not model.untie_embeddings_and_output_weights or job.task is not None
     stages = stage_parameters(job, padded_vocab)
     embedding = _embedding(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
@@ -50,7 +50,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     ]
     counts[0] += _embedding(model, padded_vocab, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
-    if model.untie_embeddings_and_output_weights or pp > 1:
+    if job.task is None and (model.untie_embeddings_and_output_weights or pp > 1):
         counts[-1] += padded_vocab // tp * model.hidden_size
     return tuple(counts)
 

@@ -56,7 +56,7 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
     model, degrees = job.model, job.parallelism
     tp, cp = degrees.tensor_model_parallel_size, degrees.context_parallel_size
     sp = degrees.uses_sequence_parallel and tp > 1
-    tokens = job.batch.micro_batch_size * model.sample_length / cp
+    tokens = job.micro_batch_sequences * model.sample_length / cp
     size = DTYPE_BYTES[job.precision.dtype]
     return Setting(
         job=job,
@@ -71,7 +71,7 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
         tp=tp,
         sp=sp,
         cp=cp,
-        sequences=job.batch.micro_batch_size,
+        sequences=job.micro_batch_sequences,
         tokens=tokens,
         own_tokens=tokens / tp if sp else tokens,
         query=model.num_attention_heads * model.head_dim,

@@ -100,7 +100,7 @@ def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Dev
     parts["data_parallel"] += data_parallel_seconds(setting, held, experts, stages)
     parts["overhead"] += _slowest_rank(job.world_size) * sum(parts.values())
     seconds = sum(parts.values())
-    tokens = job.global_batch_size * job.model.sample_length
+    tokens = job.global_batch_size * job.tokens_per_sample
     flops = model_flops(job, tokens, padded_vocab)
     per_gpu = flops / seconds / job.world_size
     peak = None if device.is_cpu else device.peak_flops.get(job.precision.dtype)

@@ -17,6 +17,7 @@ from orchestrator.runtime.control import Losses
 from orchestrator.runtime.fp8 import largest_values_kept
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
+from orchestrator.runtime.steps.base import metrics_of
 
 # exp of a larger loss has no finite float.
 _LARGEST_EXPONENT = 700.0
@@ -61,13 +62,14 @@ def evaluate(session: Session) -> None:
             # The first set is everything together; what follows are its sources one by one.
             prefix = f"validation/{name}" if number else "validation"
             values |= loss_metrics(prefix, losses)
-            # The first part is the language modelling, whose perplexity is known by that name.
-            first = losses.parts[session.step.parts[0]]
-            values[f"{prefix}/perplexity"] = math.exp(min(first, _LARGEST_EXPONENT))
+            if session.job.task is None:
+                # The first part is the language modelling, whose perplexity is known by that name.
+                first = losses.parts[session.step.parts[0]]
+                values[f"{prefix}/perplexity"] = math.exp(min(first, _LARGEST_EXPONENT))
     if session.ranks.is_first and values:
         state = session.state
         session.records.metrics(
-            state.iteration, state.consumed_samples, state.consumed_samples * session.job.model.sample_length, values
+            state.iteration, state.consumed_samples, state.consumed_samples * session.job.tokens_per_sample, values
         )
         text = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
         print(f"iteration {state.iteration}  {text}", flush=True)
@@ -92,23 +94,27 @@ def evaluating(session: Session) -> Iterator[None]:
 
 
 def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
-    """Mean losses over `eval_iters` global batches; None when a stop was requested meanwhile.
+    """Mean losses over `eval_iters` global batches, or fewer where these hold all that there is; None when a stop was
+    requested meanwhile.
 
     After the last step there is no later evaluation that would make up for this one, so it is not stopped.
     """
     job, schedule = session.job, session.schedule
-    samples = job.evaluation.eval_iters * job.global_batch_size
+    held_out = len(dataset)  # type: ignore[arg-type]  # torch's class has no length, and all of ours have one
+    batches = min(job.evaluation.eval_iters, math.ceil(held_out / job.global_batch_size))
+    samples = batches * job.global_batch_size
     full = schedule.at_full_size()
     iterators = session.stream(dataset, MicroBatchSampler(full, 0, samples, session.ranks.dp)).iterators()
-    sums = [(0.0, 0.0)] * len(session.step.parts)
-    for _ in range(job.evaluation.eval_iters):
+    metrics = metrics_of(session.step)
+    sums = [(0.0, 0.0)] * (len(session.step.parts) + len(metrics))
+    for _ in range(batches):
         session.progress()
         loss = run_micro_batches(
             session.step,
             session.chunks,
             iterators,
             num_micro_batches=full.num_micro_batches(0),
-            micro_batch_size=job.batch.micro_batch_size,
+            micro_batch_size=job.micro_batch_sequences,
             seq_length=job.model.sample_length,
             forward_only=True,
         )
@@ -121,4 +127,4 @@ def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
             session.stopping = True
             return None
         sums = [(total + a, count + b) for (total, count), (a, b) in zip(sums, agreed.sums, strict=True)]
-    return Losses.of(session.step.parts, tuple(sums))
+    return Losses.of(session.step.parts, tuple(sums), metrics=metrics)

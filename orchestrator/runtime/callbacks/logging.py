@@ -40,7 +40,7 @@ class MetricLogging(Callback):
         if session.device.is_cuda:
             values["memory/peak_bytes"] = torch.cuda.max_memory_allocated()
         self._seconds, self._samples = 0.0, 0
-        tokens = record.consumed_samples * session.job.model.sample_length
+        tokens = record.consumed_samples * session.job.tokens_per_sample
         session.records.metrics(record.iteration, record.consumed_samples, tokens, values)
         print(
             f"iteration {record.iteration}/{session.schedule.train_iters}  loss {losses.total:.6f}  "
@@ -51,14 +51,15 @@ class MetricLogging(Callback):
 
 
 def loss_metrics(prefix: str, losses: Losses) -> dict[str, float]:
-    """`PREFIX/loss`, and `PREFIX/loss/PART` for each part where there are several."""
+    """`PREFIX/loss`, `PREFIX/loss/PART` for each part where there are several, and `PREFIX/METRIC` for each metric."""
     parts = {f"{prefix}/loss/{name}": value for name, value in losses.parts.items()} if len(losses.parts) > 1 else {}
-    return {f"{prefix}/loss": losses.total, **parts}
+    metrics = {f"{prefix}/{name}": value for name, value in losses.metrics.items()}
+    return {f"{prefix}/loss": losses.total, **parts, **metrics}
 
 
 def throughput(session: Session, samples: int, seconds: float) -> dict[str, float]:
     """Tokens/s over all ranks; TFLOP/s per GPU by the model's FLOPs; MFU against the GPU's dense peak where known."""
-    tokens = samples * session.job.model.sample_length
+    tokens = samples * session.job.tokens_per_sample
     per_gpu = model_flops(session.job, tokens, session.vocabulary.padded_size) / seconds / session.ranks.world_size
     values = {
         "throughput/tokens_per_second": tokens / seconds,

@@ -6,16 +6,20 @@ import warnings
 from typing import Any
 
 import torch
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn import functional
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
 from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.steps.base import TrainStep
 from orchestrator.runtime.steps.bert import MaskedTokens
+from orchestrator.runtime.steps.task import RightAnswer
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers
@@ -24,6 +28,8 @@ with warnings.catch_warnings():
     # It warns that apex is not installed; megatron_compat puts our norm in its place.
     warnings.simplefilter("ignore")
     from megatron.core.models.bert.bert_model import BertModel
+
+_TASK_HEAD = "task_head."
 
 
 class Bert(BertModel):
@@ -54,24 +60,75 @@ class Bert(BertModel):
         return loss
 
 
+class BertForTask(Bert):
+    """The same up to its pooler, with the head of a task in place of its own: scores for whole sequences.
+
+    The head is small and whole on every tensor-parallel rank; all of them have the same gradient of it.
+    """
+
+    def __init__(self, config: TransformerConfig, spec: Any, *, head_size: int, **kwargs: Any) -> None:
+        super().__init__(config, spec, share_embeddings_and_output_weights=False, **kwargs)
+        if self.post_process:
+            del self.lm_head, self.output_layer, self.binary_head
+            self.task_head = torch.nn.Linear(config.hidden_size, head_size)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, tokentype_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores, [b, head_size], on the last stage; elsewhere what the next one takes. Inputs: [b, s]."""
+        embedded = rotary = None
+        if self.pre_process:
+            embedded = self.embedding(input_ids, self.bert_position_ids(input_ids), tokentype_ids)
+        if self.position_embedding_type == "rope":
+            rotary = self.rotary_pos_emb(input_ids.size(1))
+        hidden: torch.Tensor = self.encoder(
+            hidden_states=embedded,
+            attention_mask=self.bert_extended_attention_mask(attention_mask),
+            rotary_pos_emb=rotary,
+        )
+        if not self.post_process:
+            return hidden
+        pooled = functional.dropout(self.pooler(hidden, 0), self.config.hidden_dropout, self.training)
+        scores: torch.Tensor = self.task_head(pooled)
+        return scores
+
+    def sharded_state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """The weights by name, for checkpoints."""
+        # megatron-core's language models look for the output layer, which is not there.
+        state: dict[str, Any] = super(LanguageModule, self).sharded_state_dict(*arguments, **options)
+        return state
+
+
+def is_task_head(name: str) -> bool:
+    """Whether a weight is of the head of a task."""
+    return name.startswith(_TASK_HEAD)
+
+
+def only_predicts_tokens(name: str) -> bool:
+    """Whether a weight is of the heads that a BERT is trained with before it is given a task."""
+    return name.startswith(("lm_head.", "output_layer.", "binary_head."))
+
+
 def build_chunk(
     job: JobSpec, config: TransformerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> Bert:
     """Model chunk `index` of this rank."""
     model = job.model
     vp_stage = index if job.parallelism.virtual_pipeline_model_parallel_size is not None else None
-    return Bert(
-        config,
-        _block_spec(config, layers, vp_stage),
-        model=model,
-        valid_vocab_size=vocabulary.size,
-        vocab_size=vocabulary.padded_size,
-        max_sequence_length=model.positions,
-        pre_process=ranks.is_pre_process(index),
-        post_process=ranks.is_post_process(index),
-        share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
-        vp_stage=vp_stage,
-    )
+    settings: dict[str, Any] = {
+        "model": model,
+        "valid_vocab_size": vocabulary.size,
+        "vocab_size": vocabulary.padded_size,
+        "max_sequence_length": model.positions,
+        "pre_process": ranks.is_pre_process(index),
+        "post_process": ranks.is_post_process(index),
+        "vp_stage": vp_stage,
+    }
+    block = _block_spec(config, layers, vp_stage)
+    if job.task is not None:
+        return BertForTask(config, block, head_size=job.task.head_size, **settings)
+    tied = not model.untie_embeddings_and_output_weights
+    return Bert(config, block, share_embeddings_and_output_weights=tied, **settings)
 
 
 def _block_spec(config: TransformerConfig, layers: Layers, vp_stage: int | None) -> TransformerBlockSubmodules:
@@ -85,6 +142,9 @@ def _block_spec(config: TransformerConfig, layers: Layers, vp_stage: int | None)
     return block
 
 
-def train_step(job: JobSpec) -> MaskedTokens:
-    """Cross entropy of the masked tokens and, with a binary head, of the order of a sample's parts."""
+def train_step(job: JobSpec) -> TrainStep:
+    """Cross entropy of the masked tokens and, with a binary head, of the order of a sample's parts; of the right answer
+    where the job has a task."""
+    if job.task is not None:
+        return RightAnswer(job.task)
     return MaskedTokens(job.model.bert_binary_head)

@@ -23,7 +23,10 @@ class Part:
 
 
 class TrainStep(Protocol):
-    """What a family, or a user, decides about a micro-batch. One instance serves all chunks of a rank."""
+    """What a family, or a user, decides about a micro-batch. One instance serves all chunks of a rank.
+
+    A step that has `metrics`, names of what `loss` gives beside the loss's parts, has their means reported too.
+    """
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -41,3 +44,8 @@ class TrainStep(Protocol):
     def loss(self, output: torch.Tensor, batch: Batch) -> Mapping[str, Part]:
         """Every part of the loss, on the last stage. What is minimised is the sum of the parts' means."""
         ...
+
+
+def metrics_of(step: TrainStep) -> tuple[str, ...]:
+    """Names of what a step measures beside the loss; most measure nothing."""
+    return tuple(getattr(step, "metrics", ()))

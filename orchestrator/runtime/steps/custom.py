@@ -108,8 +108,12 @@ def _check(step: Any, where: str) -> None:
     parts = getattr(step, "parts", None)
     if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
         raise UserError(f"{where}: its parts are {parts!r}; they are the names of the loss's parts, like ('lm',)")
-    if len(set(parts)) < len(parts):
-        raise UserError(f"{where}: its parts {parts!r} have one name twice")
+    metrics = getattr(step, "metrics", ())
+    if not isinstance(metrics, tuple) or not all(isinstance(metric, str) and metric for metric in metrics):
+        raise UserError(f"{where}: its metrics are {metrics!r}; they are names of what it measures, like ('accuracy',)")
+    names = (*parts, *metrics)
+    if len(set(names)) < len(names):
+        raise UserError(f"{where}: its parts {names!r} have one name twice")
 
 
 def _surface() -> str:

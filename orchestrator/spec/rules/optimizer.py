@@ -94,7 +94,7 @@ def _training_samples(job: JobSections, stages: tuple[BatchStage, ...]) -> int:
         return samples_at(stages, schedule.train_iters)
     length = schedule.train_samples
     if schedule.train_tokens is not None:
-        length = -(-schedule.train_tokens // job.model.sample_length)
+        length = -(-schedule.train_tokens // job.tokens_per_sample)
     if length is None:
         raise Unavailable("length of training")
     return samples_at(stages, whole_steps(stages, length))

@@ -160,7 +160,7 @@ def _decay(job: JobSections) -> tuple[str, int, bool]:
     if schedule.train_samples is not None:
         return "train_samples", schedule.train_samples, True
     if schedule.train_tokens is not None:
-        return "train_tokens", -(-schedule.train_tokens // job.model.sample_length), True
+        return "train_tokens", -(-schedule.train_tokens // job.tokens_per_sample), True
     raise Unavailable("length of training")
 
 

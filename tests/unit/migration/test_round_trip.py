@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.render import megatron_script
-from orchestrator.errors import SpecError
+from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.report import Migration
 from orchestrator.migration.writing import job_text
@@ -338,6 +338,10 @@ def test_the_words_say_what_the_script_says(job: JobSpec) -> None:
 @pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_jobs(path: Path) -> None:
     job = load_job([path]).job
+    if job.task is not None:
+        with pytest.raises(UserError, match=f"another program, tasks/main.py --task {job.task.name.upper()}"):
+            megatron_script(job)
+        return
     script, command = megatron_script(job)
     back = written(migrate_script(script, "job.sh"))
     listed = {each.path for each in (*command.unsaid, *command.otherwise)}

@@ -45,6 +45,9 @@ class Nameless(NextToken):
 class Twice(NextToken):
     parts = ("lm", "lm")
 
+class Measuring(NextToken):
+    metrics = "accuracy"
+
 class TwoParts(NextToken):
     parts = ("lm", "more")
 
@@ -102,6 +105,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "signature": ("my_package.steps:Short", {}, "its loss(output) cannot be called as loss(self, output, batch)"),
     "keyword-only": ("my_package.steps:Async", {}, "cannot be called as forward(self, model, batch)"),
     "parts": ("my_package.steps:Nameless", {}, "its parts are 'lm'; they are the names"),
+    "metrics": ("my_package.steps:Measuring", {}, "its metrics are 'accuracy'; they are names"),
     "same-parts": ("my_package.steps:Twice", {}, "have one name twice"),
 }
 

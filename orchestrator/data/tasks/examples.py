@@ -1,0 +1,39 @@
+"""One labelled example, and the lines of the files that hold them. Light."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import UserError
+
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Pairs of texts that are scored, one for each option where there are some, and the number of the right answer."""
+
+    pairs: tuple[tuple[str, str], ...]
+    label: int
+
+
+def cleaned(text: str) -> str:
+    """A text on one line, with single spaces and none before a full stop, as Megatron-LM prepares its tasks."""
+    return _SPACE.sub(" ", text).strip().replace(" . ", ". ")
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a file, each after its place, `FILE:LINE`. Raises UserError for what is not text in UTF-8."""
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                place = f"{path}:{number}"
+                try:
+                    yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{place}: this is not text in UTF-8: {error.reason}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error

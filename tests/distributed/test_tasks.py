@@ -1,0 +1,189 @@
+"""A BERT fine-tuned on made-up MNLI and RACE: it learns, equals one process at every layout, and resumes as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.examples import write_mnli, write_race
+from support.faults import CommandLine, Ranks
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
+
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("each job trains on real ranks")]
+
+STEPS = 5
+MODEL: dict[str, Any] = {
+    **{"architecture": "bert", "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 24},
+    **{"position_embedding_type": "learned_absolute", "vocab_size": 300, "init_method_std": 0.1},
+}
+LAYOUTS = {
+    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "pp2": layout(pp=2),
+    "dp2": layout(dp=2),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """A `task` section for each task. The sets for validation are no multiple of any batch."""
+    folder = tmp_path_factory.mktemp("files")
+    mnli = {
+        "train": str(write_mnli(folder / "train.tsv", 60)),
+        "validation": [str(write_mnli(folder / f"dev_{seed}.tsv", size, seed)) for seed, size in ((2, 13), (3, 8))],
+    }
+    race = {
+        "train": [str(write_race(folder / "train/middle", 24)), str(write_race(folder / "train/high", 6, seed=2))],
+        "validation": str(write_race(folder / "dev", 7, seed=3)),
+    }
+    return {"mnli": {"name": "mnli", **mnli}, "race": {"name": "race", **race}}
+
+
+def task_job(name: str, task: dict[str, Any], **sections: Any) -> JobSpec:
+    given = {
+        "task": task,
+        "data": {"random_tokens": False},
+        "schedule": {"train_iters": STEPS, "lr_warmup_iters": 1},
+        "evaluation": {"eval_interval": STEPS, "eval_iters": 10},
+        **sections,
+    }
+    return tiny_job(name, **{**given, "model": {**MODEL, **sections.get("model", {})}})
+
+
+@pytest.fixture(scope="module")
+def reference(
+    ranks: Ranks, files: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, RunDir]:
+    """One process's run of each task."""
+    folder = tmp_path_factory.mktemp("reference")
+    jobs = {name: task_job(name, task) for name, task in files.items()}
+    return {name: ranks.must_train(make_run(folder, job), job) for name, job in jobs.items()}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(
+    name: str, ranks: Ranks, reference: dict[str, RunDir], files: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Those of MNLI; RACE's are in test_matrix.py. Accuracies are equal to the last digit: they are counted, over every
+    example that is held out and no other."""
+    job = task_job(name, files["mnli"], parallelism=LAYOUTS[name])
+    run, alone = ranks.must_train(make_run(tmp_path, job), job), reference["mnli"]
+    for key in ("train/loss", "validation/loss", "validation/dev_2.tsv/loss", "validation/dev_3.tsv/loss"):
+        assert largest_difference(values(alone, key), values(run, key)) < 1e-5, key
+    for key in ("train/accuracy", "validation/accuracy"):
+        assert values(alone, key) == values(run, key)
+    assert largest_difference(values(alone, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+    [started] = events(run, "started")
+    assert started["parameters"] == parameters(job, vocabulary(job).padded_size).per_rank[0].parameters
+
+
+def test_evaluation_counts_each_example_once(reference: dict[str, RunDir]) -> None:
+    """13 and 8 examples of MNLI in batches of eight, 14 questions of RACE: sums over all of them, by themselves and
+    together."""
+    [(_, together)] = values(reference["mnli"], "validation/accuracy").items()
+    [(_, first)] = values(reference["mnli"], "validation/dev_2.tsv/accuracy").items()
+    [(_, second)] = values(reference["mnli"], "validation/dev_3.tsv/accuracy").items()
+    assert together == pytest.approx((13 * first + 8 * second) / 21, rel=1e-12)
+    [(_, questions)] = values(reference["race"], "validation/accuracy").items()
+    assert questions * 14 == pytest.approx(round(questions * 14), abs=1e-9)
+    assert not values(reference["race"], "validation/perplexity")
+    assert (
+        "mnli: 60 examples, 0.67 epochs; 21 for validation" in (reference["mnli"].logs / "rank-00000.log").read_text()
+    )
+
+
+def test_it_learns_from_a_masked_language_model(
+    ranks: Ranks, files: dict[str, dict[str, Any]], real_sentences: str, tmp_path: Path
+) -> None:
+    """Under TP2 from weights of one process: the trunk is theirs, the head is fresh; and what is learned is read again,
+    head and all, under PP2."""
+    masked = {"data": {"blend": [{"path": real_sentences}], "random_tokens": False, "split": "100,0,0"}}
+    source = tiny_job("source", model=MODEL, schedule={"train_iters": 4}, **masked)
+    ranks.must_train(make_run(tmp_path, source), source)
+    learning = {
+        "schedule": {"train_iters": 40, "lr_warmup_iters": 4},
+        "optimizer": {"lr": 5e-3},
+        "batch": {"micro_batch_size": 4, "global_batch_size": 16},
+        "evaluation": {"eval_interval": 40, "eval_iters": 10, "eval_at_start": True},
+        "checkpoint": {"pretrained": "source"},
+    }
+    job = task_job("tuned", files["mnli"], **learning, parallelism=layout(tp=2))
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    [event] = events(run, "pretrained")
+    assert (event["from_run"], event["fresh"]) == ("source/run", ["the head of the task"])
+    assert "fresh: the head of the task" in (run.logs / "rank-00000.log").read_text()
+    accuracy = values(run, "validation/accuracy")
+    assert accuracy[0] < 0.7
+    assert accuracy[40] > 0.9
+    assert values(run, "train/accuracy")[40] > 0.9
+
+    again = task_job(
+        "again", files["mnli"], **{**learning, "checkpoint": {"pretrained": "tuned"}}, parallelism=layout(pp=2)
+    )
+    moved = ranks.must_train(make_run(tmp_path, again), again)
+    assert values(moved, "validation/loss")[0] == pytest.approx(values(run, "validation/loss")[40], rel=1e-5)
+    assert "fresh" not in events(moved, "pretrained")[0]
+
+    race = task_job("race", files["race"], checkpoint={"pretrained": "tuned"})
+    masked_again = tiny_job("masked", model=MODEL, checkpoint={"pretrained": "tuned"}, **masked)
+    for job, said in (
+        (race, "task_head.weight is (3, 32) there and (1, 32) here"),
+        (masked_again, "it lacks binary_head"),
+    ):
+        refused = make_run(tmp_path, job)
+        assert ranks.start(refused, job).wait() == 1
+        assert said in json.loads(refused.exit_record("test", 0).read_text())["message"]
+
+
+def test_it_learns_to_choose(ranks: Ranks, files: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    job = task_job(
+        "chooser",
+        files["race"],
+        schedule={"train_iters": 40, "lr_warmup_iters": 4},
+        optimizer={"lr": 5e-3},
+        evaluation={"eval_interval": 40, "eval_iters": 10, "eval_at_start": True},
+    )
+    accuracy = values(ranks.must_train(make_run(tmp_path, job), job), "validation/accuracy")
+    assert accuracy[0] < 0.6
+    assert accuracy[40] > 0.9
+
+
+def test_resumption_is_bitwise(ranks: Ranks, files: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    """With dropout, on the pooled token too, over several epochs, each in an order of its own."""
+    job = task_job(
+        "bitwise",
+        files["race"],
+        model={"hidden_dropout": 0.1, "attention_dropout": 0.1},
+        parallelism=layout(tp=2),
+        batch={"micro_batch_size": 4, "global_batch_size": 40},
+    )
+    whole = ranks.losses_of(job, tmp_path / "whole")
+    run = make_run(tmp_path / "runs", job)
+    run.stop_file.write_text('{"by": "the test"}')
+    ranks.must_train(run, job)
+    assert 0 < max(losses(run)) < STEPS
+    run.stop_file.unlink()
+    ranks.must_train(run, job, launch_id="second")
+    assert losses(run) == whole
+    assert list(whole) == list(range(1, STEPS + 1))
+
+
+def test_a_bad_row_is_named(orchestrator: CommandLine, files: dict[str, dict[str, Any]]) -> None:
+    path = orchestrator.folder / "bad.tsv"
+    path.write_text(Path(files["mnli"]["train"]).read_text() + "one\ttwo\n")
+    job = task_job("bad", {**files["mnli"], "train": str(path)}, parallelism=layout(dp=2))
+    said = orchestrator("run", orchestrator.write(job))
+    assert said.code == 2
+    assert f"{path}:74: this row has 2 columns, and the first line names 12" in said.err + said.out
+    assert "Traceback" not in said.err + said.out
+
+    absent = task_job("absent", {**files["mnli"], "train": "nowhere.tsv"})
+    said = orchestrator("run", orchestrator.write(absent))
+    assert said.code == 2
+    assert "nowhere.tsv is not there" in said.err
