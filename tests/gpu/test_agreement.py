@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.fixtures import real_sentences
-from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus
+from support.measured import Measured, Meter, gpu_count, has_layers, largest_differences, needs_gpus
 from support.training import layout, tiny_job
 
 from orchestrator.spec.job import JobSpec
@@ -61,10 +61,15 @@ AGAINST = {
     **{f"{layers}-{name}": layers for layers in ("torch", "te") for name in LAYOUTS},
 }
 """What each must train as. Matrix products in another order, or of other shapes, round otherwise in bf16."""
-LOSS, GRAD_NORM = 5e-3, 5e-2
-"""Largest relative differences."""
-CLOSER = {"torch-fp32-tp2": 1e-4, **{f"{layers}-{name}": 2e-3 for layers in ("torch", "te") for name in LAYOUTS}}
-"""Of losses, where less differs than the kernels."""
+STD = 0.05
+"""Of the initial weights: so large that what attention does shows in the losses. With weights of the usual size a GPT
+without positions has the losses of one with them, to 3e-5.
+"""
+LIMITS = {"gpt": (1.5e-3, 2e-2), "t5": (3e-3, 3e-2), "bert": (1.5e-2, 0.15)}
+"""Largest relative differences of losses and of gradient norms. On a CPU bf16 is a third to a sixth of them away from
+fp32, and a GPT with a short window, or without positions, several times as much.
+"""
+IN_FP32 = (1e-4, 1e-3)
 
 
 def gpt_job(
@@ -72,7 +77,7 @@ def gpt_job(
 ) -> JobSpec:
     return tiny_job(
         name,
-        model=GPT,
+        model={**GPT, "init_method_std": STD},
         batch={"micro_batch_size": 4, "global_batch_size": 8},
         parallelism=parallelism or {},
         precision={"dtype": dtype},
@@ -86,7 +91,7 @@ def text_job(
 ) -> JobSpec:
     return tiny_job(
         name,
-        model=model,
+        model={**model, "init_method_std": STD},
         data={
             **{"blend": [{"path": text}], "random_tokens": False, "split": "90,10,0"},
             "tokenizer": {"vocab_extra_ids": 20},
@@ -132,11 +137,6 @@ def trained(trainer: Meter, real_sentences: str) -> dict[str, tuple[JobSpec, Mea
     return {job.name: (job, found.get(job.name)) for job in every}
 
 
-def differences(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    assert len(one) == len(other) == STEPS
-    return max(abs(a - b) / abs(a) for a, b in zip(one, other, strict=True))
-
-
 @pytest.mark.parametrize("name", AGAINST)
 def test_trains_what_the_plain_job_trains(name: str, trained: dict[str, tuple[JobSpec, Measured | None]]) -> None:
     job, found = trained[name]
@@ -146,15 +146,17 @@ def test_trains_what_the_plain_job_trains(name: str, trained: dict[str, tuple[Jo
     assert plain is not None
     for each in (plain, found):
         assert each.outcome == "measured", each.message
-    losses, norms = differences(plain.losses, found.losses), differences(plain.grad_norms, found.grad_norms)
+    losses, norms = largest_differences(plain, found)
     print(
         f"\nRESULT {name} against {AGAINST[name]}: losses {losses:.1e} gradient norms {norms:.1e} apart, "
         f"{found.losses[0]:.3f} to {found.losses[-1]:.3f}, "
         f"peak {max(found.peak_bytes) / 2**20:.0f} MiB ({max(plain.peak_bytes) / 2**20:.0f})"
     )
     assert found.layers == job.runtime.layers
-    assert found.losses[-1] < found.losses[0]
-    assert losses < CLOSER.get(name, LOSS)
-    assert norms < GRAD_NORM
+    if not job.data.random_tokens:
+        assert found.losses[-1] < found.losses[0] - 0.3
+    loss_limit, norm_limit = IN_FP32 if job.precision.dtype == "fp32" else LIMITS[job.model.architecture]
+    assert losses < loss_limit
+    assert norms < norm_limit
     if job.runtime.fused_linear_cross_entropy or job.runtime.cpu_offloading_num_layers is not None:
         assert max(found.peak_bytes) < max(plain.peak_bytes), "it is done to save memory"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus
+from support.measured import Measured, Meter, gpu_count, has_layers, largest_differences, needs_gpus
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.spec.job import JobSpec
@@ -26,7 +26,10 @@ MODEL = {
     "moe_shared_expert_intermediate_size": 256,
     "moe_aux_loss_coeff": 0.01,
     "moe_router_dtype": "fp32",
+    "init_method_std": 0.05,  # so large that what experts do shows in the losses
 }
+STEPS = 12
+LOSS = 6e-3
 LAYERS = ("torch", "transformer_engine")
 EP2 = {"expert_model_parallel_size": 2}
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -38,7 +41,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def experts_job(name: str, layers: str, steps: int = 20, *, grouped: bool | None = None, **degrees: Any) -> JobSpec:
+def experts_job(name: str, layers: str, steps: int = STEPS, *, grouped: bool | None = None, **degrees: Any) -> JobSpec:
     return tiny_job(
         name,
         model={**MODEL, "moe_grouped_gemm": grouped},
@@ -60,7 +63,7 @@ def spread_job(name: str, layers: str) -> JobSpec:
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file, which needs no text."""
     spread = [spread_job(name, layers) for layers in LAYERS for name in LAYOUTS]
-    return [*spread, *(kinds_job(20, grouped=grouped) for grouped in (False, True))]
+    return [*spread, *(kinds_job(STEPS, grouped=grouped) for grouped in (False, True))]
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +81,12 @@ def test_layouts_agree_in_bf16(name: str, layers: str, trained: dict[str, Measur
     one, found = trained[spread_job("one", layers).name], trained[job.name]
     for each in (one, found):
         assert each.outcome == "measured", each.message
-    difference = max(abs(a - b) / a for a, b in zip(one.losses, found.losses, strict=True))
-    print(f"\nRESULT experts {name} {layers} against one GPU {difference:.2e}")
-    assert difference < 2e-2
+    losses, norms = largest_differences(one, found)
+    print(f"\nRESULT experts {name} {layers} against one GPU: losses {losses:.1e} norms {norms:.1e}")
+    # On the CPU bf16 is 2e-3 and 6e-3 away from fp32: a token at the border of two experts goes to the other one.
+    # Without the shared expert it is 7e-3 and 0.16.
+    assert losses < LOSS
+    assert norms < 5e-2
 
 
 def test_one_kernel_or_one_expert_after_the_other(ranks: Ranks, trained: dict[str, Measured], tmp_path: Path) -> None:
@@ -88,9 +94,9 @@ def test_one_kernel_or_one_expert_after_the_other(ranks: Ranks, trained: dict[st
     needs_gpus(1, LAYERS[1])
     one = trained[spread_job("one", LAYERS[1]).name]
     assert one.outcome == "measured", one.message
-    first, second = kinds_job(10, grouped=False), kinds_job(20, grouped=True)
+    first, second = kinds_job(STEPS // 2, grouped=False), kinds_job(STEPS, grouped=True)
     run = ranks.must_train(make_run(tmp_path, first), first)
     make_run(tmp_path, second)
     ranks.must_train(run, second, launch_id="second")
-    assert [event["iteration"] for event in events(run, "resumed")] == [10]
-    assert largest_difference(dict(enumerate(one.losses, 1)), losses(run)) < 2e-2
+    assert [event["iteration"] for event in events(run, "resumed")] == [STEPS // 2]
+    assert largest_difference(dict(enumerate(one.losses, 1)), losses(run)) < LOSS

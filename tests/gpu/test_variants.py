@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.measured import Measured, Meter, has_layers, needs_gpus
+from support.measured import Measured, Meter, has_layers, largest_differences, needs_gpus
 from support.training import tiny_job
 
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
-SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_query_groups": 2, "seq_length": 256, "vocab_size": 1000}
+SIZES = {
+    **{"hidden_size": 256, "num_attention_heads": 4, "num_query_groups": 2, "seq_length": 256, "vocab_size": 1000},
+    "init_method_std": 0.05,  # so large that what attention does shows in the losses
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "alibi": {"position_embedding_type": "alibi", "activation": "squared_relu"},
     "window": {"sliding_window": 64, "window_attn_skip_freq": 2, "activation": "gelu_tanh"},
@@ -82,7 +85,8 @@ def test_a_gpu_trains_what_the_cpu_trains(name: str, layers: str, trained: dict[
     exact, found = (trained[variant_job(name, each).name] for each in (None, layers))
     for each in (exact, found):
         assert each.outcome == "measured", each.message
-    assert len(exact.losses) == len(found.losses) == 10
-    difference = max(abs(a - b) / a for a, b in zip(exact.losses, found.losses, strict=True))
-    print(f"\nRESULT {name} {layers} bf16 on the GPU against fp32 on the CPU {difference:.2e}")
-    assert difference < 5e-3
+    losses, norms = largest_differences(exact, found)
+    print(f"\nRESULT {name} {layers} bf16 on the GPU against fp32 on the CPU: losses {losses:.1e} norms {norms:.1e}")
+    # On the CPU alone bf16 is 3e-4 and 5e-3 away; without the window, or without positions, it is 5e-3 and more.
+    assert losses < 1.5e-3
+    assert norms < 2e-2

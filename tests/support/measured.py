@@ -65,6 +65,16 @@ class Measured:
     """Why there is none of this."""
 
 
+def largest_differences(one: Measured, other: Measured) -> tuple[float, float]:
+    """The largest relative difference of two trainings' losses, and of their gradient norms."""
+    assert one.losses
+    losses, norms = (
+        max(abs(a - b) / abs(a) for a, b in zip(first, second, strict=True))
+        for first, second in ((one.losses, other.losses), (one.grad_norms, other.grad_norms))
+    )
+    return losses, norms
+
+
 def padded_vocab(job: JobSpec) -> int:
     """Rows of the tables that a job trains."""
     return vocabulary(job).padded_size
