@@ -23,6 +23,7 @@ from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
@@ -61,14 +62,57 @@ def precision(recipe: str | None, **more: Any) -> dict[str, Any]:
     return {"dtype": "bf16", "fp8": None if recipe is None else {"recipe": recipe, **more}}
 
 
+TE = {"layers": "transformer_engine"}
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+RECOMPUTED: dict[str, dict[str, Any]] = {"full": FULL, "selective": {"recompute_granularity": "selective"}}
+
+
+def learning_job(recipe: str | None, texts: list[str]) -> JobSpec:
+    data = {"random_tokens": False, "blend": [{"path": path} for path in texts], "split": "90,10,0"}
+    return tiny_job(recipe or "bf16", **TEXT, data=data, precision=precision(recipe))
+
+
+def small_job(name: str, recipe: str | None, **sections: Any) -> JobSpec:
+    return tiny_job(name, **{"model": SMALL, "precision": precision(recipe), "runtime": TE, **sections})
+
+
+def dropping_job(name: str, recipe: str, **sections: Any) -> JobSpec:
+    return small_job(
+        name,
+        recipe,
+        model={**SMALL, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+        runtime={**TE, "deterministic": True},
+        schedule={"train_iters": 60},
+        checkpoint={"save_interval": 20},
+        **sections,
+    )
+
+
+def recomputing_job(name: str, recipe: str, recompute: dict[str, Any]) -> JobSpec:
+    return small_job(name, recipe, runtime={**TE, "deterministic": True, **recompute})
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """The jobs of this file in every recipe; `text` is the prefix of a data set."""
+    return [
+        job
+        for recipe in RECIPES
+        for job in (
+            learning_job(recipe, [text]),
+            dropping_job("whole", recipe),
+            *(small_job(name, recipe, parallelism=parallelism) for name, parallelism in LAYOUTS.items()),
+            *(recomputing_job(name, recipe, recompute) for name, recompute in RECOMPUTED.items()),
+        )
+    ]
+
+
 @pytest.fixture(scope="module")
 def learned(ranks: Ranks, real_text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, RunDir]:
     """The runs of each recipe, and of bf16 alone, on the same batches of real text."""
     folder = tmp_path_factory.mktemp("text")
-    data = {"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"}
     runs: dict[str | None, RunDir] = {}
     for recipe in (None, *RECIPES):
-        job = tiny_job(recipe or "bf16", **TEXT, data=data, precision=precision(recipe))
+        job = learning_job(recipe, real_text)
         runs[recipe] = ranks.must_train(make_run(folder, job), job)
     return runs
 
@@ -117,17 +161,10 @@ def test_text_is_generated_from_a_checkpoint_in_fp8(learned: dict[str | None, Ru
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_resume_is_bitwise(recipe: str, ranks: Ranks, tmp_path: Path) -> None:
     """With dropout and evaluations between: the scales are in the checkpoint, and an evaluation does not move them."""
-    sections: dict[str, Any] = {
-        "model": {**SMALL, "hidden_dropout": 0.1, "attention_dropout": 0.1},
-        "precision": precision(recipe),
-        "runtime": {"deterministic": True, "layers": "transformer_engine"},
-        "schedule": {"train_iters": 60},
-        "checkpoint": {"save_interval": 20},
-    }
-    whole = tiny_job("whole", **sections)
+    whole = dropping_job("whole", recipe)
     expected = losses(ranks.must_train(make_run(tmp_path, whole), whole))
     # Evaluations of one run only: they must not show.
-    job = tiny_job("cut", **sections, evaluation={"eval_interval": 15, "eval_iters": 1})
+    job = dropping_job("cut", recipe, evaluation={"eval_interval": 15, "eval_iters": 1})
     run = make_run(tmp_path, job)
     started = ranks.start(run, job)
     wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
@@ -163,25 +200,18 @@ def test_scales_are_what_a_checkpoint_adds(ranks: Ranks, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_agree(name: str, recipe: str, ranks: Ranks, tmp_path: Path) -> None:
     needs_gpus(2, "transformer_engine")
-    sections: dict[str, Any] = {"model": SMALL, "precision": precision(recipe)}
-    sections["runtime"] = {"layers": "transformer_engine"}
-    one = ranks.losses_of(tiny_job("one", **sections), tmp_path)
-    found = ranks.losses_of(tiny_job(name, **sections, parallelism=LAYOUTS[name]), tmp_path)
+    one = ranks.losses_of(small_job("one", recipe), tmp_path)
+    found = ranks.losses_of(small_job(name, recipe, parallelism=LAYOUTS[name]), tmp_path)
     difference = largest_difference(one, found)
     print(f"\nRESULT FP8 {recipe} {name} largest relative difference {difference:.2e}")
     assert difference < 5e-3
 
 
-@pytest.mark.parametrize("recompute", ["full", "selective"])
+@pytest.mark.parametrize("recompute", RECOMPUTED)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recomputation_changes_no_loss(recipe: str, recompute: str, ranks: Ranks, tmp_path: Path) -> None:
-    sections: dict[str, Any] = {"model": SMALL, "precision": precision(recipe)}
-    runtime: dict[str, Any] = {"layers": "transformer_engine", "deterministic": True}
-    kept = ranks.losses_of(tiny_job("kept", **sections, runtime=runtime), tmp_path)
-    runtime["recompute_granularity"] = recompute
-    if recompute == "full":
-        runtime |= {"recompute_method": "uniform", "recompute_num_layers": 1}
-    found = ranks.losses_of(tiny_job("recomputed", **sections, runtime=runtime), tmp_path)
+    kept = ranks.losses_of(recomputing_job("kept", recipe, {}), tmp_path)
+    found = ranks.losses_of(recomputing_job("recomputed", recipe, RECOMPUTED[recompute]), tmp_path)
     difference = largest_difference(kept, found)
     print(f"\nRESULT FP8 {recipe} {recompute} recomputation: largest relative difference {difference:.2e}")
     assert difference < 1e-3
