@@ -147,7 +147,8 @@ def describe(name: str, job: JobSpec, measured: Measured) -> str:
         f"RESULT {name} {measured.layers} {job.world_size} GPUs {seconds * 1000:.0f} ms/step "
         f"({measured.spread[0] * 1000:.0f} to {measured.spread[1] * 1000:.0f}) "
         f"{tokens / seconds / job.world_size:,.0f} tokens/s/GPU {flops / 1e12:.0f} TFLOP/s/GPU "
-        f"MFU {flops / peak if peak else math.nan:.1%} (of {job.precision.dtype}'s peak) memory {max(measured.peak_bytes) / 2**30:.1f} GiB "
+        f"MFU {flops / peak if peak else math.nan:.1%} (of {job.precision.dtype}'s peak) "
+        f"memory {max(measured.peak_bytes) / 2**30:.1f} GiB "
         f"loss {measured.losses[0]:.3f} to {measured.losses[-1]:.3f}"
     )
 
