@@ -81,6 +81,11 @@ def check_family(run: RunDir, job: JobSpec) -> None:
             f"run {label(run)} has trained a T5: it gives back the spans that were taken out of its encoder's "
             "input, and generation is there for decoders alone so far"
         )
+    if job.model.architecture == "mamba":
+        raise UserError(
+            f"run {label(run)} has trained a hybrid with state space layers, whose states are not kept from token to "
+            "token in this version: generation is there for architecture gpt"
+        )
 
 
 def check_checkpoint(run: RunDir, iteration: int | None) -> None:

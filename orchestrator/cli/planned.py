@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
 from orchestrator.spec.model import ModelSpec
@@ -132,6 +134,10 @@ def _shape(model: ModelSpec) -> str:
     if model.architecture == "t5":
         layers = f"{model.encoder_layers} + {model.decoder_layers}"
         length = f"{model.seq_length} + {model.sample_length - model.seq_length}"
+    if model.architecture == "mamba":
+        counts = Counter(layer_pattern(model))
+        kinds = ", ".join(f"{counts[letter]} {kind}" for letter, kind in KINDS.items() if counts[letter])
+        return f"{layers} layers ({kinds}), hidden {model.hidden_size}, sequence {length}"
     return f"{layers} layers, hidden {model.hidden_size}, sequence {length}"
 
 

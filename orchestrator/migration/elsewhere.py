@@ -30,6 +30,7 @@ _NO_EFFECT: dict[str, str] = {
         one-logger-project= one-logger-run-name= one-logger-async app-tag-run-name= app-tag-run-version=
         config-logger-dir=
         timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",
+    "the program and its pattern of layers say it": "is-hybrid-model",
     _KERNELS: """
         no-masked-softmax-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
         no-persist-layer-norm cross-entropy-loss-fusion cross-entropy-fusion-impl=
@@ -104,8 +105,8 @@ _NOT_SUPPORTED: dict[str, str] = {
         activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=
         mrope-section=* rope-type=
         embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection
-        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu spec=*
-        is-hybrid-model hybrid-attention-ratio= hybrid-mlp-ratio= hybrid-override-pattern= enable-gpt-oss
+        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu
+        enable-gpt-oss
         linear-attention-freq= use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
     "the attention mask across documents is not in this version": "reset-attention-mask",
     "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
@@ -150,7 +151,8 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
     (r"(rl|grpo|langrl)-.*", "reinforcement learning is not in this version", False),
     (r"(q-lora|kv-lora)-rank|qk-(pos-emb-)?head-dim|v-head-dim|mscale.*|rotary-scaling-factor|cache-mla-latents",
      "multi-latent attention is not in this version", False),
-    (r"(retro|mamba|heterogeneous|dsa|hybrid)-.*|.*-mamba-.*", "this kind of model is not in this version", False),
+    (r"mamba-(?!(state-dim|head-dim|num-groups|num-heads)$).*|hybrid-(?!(override-pattern|attention-ratio|mlp-ratio)$).*|"
+     r"(retro|heterogeneous|dsa)-.*|.*-mamba-.*", "this kind of model is not in this version", False),
     (r"(no-)?yarn-.*|qk-l2-norm", "this variant of the model is not in this version", False),
     (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", False),
     (r"logits-.*|freeze-.*", "distillation and frozen layers are not in this version", False),

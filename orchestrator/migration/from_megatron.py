@@ -22,7 +22,16 @@ from orchestrator.migration.launchers import (
     sbatch_options,
     slurm_variables,
 )
-from orchestrator.migration.programs import BERT, GPT, T5, TrainingCommand, family_of_flag, training_command, trains
+from orchestrator.migration.programs import (
+    BERT,
+    GPT,
+    MAMBA,
+    T5,
+    TrainingCommand,
+    family_of_flag,
+    training_command,
+    trains,
+)
 from orchestrator.migration.report import Account, Migration
 from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.started import Script, Started
@@ -196,7 +205,7 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     elif family.architecture is None:
         migration.refused = (
             f"{PurePath(command.program).name} trains a {family.name} model, and this version has "
-            f"{' and '.join(each.name for each in (GPT, BERT, T5) if each.architecture)} only: "
+            f"{' and '.join(each.name for each in (GPT, BERT, T5, MAMBA))} only: "
             "its flags are listed, and no job is written"
         )
     return migration

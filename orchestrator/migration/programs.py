@@ -45,10 +45,11 @@ T5 = Family(
     "BertWordPieceLowerCase",
     ("decoder-num-layers", "decoder-seq-length", "mask-prob", "short-seq-prob", "vocab-extra-ids"),
 )
+MAMBA = Family("Mamba", "mamba")
 _FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"bert", BERT),
     (r"t5", T5),
-    (r"mamba|hybrid", Family("Mamba", None)),
+    (r"mamba|hybrid", MAMBA),
     (r"vlm|vision|multimodal|mimo|llava", Family("multimodal", None)),
     (r"retro", Family("RETRO", None)),
     (r"ict|biencoder|realm", Family("retriever", None)),

@@ -98,6 +98,7 @@ class Row:
 
 _SENTENCES = ("model.architecture", ("bert", "t5"))
 _T5 = ("model.architecture", "t5")
+_MAMBA = ("model.architecture", "mamba")
 _RELATIVE = ("model.position_embedding_type", "relative")
 _ROPE = ("model.position_embedding_type", "rope")
 _FP16 = ("precision.dtype", "fp16")
@@ -136,6 +137,13 @@ ROWS: tuple[Row, ...] = (
     Row("relative-attention-num-buckets", "model.relative_attention_num_buckets", WHOLE, only=_RELATIVE),
     Row("relative-attention-max-distance", "model.relative_attention_max_distance", WHOLE, only=_RELATIVE),
     Row("bert-no-binary-head", "model.bert_binary_head", switch(False), only=("model.architecture", "bert")),
+    Row("hybrid-override-pattern", "model.hybrid_override_pattern", TEXT, only=_MAMBA),
+    Row("hybrid-attention-ratio", "model.hybrid_attention_ratio", NUMBER, only=_MAMBA),
+    Row("hybrid-mlp-ratio", "model.hybrid_mlp_ratio", NUMBER, only=_MAMBA),
+    Row("mamba-state-dim", "model.mamba_state_dim", WHOLE, only=_MAMBA),
+    Row("mamba-head-dim", "model.mamba_head_dim", WHOLE, only=_MAMBA),
+    Row("mamba-num-groups", "model.mamba_num_groups", WHOLE, only=_MAMBA),
+    Row("mamba-num-heads", "model.mamba_num_heads", WHOLE, only=_MAMBA),
     # parallelism
     Row(
         "tensor-model-parallel-size",
@@ -239,6 +247,7 @@ OLD_NAMES: dict[str, str] = {
     "activations-checkpoint-method": "recompute-method",
     "activations-checkpoint-num-layers": "recompute-num-layers",
     "checkpoint-num-layers": "recompute-num-layers",
+    "hybrid-layer-pattern": "hybrid-override-pattern",
     "persistent-save-interval": "save-interval",
     "warmup": "lr-warmup-fraction",
     "encoder-num-layers": "num-layers",
@@ -247,4 +256,4 @@ OLD_NAMES: dict[str, str] = {
     "model-parallel-size": "tensor-model-parallel-size",
     "batch-size": "micro-batch-size",
 }
-"""Flags that have another name now, with the same values."""
+"""Flags that have another name, with the same values."""

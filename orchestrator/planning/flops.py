@@ -9,6 +9,7 @@ s sequence length, V padded vocabulary).
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import shipped
+from orchestrator.planning.hybrid_flops import HYBRID_FORMULA, hybrid_flops
 from orchestrator.planning.lora_flops import LORA_FORMULA, lora_flops
 from orchestrator.planning.t5_flops import T5_FORMULA, t5_flops
 from orchestrator.spec.job import JobSpec
@@ -38,7 +39,7 @@ def formula(job: JobSpec) -> str:
         return LORA_FORMULA
     if job.task is not None:
         return _TASK_FORMULA
-    return {"t5": T5_FORMULA, "bert": _BERT_FORMULA}.get(job.model.architecture, FORMULA)
+    return {"t5": T5_FORMULA, "bert": _BERT_FORMULA, "mamba": HYBRID_FORMULA}.get(job.model.architecture, FORMULA)
 
 
 def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
@@ -46,6 +47,8 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     model = job.model
     if model.architecture == "t5":
         return t5_flops(model, tokens, padded_vocab)
+    if model.architecture == "mamba":
+        return hybrid_flops(model, tokens, padded_vocab)
     if model.lora is not None:
         return tokens * lora_flops(model, _attended(model), padded_vocab)
     h = model.hidden_size

@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 
 from orchestrator.errors import Problem
 from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
 from orchestrator.planning.plan import Plan
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -42,6 +43,14 @@ def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: Clust
             message = f"needs Transformer Engine's layers, and {why}: with runtime.layers auto a run may have none"
             hint = "write runtime.layers: transformer_engine where the nodes have it; else leave it out"
             yield Problem(message, (path, "runtime.layers"), hint)
+
+
+def kernels_are_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """No more than a doubt: the job may run with another Python, on other machines."""
+    if missing := libraries_missing(plan.job):
+        message = f"state space layers need {' and '.join(missing)}, which this Python lacks"
+        hint = f"where the job runs: pip install --no-build-isolation '{EXTRA}' (it needs CUDA's compiler)"
+        yield Problem(message, ("model.hybrid_override_pattern", "model.architecture"), hint)
 
 
 def _search_path(job: JobSpec) -> list[str]:

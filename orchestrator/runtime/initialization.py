@@ -14,17 +14,20 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 
+from orchestrator.runtime.state_space_weights import Draw, state_space_draw
+
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
-_RESIDUAL_WRITERS = ("linear_proj.weight", "linear_fc2.weight")
-"""Of attention, of dense MLPs and of experts."""
+_RESIDUAL_WRITERS = ("linear_proj.weight", "linear_fc2.weight", "out_proj.weight")
+"""Of attention, of dense MLPs and of experts, of state space layers."""
 
 
 @torch.no_grad()
 def initialize_weights(
-    chunks: Iterable[Any], *, seed: int, std: float, num_layers: int, vocab_size: int, norm_weight: float
+    chunks: Iterable[Any], *, seed: int, std: float, branches: int, vocab_size: int, norm_weight: float
 ) -> None:
-    """Fill the parameters in place: N(0, std²), writers to the residual stream N(0, std²/(2L)), norms `norm_weight`,
-    biases 0; of adapters the first matrix N(0, 1/(3·in)), the second 0, so that they add nothing at first.
+    """Fill the parameters in place: N(0, std²), writers to the residual stream N(0, std²/branches), norms
+    `norm_weight`, biases 0; of adapters the first matrix N(0, 1/(3·in)), the second 0, so that they add nothing at
+    first; what only state space layers have as Mamba-2 fills it. `branches`: of the residual stream, 2 in a layer.
 
     Rows of the vocabulary's padding are 0: how many there are depends on the layout.
     """
@@ -32,15 +35,23 @@ def initialize_weights(
         for shard in _shards(chunk.sharded_state_dict().values()):
             if shard.data is None or not torch.is_floating_point(shard.data):
                 continue
-            if shard.key.endswith(("bias", "lora.b")):
+            if (draw := state_space_draw(shard.key)) is not None:
+                shard.data.copy_(_slice_of_whole(shard, seed, draw, vocab_size))
+            elif shard.key.endswith(("bias", "lora.b")):
                 shard.data.zero_()
             elif "norm" in shard.key:
                 shard.data.fill_(norm_weight)
             elif shard.key.endswith("lora.a"):
-                shard.data.copy_(_slice_of_whole(shard, seed, 1 / math.sqrt(3 * shard.global_shape[-1]), vocab_size))
+                narrow = normal(1 / math.sqrt(3 * shard.global_shape[-1]))
+                shard.data.copy_(_slice_of_whole(shard, seed, narrow, vocab_size))
             else:
-                scale = std / math.sqrt(2.0 * num_layers) if shard.key.endswith(_RESIDUAL_WRITERS) else std
-                shard.data.copy_(_slice_of_whole(shard, seed, scale, vocab_size))
+                scale = std / math.sqrt(branches) if shard.key.endswith(_RESIDUAL_WRITERS) else std
+                shard.data.copy_(_slice_of_whole(shard, seed, normal(scale), vocab_size))
+
+
+def normal(std: float) -> Draw:
+    """Fills a tensor with N(0, std²)."""
+    return lambda whole, generator: whole.normal_(0.0, std, generator=generator)
 
 
 def _shards(values: Iterable[Any]) -> Iterator[ShardedTensor]:
@@ -53,7 +64,7 @@ def _shards(values: Iterable[Any]) -> Iterator[ShardedTensor]:
             yield value
 
 
-def _slice_of_whole(shard: ShardedTensor, seed: int, std: float, vocab_size: int) -> torch.Tensor:
+def _slice_of_whole(shard: ShardedTensor, seed: int, draw: Draw, vocab_size: int) -> torch.Tensor:
     """This rank's part of the parameter, drawn whole: leading axes number the layers, the others are the tensor's."""
     stacked = shard.prepend_axis_num
     position = ",".join(str(offset) for offset in shard.global_offset[:stacked])
@@ -63,7 +74,7 @@ def _slice_of_whole(shard: ShardedTensor, seed: int, std: float, vocab_size: int
     padding = shape[0] - vocab_size if shard.key.endswith(_VOCABULARY) else 0
     shape[0] -= padding
     whole = torch.empty(shape, dtype=torch.float32, device=shard.data.device)
-    whole.normal_(0.0, std, generator=generator)
+    draw(whole, generator)
     if padding:
         whole = torch.cat([whole, whole.new_zeros(padding, *shape[1:])])
     offsets = shard.global_offset[stacked:]

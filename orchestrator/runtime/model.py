@@ -103,7 +103,22 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         **_activation(model, device),
         **expert_settings(job, layers),
         **fp8_settings(job.precision, layers),
+        **_hybrid_settings(model),
     )
+
+
+def _hybrid_settings(model: ModelSpec) -> dict[str, Any]:
+    """What TransformerConfig takes about state space layers; nothing for a model that has none."""
+    if model.architecture != "mamba":
+        return {}
+    return {
+        "mamba_state_dim": model.mamba_state_dim,
+        "mamba_head_dim": model.mamba_head_dim,
+        "mamba_num_groups": model.mamba_num_groups,
+        "mamba_num_heads": model.mamba_num_heads,
+        # Layers that differ need keys of their own in a checkpoint.
+        "hetereogenous_dist_checkpoint": True,
+    }
 
 
 def _leave(weight: torch.Tensor) -> torch.Tensor:
@@ -147,7 +162,7 @@ def build_chunks(
         chunks,
         seed=job.runtime.seed,
         std=job.model.init_method_std,
-        num_layers=job.model.num_layers,
+        branches=job.model.num_layers * (1 if job.model.architecture == "mamba" else 2),
         vocab_size=vocabulary.size,
         norm_weight=0.0 if job.model.apply_layernorm_1p else 1.0,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.hybrid import layer_pattern, state_space_heads
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import leaf_paths
 
@@ -263,6 +264,13 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.lora.target_modules": _ADAPTERS,
     "model.lora.alpha": _LOGIC,
     "model.lora.lora_dropout": _LOGIC,
+    "model.hybrid_override_pattern": _same_or(lambda job: layer_pattern(job.model), _SHAPE),
+    "model.hybrid_attention_ratio": _same_or(lambda job: layer_pattern(job.model), _SHAPE),
+    "model.hybrid_mlp_ratio": _same_or(lambda job: layer_pattern(job.model), _SHAPE),
+    "model.mamba_state_dim": _SHAPE,
+    "model.mamba_head_dim": _SHAPE,
+    "model.mamba_num_groups": _SHAPE,
+    "model.mamba_num_heads": _same_or(lambda job: state_space_heads(job.model), _SHAPE),
     "model.init_method_std": _INITIAL,
     # parallelism
     "parallelism.*": _LAYOUT,

@@ -17,9 +17,10 @@ _OF_SENTENCES = frozenset(("bert", "t5"))
 class ModelSpec(Section):
     """The architecture of the transformer. `preset` fills in what is not written."""
 
-    architecture: Literal["gpt", "bert", "t5"] = "gpt"
+    architecture: Literal["gpt", "bert", "t5", "mamba"] = "gpt"
     """The family: `gpt` is a decoder, `bert` an encoder that predicts masked tokens, `t5` an encoder and a decoder that
-    gives back the spans that were taken out of the encoder's input."""
+    gives back the spans that were taken out of the encoder's input, `mamba` a decoder of state space layers (Mamba-2)
+    or a hybrid of these with attention and MLPs."""
     preset: Text | None = None
     """A named architecture to start from; `orchestrator schema --presets` lists them."""
     num_layers: Positive
@@ -91,6 +92,21 @@ class ModelSpec(Section):
     """Relative positions: from here on all distances are alike."""
     bert_binary_head: bool = True
     """BERT: learn as well how the two parts of a sample belong together (`data.bert_order`), and tell them apart."""
+    hybrid_override_pattern: Text | None = None
+    """mamba: the layers in their order, a letter each: `M` state space, `*` attention, `-` MLP. By the two ratios by
+    default."""
+    hybrid_attention_ratio: Fraction = 0.0
+    """mamba: part of the layers that are attention, evenly spaced."""
+    hybrid_mlp_ratio: Fraction = 0.0
+    """mamba: part of the layers that are MLPs, evenly spaced between the others."""
+    mamba_state_dim: Positive = 128
+    """mamba: state of each channel of a state space layer."""
+    mamba_head_dim: Positive = 64
+    """mamba: channels of a head of a state space layer."""
+    mamba_num_groups: Positive = 8
+    """mamba: groups of heads that share how they write to their state and read from it."""
+    mamba_num_heads: Positive | None = None
+    """mamba: heads of a state space layer; 2h / mamba_head_dim by default."""
     hidden_dropout: Fraction = 0.0
     """Dropout on the residual branches and embeddings."""
     attention_dropout: Fraction = 0.0

@@ -8,7 +8,7 @@ from orchestrator.data.families import bert, gpt, t5
 from orchestrator.data.families.base import DatasetFamily
 from orchestrator.spec.model import ModelSpec
 
-_FAMILIES: Final[dict[str, DatasetFamily]] = {"gpt": gpt, "bert": bert, "t5": t5}
+_FAMILIES: Final[dict[str, DatasetFamily]] = {"gpt": gpt, "bert": bert, "t5": t5, "mamba": gpt}
 
 
 def dataset_family(model: ModelSpec) -> DatasetFamily:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.programs import MAMBA
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
+_MAMBA_LAYERS = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu", "openai-gelu": "gelu_tanh"}
 _LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -76,6 +78,21 @@ def write_scaling(writer: FlagWriter) -> None:
         writer.unsaid_value(SCALING, "Megatron-LM has whole linear factors, and llama3 with Llama 3.1's own figures")
 
 
+def read_layer_spec(given: Gathering) -> None:
+    """Which layers a program builds: of a Mamba Megatron-LM's own ones, which it asks for by name."""
+    if not given.has("spec"):
+        return
+    if given.family is MAMBA and given.words("spec") == _MAMBA_LAYERS:
+        given.no_effect("spec", "architecture: mamba has these layers")
+    else:
+        given.not_supported("spec", "layers of your own are not in this version")
+
+
+def write_layer_spec(writer: FlagWriter) -> None:
+    if writer.job.model.architecture == "mamba":
+        writer.add("MODEL", "spec", *_MAMBA_LAYERS)
+
+
 def read_window(given: Gathering) -> None:
     name, skip = "window-size", "window-attn-skip-freq"
     if not given.has(name):
@@ -116,4 +133,5 @@ VARIANTS = (
         (SCALING,),
     ),
     Together({"window-size": 1, "window-attn-skip-freq": 1}, read_window, write_window, (WINDOW, SKIP)),
+    Together({"spec": None}, read_layer_spec, write_layer_spec, ()),
 )

@@ -16,6 +16,7 @@ from orchestrator.planning.memory.experts import (
     saved_by_experts,
 )
 from orchestrator.planning.memory.fp8 import copies_of_weights, kept_less
+from orchestrator.planning.memory.hybrid import kept_by_kind
 from orchestrator.planning.memory.layer import (
     FP32,
     LayerSizes,
@@ -30,7 +31,9 @@ from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.adapters import trained_parameters
+from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.halves import HALVES
+from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
@@ -89,15 +92,15 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     of_chunk = {
         held: _activations(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}
     }
-    of_halves = _of_halves(job, layers) if job.model.architecture == "t5" else []
-    predicted = layer_sizes(half_job(job, "decoder")) if of_halves else sizes
+    own_chunks = _own_chunks(job, sizes, layers)
+    predicted = layer_sizes(half_job(job, "decoder")) if job.model.architecture == "t5" else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
     outside = outside_the_allocator(job)
     stages = []
     for pp, count in enumerate(counts):
         in_flight = _in_flight(pp, degrees.pipeline_model_parallel_size, len(in_stages[pp]), job.num_micro_batches)
-        chunks = of_halves[pp] if of_halves else tuple(of_chunk[held] for held in in_stages[pp])
+        chunks = own_chunks[pp] if own_chunks else tuple(of_chunk[held] for held in in_stages[pp])
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, first, last)
         lasting = _without_frozen(job, lasting, trained[pp], count)
@@ -183,6 +186,29 @@ def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, ro
         return _Activations(saved, backward + (largest if group == count else 0))
     groups = -(-count // max(group, 1))  # a job that is not legal may have chunks without layers
     return _Activations(groups * stream, group * largest + backward)
+
+
+def _own_chunks(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[_Activations, ...]]:
+    """Of each stage of a model whose layers are not those of a decoder or an encoder; empty for these."""
+    if job.model.architecture == "t5":
+        return _of_halves(job, layers)
+    if job.model.architecture == "mamba":
+        return _of_hybrid(job, sizes, layers)
+    return []
+
+
+def _of_hybrid(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[_Activations, ...]]:
+    kept, pattern = kept_by_kind(job, sizes, layers), layer_pattern(job.model)
+    found = []
+    for chunks in layers_of_stages(job.model, job.parallelism):
+        of_chunks = [[kept.get(kind, kept[MLP]) for kind in pattern[chunk.first : chunk.last + 1]] for chunk in chunks]
+        found.append(
+            tuple(
+                _Activations(sum(each.saved for each in held), max((each.backward for each in held), default=0))
+                for held in of_chunks
+            )
+        )
+    return found
 
 
 def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[_Activations, ...]]:

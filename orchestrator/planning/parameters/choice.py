@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from orchestrator.planning.parameters import bert, gpt, t5
+from orchestrator.planning.parameters import bert, gpt, mamba, t5
 from orchestrator.planning.parameters.counts import Parameters
 from orchestrator.spec.job import JobSpec
 
@@ -15,7 +15,7 @@ class _Counting(Protocol):
     def stage_parameters(self, job: JobSpec, padded_vocab: int) -> tuple[int, ...]: ...
 
 
-_FAMILIES: Final[dict[str, _Counting]] = {"gpt": gpt, "bert": bert, "t5": t5}
+_FAMILIES: Final[dict[str, _Counting]] = {"gpt": gpt, "bert": bert, "t5": t5, "mamba": mamba}
 
 
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:

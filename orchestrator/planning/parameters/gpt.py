@@ -21,7 +21,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     tp = job.parallelism.tensor_model_parallel_size
     tied = not model.untie_embeddings_and_output_weights or job.task is not None
     stages = stage_parameters(job, padded_vocab)
-    embedding = _embedding(model, padded_vocab, 1)
+    embedding = embedding_parameters(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
     expert, routed = expert_parameters(model, 1), sum(model.moe_layers)
     every = (model.num_experts or 0) * expert
@@ -48,14 +48,15 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
         layers_parameters(model, sum(layers), sum(routed), tp, held)
         for layers, routed in zip(in_stages, layers_with_experts(job), strict=True)
     ]
-    counts[0] += _embedding(model, padded_vocab, tp)
+    counts[0] += embedding_parameters(model, padded_vocab, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
     if job.task is None and (model.untie_embeddings_and_output_weights or pp > 1):
         counts[-1] += padded_vocab // tp * model.hidden_size
     return tuple(counts)
 
 
-def _embedding(model: ModelSpec, padded_vocab: int, tp: int) -> int:
+def embedding_parameters(model: ModelSpec, padded_vocab: int, tp: int) -> int:
+    """Parameters of the tables of tokens and positions that each of `tp` ranks holds."""
     tokens = padded_vocab // tp * model.hidden_size
     if model.position_embedding_type == "learned_absolute":
         return tokens + model.positions * model.hidden_size

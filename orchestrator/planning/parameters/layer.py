@@ -8,6 +8,12 @@ from orchestrator.spec.model import ModelSpec
 
 def layer_parameters(model: ModelSpec, tp: int) -> int:
     """Parameters of one transformer layer with a dense MLP that each of `tp` tensor-parallel ranks holds."""
+    attention, mlp = attention_parameters(model, tp), mlp_parameters(model, model.ffn_size, tp)
+    return attention + mlp + 2 * norm_parameters(model, model.hidden_size) + adapter_parameters(model, tp)
+
+
+def attention_parameters(model: ModelSpec, tp: int) -> int:
+    """Parameters of one attention, without the norm before it, that each of `tp` ranks holds."""
     h = model.hidden_size
     query = model.num_attention_heads * model.head_dim
     qkv = (query + 2 * model.query_groups * model.head_dim) // tp
@@ -16,10 +22,9 @@ def layer_parameters(model: ModelSpec, tp: int) -> int:
         attention += qkv
     if model.add_bias_linear:
         attention += h
-    norms = 2 * norm_parameters(model, h)
     if model.qk_layernorm:
-        norms += 2 * norm_parameters(model, model.head_dim)
-    return attention + mlp_parameters(model, model.ffn_size, tp) + norms + adapter_parameters(model, tp)
+        attention += 2 * norm_parameters(model, model.head_dim)
+    return attention
 
 
 def mlp_parameters(model: ModelSpec, ffn: int, tp: int) -> int:

@@ -9,13 +9,13 @@ from orchestrator.planning.time.setting import Setting
 def layer_seconds(setting: Setting, ffn: float) -> Passes:
     """The memory-bound parts of one layer over a micro-batch. `ffn`: elements inside its MLP, or inside its experts."""
     model, kernels, tp = setting.model, setting.kernels, setting.tp
-    norm = _norm(setting)
+    norm, branch = _norm(setting), _branch(setting)
     hidden = setting.own_tokens * model.hidden_size
     query, key = setting.tokens * setting.query / tp, setting.tokens * setting.key / tp
     rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
-    forward = 2 * norm.forward * hidden + 2 * _RESIDUAL.forward * hidden
+    forward = 2 * branch.forward * hidden
     forward += kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
-    backward = 2 * norm.backward * hidden + 2 * _RESIDUAL.backward * hidden
+    backward = 2 * branch.backward * hidden
     backward += kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
     backward += _JOIN_QKV * (query + 2 * key)
     gate = _GATED if model.is_gated else _ACTIVATION
@@ -24,14 +24,25 @@ def layer_seconds(setting: Setting, ffn: float) -> Passes:
     if model.qk_layernorm:
         forward += norm.forward * (query + key)
         backward += norm.backward * (query + key)
-    if model.hidden_dropout:
-        forward += 2 * _DROPOUT.forward * hidden
-        backward += 2 * _DROPOUT.backward * hidden
     if model.add_bias_linear:
         widths = query + 2 * key + ffn * (2 if model.is_gated else 1)
         forward += kernels.bias.forward * widths
         backward += 0.0 if setting.is_frozen else kernels.bias.backward * (widths + 2 * hidden)
     return Passes(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
+
+
+def branch_seconds(setting: Setting) -> Passes:
+    """What goes with an attention or an MLP: the norm before it, its dropout, and adding it to the residual stream."""
+    branch, moved = _branch(setting), setting.own_tokens * setting.model.hidden_size * setting.size
+    return Passes(setting.streaming(branch.forward * moved), setting.streaming(branch.backward * moved))
+
+
+def _branch(setting: Setting) -> Passes:
+    """Accesses of [tokens, h]."""
+    norm, dropped = _norm(setting), _DROPOUT if setting.model.hidden_dropout else Passes(0, 0)
+    return Passes(
+        norm.forward + _RESIDUAL.forward + dropped.forward, norm.backward + _RESIDUAL.backward + dropped.backward
+    )
 
 
 def _norm(setting: Setting) -> Passes:

@@ -18,6 +18,8 @@ from orchestrator.planning.time.data_parallel import data_parallel_seconds, rank
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
+from orchestrator.planning.time.hybrid import LAUNCHES as HYBRID_LAUNCHES
+from orchestrator.planning.time.hybrid import layer_passes
 from orchestrator.planning.time.kernels import Kernels, Passes, kernels_of
 from orchestrator.planning.time.passes import (
     Parts,
@@ -33,7 +35,9 @@ from orchestrator.planning.time.passes import (
 from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.time.t5 import LAUNCHES, half_layer_pass, settings_of_halves
+from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.halves import HALVES
+from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
@@ -152,6 +156,8 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
     """The passes of each model chunk of each stage."""
     if setting.model.architecture == "t5":
         return _stages_of_halves(setting, held)
+    if setting.model.architecture == "mamba":
+        return _stages_of_hybrid(setting, held)
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
     dense = adapted(setting, _layer(setting, has_experts=False))
@@ -204,6 +210,25 @@ def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
     return stages
 
 
+def _stages_of_hybrid(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
+    """The passes of the chunks of a hybrid, each the sum of its layers."""
+    pattern, layer_of = layer_pattern(setting.model), layer_passes(setting)
+    stages = []
+    in_stages = layers_of_stages(setting.model, setting.job.parallelism)
+    for stage, chunks in enumerate(in_stages):
+        accumulation = {"memory_bound": accumulation_seconds(setting, held[stage]) / len(chunks)}
+        found = []
+        for number, chunk in enumerate(chunks):
+            kinds = pattern[chunk.first : chunk.last + 1]
+            each = [layer_of.get(kind, layer_of[MLP]) for kind in kinds]
+            each += [embedding_pass(setting)] if stage == number == 0 else []
+            each += [output_pass(setting)] if (stage, number) == (len(in_stages) - 1, len(chunks) - 1) else []
+            whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
+            found.append(_launched(setting, whole, HYBRID_LAUNCHES * len(kinds), 0.0))
+        stages.append(found)
+    return stages
+
+
 def _blend(one: Pass, other: Pass, share: float) -> Pass:
     """Layers of which `share` are of the other kind."""
     if share in (0.0, 1.0):
@@ -232,6 +257,8 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
     lora = setting.model.lora
     each = _TENSORS_PER_LAYER if lora is None else MATRICES * len(lora.target_modules)
+    if setting.model.architecture == "mamba":  # its layers are halves of these
+        each //= 2
     tensors = each * max(sum(stage) for stage in stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, same = ranks_with_the_same(setting)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.runtime.families import bert, gpt, t5
+from orchestrator.runtime.families import bert, gpt, mamba, t5
 from orchestrator.runtime.families.base import Family
 from orchestrator.spec.job import JobSpec
 
-_FAMILIES: Final[dict[str, Family]] = {"gpt": gpt, "bert": bert, "t5": t5}
+_FAMILIES: Final[dict[str, Family]] = {"gpt": gpt, "bert": bert, "t5": t5, "mamba": mamba}
 
 
 def family_of(job: JobSpec) -> Family:

@@ -120,11 +120,23 @@ def build_chunk(
     job: JobSpec, config: TransformerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> GPT:
     """Model chunk `index` of this rank."""
+    vp_stage = virtual_stage(job, index)
+    return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index)
+
+
+def virtual_stage(job: JobSpec, index: int) -> int | None:
+    """megatron-core's number of model chunk `index`: none where each rank has one."""
+    return index if job.parallelism.virtual_pipeline_model_parallel_size is not None else None
+
+
+def decoder(
+    job: JobSpec, config: TransformerConfig, block: Any, vocabulary: Vocabulary, ranks: Ranks, index: int
+) -> GPT:
+    """Model chunk `index` of this rank with the layers of `block`."""
     model = job.model
-    vp_stage = index if job.parallelism.virtual_pipeline_model_parallel_size is not None else None
     return GPT(
         config,
-        block_spec_function(layers)(config, vp_stage),
+        block,
         model=model,
         valid_vocab_size=vocabulary.size,
         joins_loss=job.runtime.fused_linear_cross_entropy,
@@ -133,7 +145,7 @@ def build_chunk(
         pre_process=ranks.is_pre_process(index),
         post_process=ranks.is_post_process(index),
         share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
-        vp_stage=vp_stage,
+        vp_stage=virtual_stage(job, index),
     )
 
 

@@ -79,11 +79,11 @@ def test_arguments_of_the_script(orchestrator: Any, tmp_path: Path) -> None:
 
 
 def test_a_family_that_is_not_there(orchestrator: Any, tmp_path: Path) -> None:
-    path = tmp_path / "mamba.sh"
-    path.write_text(f"torchrun pretrain_mamba.py {FLAGS} --mamba-state-dim 64\n")
+    path = tmp_path / "vlm.sh"
+    path.write_text(f"torchrun pretrain_vlm.py {FLAGS} --mamba-state-dim 64\n")
     migrated = orchestrator("migrate", path)
     assert migrated.code == 2
-    assert "Mamba" in migrated.err
+    assert "multimodal" in migrated.err
     assert "--mamba-state-dim" in migrated.out
     assert not (tmp_path / "job.yaml").exists()
     document = orchestrator("migrate", path, "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,31 @@ def test_variables_of_the_environment_are_referred_to(script_text: Text) -> None
 
 
 def test_families_that_are_not_there_yet() -> None:
-    migration = migrate_script(f"torchrun pretrain_mamba.py {FLAGS}", "mamba.sh")
+    migration = migrate_script(f"torchrun pretrain_vlm.py {FLAGS}", "vlm.sh")
     assert migration.refused is not None
-    assert "Mamba" in migration.refused
-    assert "GPT and BERT and T5" in migration.refused
+    assert "multimodal" in migration.refused
+    assert "GPT and BERT and T5 and Mamba" in migration.refused
+
+
+def test_mamba(script_text: Text) -> None:
+    migration = migrate_script(script_text("mamba.sh"), "mamba.sh")
+    job = load_text(job_text(migration)).job
+    assert not migration.of("not_supported")
+    assert not migration.of("no_counterpart")
+    assert job.model.architecture == "mamba"
+    assert job.model.hybrid_override_pattern == "M-M*-M"
+    assert (job.model.mamba_state_dim, job.model.mamba_num_groups, job.model.mamba_num_heads) == (16, 4, None)
+    flags = to_megatron(job)
+    assert flags.program == "pretrain_mamba.py"
+    assert not {each.path for each in flags.unsaid if each.path.startswith("model.")}
+    command = f"torchrun pretrain_mamba.py {shlex.join(flags.words)}"
+    again = load_text(job_text(migrate_script(command, "again.sh"))).job
+    assert again.model == job.model
+
+
+def test_layers_of_another_program() -> None:
+    migration = migrate_script(f"torchrun pretrain_mamba.py {FLAGS} --spec my.layers stack", "mamba.sh")
+    assert [account.flag for account in migration.of("not_supported")] == ["--spec my.layers stack"]
 
 
 def test_t5(script_text: Text) -> None:

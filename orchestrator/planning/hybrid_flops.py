@@ -1,0 +1,28 @@
+"""Model FLOPs of a hybrid of state space layers, attention and MLPs."""
+
+from __future__ import annotations
+
+from orchestrator.spec.hybrid import ATTENTION, STATE_SPACE, layer_pattern, projected_width, state_space_width
+from orchestrator.spec.model import ModelSpec
+
+HYBRID_FORMULA = (
+    "T * (3*M*(2*h*p + 7*w*n + 2*w*h) + A*(6*(h*(q+2*k) + q*h) + 12*q*s) + 6*F*m*h*f + 6*V*h); T tokens, "
+    "M, A and F layers of state space, attention and MLP, h hidden, w width of a state space layer, n its state, "
+    "p = 2*w + 2*groups*n + heads, q query width, k key width, s sequence, m MLP matrices (2, gated 3), f ffn width, "
+    "V padded vocabulary"
+)
+"""As `flops.FORMULA`. Megatron-LM counts the scan as 7*w*n as well."""
+SCAN = 7
+"""FLOPs of the scan for each channel and element of its state, forward."""
+
+
+def hybrid_flops(model: ModelSpec, tokens: int, padded_vocab: int) -> float:
+    """Floating-point operations of forward and backward over `tokens` tokens."""
+    h, query = model.hidden_size, model.num_attention_heads * model.head_dim
+    width = state_space_width(model)
+    state_space = 3 * (2 * h * (projected_width(model) + width) + SCAN * width * model.mamba_state_dim)
+    attention = 6 * (h * (query + 2 * model.query_groups * model.head_dim) + query * h) + 12 * query * model.seq_length
+    mlp = 6 * (3 if model.is_gated else 2) * h * model.ffn_size
+    each = {STATE_SPACE: state_space, ATTENTION: attention}
+    layers = sum(each.get(kind, mlp) for kind in layer_pattern(model))
+    return float(tokens * (layers + 6 * padded_vocab * h))

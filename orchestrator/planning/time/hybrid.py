@@ -1,0 +1,77 @@
+"""Seconds of the layers of a hybrid, by kind. The figures of state space layers have not been measured."""
+
+from __future__ import annotations
+
+from orchestrator.planning.hybrid_flops import SCAN
+from orchestrator.planning.time.elementwise import branch_seconds, layer_seconds
+from orchestrator.planning.time.gemm import peak
+from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.passes import Linear, Parts, Pass, add, layer_linears, layer_pass, linear_passes
+from orchestrator.planning.time.setting import Setting
+from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
+
+LAUNCHES = 0.5
+"""Kernels of a layer of any kind, of those of a transformer layer, which is two of them."""
+_PROJECTED = Passes(3, 6)
+"""Accesses of z, x, B, C and dt together: brought into another order, and read by the scan."""
+_CONVOLVED = Passes(2, 5)
+"""Of x, B and C: the convolution, which the backward pass does again."""
+_INNER = Passes(5, 8)
+"""Of the scan's output: written, brought back into order, and normed."""
+_RATE = 0.2
+"""Of the device's peak that the products inside the scan reach, which are small."""
+_BACKWARD = 2.5
+"""Products of the scan's backward pass for one of the forward pass."""
+
+
+def layer_passes(setting: Setting) -> dict[str, Pass]:
+    """One layer of each kind: those of a transformer layer taken apart, and a state space layer."""
+    whole, mlp = layer_pass(setting), _mlp(setting)
+    attention = Pass(*(_without(one, other) for one, other in zip(whole, mlp, strict=True)))
+    return {ATTENTION: attention, MLP: mlp, STATE_SPACE: _state_space(setting)}
+
+
+def _without(whole: Parts, part: Parts) -> Parts:
+    return {name: seconds - part.get(name, 0.0) for name, seconds in whole.items()}
+
+
+def _mlp(setting: Setting) -> Pass:
+    products = linear_passes(setting, layer_linears(setting)[2:], setting.products)
+    branch = branch_seconds(setting)
+    inner = layer_seconds(setting, setting.tokens * setting.model.ffn_size / setting.tp)
+    without = layer_seconds(setting, 0.0)
+    return Pass(
+        add(products.forward, {"memory_bound": inner.forward - without.forward + branch.forward}),
+        add(products.backward, {"memory_bound": inner.backward - without.backward + branch.backward}),
+    )
+
+
+def _state_space(setting: Setting) -> Pass:
+    model, tp = setting.model, setting.tp
+    width = state_space_width(model)
+    linears = [
+        Linear(model.hidden_size, projected_width(model) / tp, True),
+        Linear(width / tp, model.hidden_size, False),
+    ]
+    products, branch, scan = linear_passes(setting, linears, setting.products), branch_seconds(setting), _scan(setting)
+    return Pass(
+        add(products.forward, {"memory_bound": branch.forward + scan.forward}),
+        add(products.backward, {"memory_bound": branch.backward + scan.backward}),
+    )
+
+
+def _scan(setting: Setting) -> Passes:
+    """Convolution, scan and norm: the slower of moving and computing."""
+    model = setting.model
+    own = setting.tokens / setting.tp
+    width = state_space_width(model)
+    widths = ((_PROJECTED, projected_width(model)), (_CONVOLVED, convolved_width(model)), (_INNER, width))
+    moved = Passes(
+        sum(accesses.forward * each for accesses, each in widths),
+        sum(accesses.backward * each for accesses, each in widths),
+    )
+    computed = SCAN * width * model.mamba_state_dim * own / (_RATE * peak(setting.device, setting.dtype))
+    return Passes(
+        max(setting.streaming(moved.forward * own * setting.size), computed),
+        max(setting.streaming(moved.backward * own * setting.size), _BACKWARD * computed),
+    )

@@ -1,0 +1,102 @@
+"""The layers of a hybrid: state space layers, and the attention and the MLP of a transformer layer by themselves.
+
+Imports mamba-ssm where it is installed: import it for hybrids only.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from typing import Any
+
+import torch
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
+from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.identity_op import IdentityFuncOp, IdentityOp
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+
+from orchestrator.runtime.layers.choice import block_spec_function
+from orchestrator.runtime.layers.norms import Norm
+from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE
+from orchestrator.spec.runtime import Layers
+
+
+class StateSpaceLayer(MambaLayer):
+    """megatron-core's, in a transformer's block: numbered as its layers are, called with what they take."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        submodules: MambaLayerSubmodules,
+        layer_number: int = 1,
+        pg_collection: Any = None,
+        vp_stage: int | None = None,
+        **unused: Any,
+    ) -> None:
+        first: int = get_transformer_layer_offset(config, vp_stage)
+        super().__init__(config, submodules, layer_number + first, pg_collection=pg_collection)
+
+    def forward(self, hidden_states: torch.Tensor, **unused: Any) -> tuple[torch.Tensor, None]:
+        """[s, b, h] to the same, and no context for a layer behind it."""
+        return super().forward(hidden_states), None
+
+
+class InputNorm(Norm):
+    """A norm that finds its epsilon in the configuration: not every version of megatron-core hands it over here."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, **unused: Any) -> None:
+        super().__init__(config, hidden_size, config.layernorm_epsilon)
+
+
+def block_spec(
+    config: TransformerConfig, vp_stage: int | None, pattern: str, layers: Layers
+) -> TransformerBlockSubmodules:
+    """The layers of one model chunk of this rank's stage. `pattern`: a letter for each layer of the whole model."""
+    whole = block_spec_function(layers)(config, vp_stage)
+    first, count = get_transformer_layer_offset(config, vp_stage), get_num_layers_to_build(config, vp_stage=vp_stage)
+    kinds = pattern[first : first + count]
+    made = {STATE_SPACE: _state_space(layers)}
+    if kinds.strip(STATE_SPACE):
+        made |= {ATTENTION: _attention(whole.layer_specs[0]), MLP: _mlp(whole.layer_specs[0])}
+    return TransformerBlockSubmodules(layer_specs=[made[kind] for kind in kinds], layer_norm=whole.layer_norm)
+
+
+def _attention(layer: Any) -> Any:
+    """A transformer layer without its MLP."""
+    alone = copy.deepcopy(layer)
+    parts = alone.submodules
+    parts.pre_mlp_layernorm, parts.mlp, parts.mlp_bda = IdentityOp, IdentityOp, IdentityFuncOp
+    return alone
+
+
+def _mlp(layer: Any) -> Any:
+    """A transformer layer without its attention."""
+    alone = copy.deepcopy(layer)
+    parts = alone.submodules
+    parts.input_layernorm, parts.self_attention, parts.self_attn_bda = IdentityOp, IdentityOp, IdentityFuncOp
+    return alone
+
+
+def _state_space(layers: Layers) -> ModuleSpec:
+    if layers == "torch":
+        first: Any = ColumnParallelLinear
+        second: Any = RowParallelLinear
+        norm: Any = InputNorm
+        # As with Transformer Engine, whose first matrix has the norm inside.
+        names = {"norm.": "mixer.in_proj.layer_norm_"}
+    else:
+        engine = importlib.import_module("megatron.core.extensions.transformer_engine")
+        first, second, norm = engine.TELayerNormColumnParallelLinear, engine.TERowParallelLinear, IdentityOp
+        names = {}
+    mixer = ModuleSpec(module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=first, out_proj=second))
+    return ModuleSpec(
+        module=StateSpaceLayer,
+        submodules=MambaLayerSubmodules(
+            norm=norm, mixer=mixer, mamba_bda=get_bias_dropout_add, sharded_state_dict_keys_map=names
+        ),
+    )

@@ -1,0 +1,108 @@
+"""Hybrids of state space layers, attention and MLPs: layouts agree, and the runtime builds what `plan` counts.
+
+mamba-ssm's kernels need a GPU: its scan is done here by one in plain torch (tests/support/mamba_stub.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import mamba_stub
+from support.faults import Ranks
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
+
+from orchestrator.planning.parameters import parameters
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
+
+STUBS = f"""
+sys.path.insert(0, {str(Path(mamba_stub.__file__).parent)!r})
+import mamba_stub
+mamba_stub.install()
+
+import os
+from orchestrator.runtime import startup
+_build = startup.build_chunks
+def build_chunks(*arguments):
+    chunks = _build(*arguments)
+    count = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
+    with open(f"{{sys.argv[1]}}/parameters-{{os.environ['RANK']}}", "w") as file:
+        file.write(str(count))
+    return chunks
+startup.build_chunks = build_chunks
+"""
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "tp2-pp2": layout(tp=2, pp=2),
+    "pp2-interleaved": layout(pp=2, vp=2),
+    "pp2-uneven": layout(pp=2, num_layers_in_first_pipeline_stage=3),
+}
+
+
+def hybrid(name: str, parallelism: dict[str, Any], **sections: Any) -> JobSpec:
+    model = {
+        **{"architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "M*-M", "hidden_size": 32},
+        **{"num_attention_heads": 4, "seq_length": 16, "mamba_state_dim": 8, "mamba_head_dim": 8, "vocab_size": 250},
+        **{"mamba_num_groups": 2, "normalization": "RMSNorm", "activation": "squared_relu", "add_bias_linear": False},
+    }
+    return tiny_job(
+        name,
+        model={**model, **sections.pop("model", {})},
+        parallelism=parallelism,
+        batch={"micro_batch_size": 2, "global_batch_size": 8},
+        **{"schedule": {"train_iters": 6, "lr_warmup_iters": 1}, **sections},
+    )
+
+
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stubs") / "stubs.py"
+    path.write_text(f"import sys\n{STUBS}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(ranks: Ranks, stubs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = hybrid("one", {})
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job, inject=stubs)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_agree(name: str, ranks: Ranks, stubs: Path, reference: RunDir, tmp_path: Path) -> None:
+    job = hybrid(name, LAYOUTS[name])
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=stubs)
+    for key in ("train/loss", "train/grad_norm"):
+        assert largest_difference(values(reference, key), values(run, key)) < 2e-5
+    assert losses(run)[6] < losses(run)[1]
+    counted = parameters(job, vocabulary(job).padded_size).per_rank
+    tp = job.parallelism.tensor_model_parallel_size
+    built = [int((run.path / f"parameters-{rank}").read_text()) for rank in range(job.world_size)]
+    assert [each.parameters for each in counted] == [built[each.pp * tp + each.tp] for each in counted]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is not None, reason="mamba-ssm is installed")
+def test_ratios_and_kernels_that_are_not_there(ranks: Ranks, tmp_path: Path) -> None:
+    """Without the stubs the run ends with what to install, and not with a traceback."""
+    job = hybrid("none", {}, model={"hybrid_override_pattern": None, "hybrid_attention_ratio": 0.25})
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job).wait() == 1
+    [record] = (json.loads(path.read_text()) for path in run.path.glob("exits/test/*.json"))
+    assert record["cause"] == "user_error"
+    assert "need mamba_ssm, which is not installed" in record["message"]
+
+
+def test_a_checkpoint_goes_on_at_another_layout(ranks: Ranks, stubs: Path, reference: RunDir, tmp_path: Path) -> None:
+    schedule = {"train_iters": 3, "lr_warmup_iters": 1, "lr_decay_iters": 6}
+    first = hybrid("job", layout(tp=2), schedule=schedule)
+    run = ranks.must_train(make_run(tmp_path, first), first, inject=stubs)
+    second = hybrid("job", layout(pp=2))
+    ranks.must_train(make_run(tmp_path, second), second, inject=stubs, launch_id="second")
+    assert [event["iteration"] for event in events(run, "resumed")] == [3]
+    assert largest_difference(losses(reference), losses(run)) < 2e-5

@@ -1,0 +1,42 @@
+"""A hybrid on a GPU in bf16, with mamba-ssm's kernels, against its definition in plain torch on the CPU in fp32."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import mamba_stub
+from support.faults import Ranks
+from support.training import largest_difference, losses, make_run, tiny_job
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(580),
+    pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is None, reason="mamba-ssm is not installed"),
+]
+
+MODEL = {
+    **{"architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "M*-M", "hidden_size": 256},
+    **{"num_attention_heads": 4, "seq_length": 64, "mamba_state_dim": 64, "mamba_num_groups": 2, "vocab_size": 1000},
+}
+
+
+@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
+def test_a_gpu_trains_what_the_cpu_trains(layers: str, ranks: Ranks, tmp_path: Path) -> None:
+    if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
+        pytest.skip("Transformer Engine is not installed")
+    sections: dict[str, Any] = {"model": MODEL, "schedule": {"train_iters": 10}}
+    stubs = tmp_path / "stubs.py"
+    folder = str(Path(mamba_stub.__file__).parent)
+    # The rule that keeps a hybrid off the CPU does not know the stubs: there is no GPU to be seen instead.
+    stubs.write_text(f"import sys\nsys.path.insert(0, {folder!r})\nimport mamba_stub\nmamba_stub.install()\n")
+    cpu = tiny_job("cpu", **sections)
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    exact = losses(ranks.must_train(make_run(tmp_path, cpu), cpu, inject=stubs, env=hidden))
+    gpu = tiny_job("gpu", **sections, precision={"dtype": "bf16"}, runtime={"device": "cuda", "layers": layers})
+    found = ranks.losses_of(gpu, tmp_path)
+    difference = largest_difference(exact, found)
+    print(f"\nRESULT hybrid {layers} bf16 on a GPU against fp32 on the CPU {difference:.2e}")
+    assert difference < 1e-2

@@ -1,0 +1,97 @@
+"""mamba-ssm's kernels token by token in plain torch, and the little of einops that megatron-core's mixer takes: what a
+state space layer computes, where the kernels themselves cannot be had.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+_PATTERNS: dict[str, Any] = {
+    "l b d -> b l d": lambda x: x.transpose(0, 1),
+    "b l d -> l b d": lambda x: x.transpose(0, 1),
+    "d 1 w -> d w": lambda x: x.squeeze(1),
+}
+
+
+_TENSOR_OPERATIONS = "megatron.core.inference.contexts.attention_context.triton.tensor_ops"
+
+
+class GatedNorm(torch.nn.Module):
+    """An RMSNorm over groups of channels."""
+
+    def __init__(
+        self, width: int, eps: float, group_size: int, norm_before_gate: bool, device: Any, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.eps, self.group_size = eps, group_size
+        self.weight = torch.nn.Parameter(torch.ones(width, device=device, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grouped = x.unflatten(-1, (-1, self.group_size))
+        return functional.rms_norm(grouped, (self.group_size,), None, self.eps).flatten(-2) * self.weight
+
+
+def scan(
+    projected: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    dt_bias: torch.Tensor,
+    decay: torch.Tensor,
+    *,
+    D: torch.Tensor,  # noqa: N803 - the kernel's name
+    headdim: int,
+    ngroups: int,
+    **unused: Any,
+) -> torch.Tensor:
+    """From [b, l, z x B C dt] to [b, l, channels]: convolution, recurrence and gate."""
+    heads = decay.numel()
+    width = heads * headdim
+    state = (weight.size(0) - width) // (2 * ngroups)
+    z, convolved, dt = projected.split([width, weight.size(0), heads], dim=-1)
+    taps = weight.size(1)
+    padded = functional.pad(convolved.transpose(1, 2), (taps - 1, 0))
+    convolved = functional.silu(functional.conv1d(padded, weight.unsqueeze(1), bias, groups=weight.size(0)))
+    x, b, c = convolved.transpose(1, 2).split([width, ngroups * state, ngroups * state], dim=-1)
+    x = x.unflatten(-1, (heads, headdim))
+    b, c = (each.unflatten(-1, (ngroups, state)).repeat_interleave(heads // ngroups, dim=2) for each in (b, c))
+    step = functional.softplus(dt + dt_bias)
+    kept = x.new_zeros(x.size(0), heads, headdim, state)
+    outputs = []
+    for token in range(x.size(1)):
+        written = step[:, token, :, None, None] * x[:, token, :, :, None] * b[:, token, :, None, :]
+        kept = torch.exp(step[:, token] * decay)[:, :, None, None] * kept + written
+        outputs.append((kept * c[:, token, :, None, :]).sum(-1) + D[:, None] * x[:, token])
+    return torch.stack(outputs, dim=1).flatten(2) * functional.silu(z)
+
+
+def rearrange(x: torch.Tensor, pattern: str) -> torch.Tensor:
+    return _PATTERNS[pattern](x)  # type: ignore[no-any-return]
+
+
+def install() -> None:
+    """Put the stubs where megatron-core imports the libraries from."""
+    contents: dict[str, dict[str, Any]] = {
+        "mamba_ssm": {"__version__": "2.2.4"},
+        "mamba_ssm.ops": {},
+        "mamba_ssm.ops.triton": {},
+        "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": GatedNorm},
+        "mamba_ssm.ops.triton.selective_state_update": {"selective_state_update": None},
+        "mamba_ssm.ops.triton.ssd_combined": {
+            "mamba_chunk_scan_combined": None,
+            "mamba_split_conv1d_scan_combined": scan,
+        },
+        "einops": {"rearrange": rearrange, "repeat": None},
+    }
+    if importlib.util.find_spec("triton") is None:  # what inference alone calls
+        operations = ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge")
+        contents[_TENSOR_OPERATIONS] = dict.fromkeys(operations)
+    for name, names in contents.items():
+        module = types.ModuleType(name)
+        vars(module).update(names)
+        sys.modules[name] = module

@@ -1,0 +1,84 @@
+"""What is planned for hybrids: parameters, FLOPs, memory and time by kind of layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.training import layout, tiny_job
+
+from orchestrator.planning.flops import formula, model_flops
+from orchestrator.planning.hardware.devices import device_named
+from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.parameters import parameters, stage_parameters
+from orchestrator.planning.time import estimate_time
+from orchestrator.spec.job import JobSpec
+
+SIZES = {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 4096, "vocab_size": 32000}
+
+
+def hybrid(pattern: str | None, parallelism: dict[str, Any] | None = None, **model: Any) -> JobSpec:
+    family = {"architecture": "mamba", "hybrid_override_pattern": pattern, "num_layers": len(pattern or "M" * 8)}
+    return tiny_job(
+        "job",
+        model={**SIZES, **(family if pattern else {}), **model},
+        parallelism=parallelism or {},
+        batch={"micro_batch_size": 1, "global_batch_size": 8},
+        precision={"dtype": "bf16"},
+    )
+
+
+@dataclass(frozen=True)
+class Figures:
+    parameters: int
+    flops: float
+    memory: int
+    seconds: float
+
+
+def figures(job: JobSpec) -> Figures:
+    memory, time = estimate_memory(job, 32000, "torch"), estimate_time(job, 32000, "torch", device_named("H100"))
+    assert sum(memory.stages[0].parts.values()) == memory.stages[0].peak_bytes
+    assert sum(time.parts.values()) == pytest.approx(time.step_seconds)
+    assert min(time.parts.values()) >= 0
+    return Figures(parameters(job, 32000).total, model_flops(job, 4096, 32000), memory.peak_bytes, time.step_seconds)
+
+
+def test_attention_and_mlp_are_a_transformer_layer() -> None:
+    """A hybrid of these two alone is a GPT of half as many layers."""
+    gpt, same = figures(hybrid(None, num_layers=4)), figures(hybrid("*-" * 4))
+    assert (same.parameters, same.flops, same.memory) == (gpt.parameters, gpt.flops, gpt.memory)
+    assert same.seconds == pytest.approx(gpt.seconds)
+
+
+def test_a_state_space_layer() -> None:
+    """Mamba-2 of this size: two matrices, a convolution, and of each head three numbers."""
+    plain, more = hybrid("M" * 8), hybrid("M" * 9)
+    width, projected = 2048, 2 * 2048 + 2 * 8 * 128 + 32
+    matrices = 1024 * projected + 2048 * 1024
+    counted = matrices + (2048 + 2048) * 5 + 3 * 32 + 2048 + 2 * 1024  # and the LayerNorm before it
+    assert parameters(more, 32000).total - parameters(plain, 32000).total == counted
+    flops = model_flops(more, 1, 32000) - model_flops(plain, 1, 32000)
+    assert flops == 3 * (2 * matrices + 7 * width * 128)
+    assert "7*w*n" in formula(plain)
+    one, two = figures(plain), figures(more)
+    assert 0 < two.memory - one.memory < 2**30
+    assert 0 < two.seconds - one.seconds < 0.1
+
+
+def test_stages_are_counted_by_their_layers() -> None:
+    job = hybrid("MMMM*-*-", layout(tp=2, pp=2))
+    stages = estimate_memory(job, 32000, "torch").stages
+    first, last = stage_parameters(job, 32000)
+    whole = parameters(job, 32000)
+    assert [rank.parameters for rank in whole.per_rank] == [first, first, last, last]
+    tables = 2 * 32000 // 2 * 1024
+    assert first + last - tables == pytest.approx((whole.total - 32000 * 1024) / 2, rel=1e-3)  # norms are held twice
+    assert stages[0].parts["activations"] != stages[1].parts["activations"]
+
+
+def test_tensor_parallelism_shares_it_out() -> None:
+    one, two = figures(hybrid("M-M*M-M-")), figures(hybrid("M-M*M-M-", layout(tp=2, sequence_parallel=True)))
+    assert two.memory < 0.65 * one.memory
+    assert 0.4 * one.seconds < two.seconds < one.seconds
