@@ -65,8 +65,15 @@ def measure_machine(seconds: float, *, cpu: bool) -> dict[str, Any]:
 
 
 def measured_run(run: RunDir) -> MeasuredRun:
-    """The median step time of a run at its full batch size. Raises UserError when it has too few steps."""
+    """The median step time of a run at its full batch size. Raises UserError when it has too few steps, or multiplied
+    in FP8: a device's efficiencies are of its dtypes, and what FP8 reaches beside them is not fitted.
+    """
     job = load_resolved(run.resolved())
+    if job.precision.fp8 is not None:
+        raise UserError(
+            f"run {label(run)} multiplied in FP8, and efficiencies are those of bf16: calibrate with a run without "
+            "precision.fp8; jobs in FP8 are planned with what it corrects"
+        )
     starts = [event for event in run.events() if event.get("event") == "started"]
     if not starts:
         raise UserError(f"run {label(run)} was never started: there are no step times in it")

@@ -196,11 +196,19 @@ def test_scales_are_what_a_checkpoint_adds(ranks: Ranks, tmp_path: Path) -> None
     assert difference < 1e-2
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.fixture(scope="module", params=RECIPES)
+def alone(
+    request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[int, float]]:
+    """A recipe, and the losses of one process with it."""
+    recipe = str(request.param)
+    return recipe, ranks.losses_of(small_job("one", recipe), tmp_path_factory.mktemp("alone"))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_agree(name: str, recipe: str, ranks: Ranks, tmp_path: Path) -> None:
+def test_layouts_agree(name: str, alone: tuple[str, dict[int, float]], ranks: Ranks, tmp_path: Path) -> None:
     needs_gpus(2, "transformer_engine")
-    one = ranks.losses_of(small_job("one", recipe), tmp_path)
+    recipe, one = alone
     found = ranks.losses_of(small_job(name, recipe, parallelism=LAYOUTS[name]), tmp_path)
     difference = largest_difference(one, found)
     print(f"\nRESULT FP8 {recipe} {name} largest relative difference {difference:.2e}")

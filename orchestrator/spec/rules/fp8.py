@@ -1,7 +1,7 @@
 """Matrix products in FP8: what they need, and what they do not go with.
 
-What holds is Transformer Engine's (2.11: matrices whose sides are multiples of 16, tokens of a rank of 8) and
-megatron-core's (0.16 and 0.19: what goes with delayed scaling).
+What holds is Transformer Engine's (2.11: matrices whose sides are multiples of 16, tokens of a rank of 8, and of blocks
+where blockwise scaled tensors are gathered) and megatron-core's (0.16 and 0.19: what goes with delayed scaling).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.spec.sections import JobSections
 FP8, RECIPE = "precision.fp8", "precision.fp8.recipe"
 ALIGNMENT = 16
 """Both sides of a matrix and the tokens of a product are multiples of it."""
-_TOKENS_OF_A_RANK = 8
+_TOKENS_OF_A_RANK, _BLOCK = 8, 128
 _OF_HISTORY = ("margin", "amax_history_len", "amax_compute_algo")
 _IN_BF16 = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 
@@ -121,6 +121,10 @@ def sides_of_matrices(job: JobSections) -> Iterator[Problem]:
         shared = model.moe_shared_expert_intermediate_size
         if shared is not None:
             sides.append(("the shared expert", shared, tp, "model.moe_shared_expert_intermediate_size"))
+    if _gathers_blocks(job) and model.hidden_size % _BLOCK:
+        message = f"blocks of {_BLOCK} are gathered under sequence parallelism: hidden_size {model.hidden_size}"
+        hint = f"nearest: {nearest_multiples(_BLOCK, model.hidden_size)}"
+        yield Problem(message, ("model.hidden_size", RECIPE, "parallelism.sequence_parallel"), hint)
     for name, size, split, path in sides:
         # What TP does not divide has a problem of its own.
         if size % split == 0 and size // split % ALIGNMENT:
@@ -130,6 +134,12 @@ def sides_of_matrices(job: JobSections) -> Iterator[Problem]:
             yield Problem(message, (path, FP8, TP) if split > 1 else (path, FP8), hint)
 
 
+def _gathers_blocks(job: JobSections) -> bool:
+    fp8, degrees = job.precision.fp8, job.parallelism
+    blockwise = fp8 is not None and fp8.recipe == "blockwise"
+    return blockwise and degrees.uses_sequence_parallel and degrees.tensor_model_parallel_size > 1
+
+
 def tokens_of_products(job: JobSections) -> Iterator[Problem]:
     """The gradient of a weight is a product over the tokens of a micro-batch."""
     if job.precision.fp8 is None:
@@ -137,17 +147,18 @@ def tokens_of_products(job: JobSections) -> Iterator[Problem]:
     model, degrees = job.model, job.parallelism
     parts = degrees.context_parallel_size
     local = degrees.tensor_model_parallel_size if degrees.uses_sequence_parallel else 1
+    own = _BLOCK if _gathers_blocks(job) else _TOKENS_OF_A_RANK
     lengths = {"model.seq_length": model.seq_length}
     if model.architecture == "t5" and model.decoder_seq_length is not None:
         lengths["model.decoder_seq_length"] = model.decoder_seq_length
     for path, length in lengths.items():
         if length % (parts * local):
             continue  # which has a problem of its own
-        tokens = length // parts * job.batch.micro_batch_size
-        if tokens % ALIGNMENT or tokens // local % _TOKENS_OF_A_RANK:
-            unit = max(ALIGNMENT, _TOKENS_OF_A_RANK * local) * parts
+        tokens = length // parts * job.micro_batch_sequences
+        if tokens % ALIGNMENT or tokens // local % own:
+            unit = max(ALIGNMENT, own * local) * parts
             message = (
-                f"FP8 multiplies multiples of {ALIGNMENT} tokens, and of {_TOKENS_OF_A_RANK} on each rank that shares "
+                f"FP8 multiplies multiples of {ALIGNMENT} tokens, and of {own} on each rank that shares "
                 f"them: {tokens} tokens of a micro-batch on {local} rank{'s' if local > 1 else ''}"
             )
             hint = f"nearest {path.rpartition('.')[2]} for any micro-batch: {nearest_multiples(unit, length)}"

@@ -103,6 +103,7 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
         ),
         (("--from", "runs/fresh/run"), "was never started"),
         (("--from", "runs/short/run"), "has no step time at its full batch size after its first 2 steps"),
+        (("--from", "runs/eight/run"), "run eight/run multiplied in FP8, and efficiencies are those of bf16"),
         (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known here: name the nearest with --base"),
         (("--base", "H1O0"), "no datasheet of H1O0 is known here"),
         (("--from", "runs/one/run", "--gpu-name", "taken"), "is the profile of another GPU, A100"),
@@ -126,6 +127,7 @@ def test_what_cannot_be_is_refused(
         run_on(tmp_path, "one", factor=1.0)
         run_on(tmp_path, "other", factor=1.0, device="NVIDIA A100-SXM4-80GB")
         run_on(tmp_path, "strange", factor=1.0, device="NVIDIA Z1")
+        run_on(tmp_path, "eight", factor=1.0, precision={"dtype": "bf16", "fp8": {"recipe": "delayed"}})
         make_run(tmp_path / "runs", tiny_job("fresh")).append_event("created")
         short = make_run(tmp_path / "runs", tiny_job("short"))
         short.append_event("started", iteration=0, device=H200, layers="torch")

@@ -44,6 +44,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     batch = unit * draw(st.integers(1, 6))
     rampup = {"start_global_batch_size": unit, "increment": unit, "samples": draw(st.sampled_from([1, 10**9]))}
     device = draw(st.sampled_from(["cuda", "cuda", "cpu"]))
+    in_fp8 = device == "cuda" and draw(st.integers(0, 3)) == 0
     world = tp * pp * dp
     nodes = draw(st.sampled_from([count for count in range(1, world + 1) if world % count == 0]))
     document = {
@@ -80,7 +81,8 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         "optimizer": {"lr": 1e-3},
         "schedule": draw(st.sampled_from([{"train_iters": 1}, {"train_samples": 1}, {"train_tokens": 10**15}])),
         "precision": {
-            "dtype": draw(st.sampled_from(["bf16", "fp32", "fp16"] if device == "cuda" else ["bf16", "fp32"])),
+            "dtype": "bf16" if in_fp8 else draw(st.sampled_from(["bf16", "fp32", *(["fp16"] * (device == "cuda"))])),
+            "fp8": {"recipe": draw(st.sampled_from(["delayed", "tensorwise", "blockwise"]))} if in_fp8 else None,
             "grad_reduce_in_fp32": draw(st.booleans()),
         },
         "checkpoint": draw(st.sampled_from([{}, {"save_seconds": 60}, {"keep_last": 10**6}])),

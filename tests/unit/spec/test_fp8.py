@@ -79,29 +79,43 @@ def test_what_goes_with_it(small: Any) -> None:
     assert small.messages(DELAYED, "parallelism.context_parallel_size=2", "launch.gpus_per_node=2") == []
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     heads=st.sampled_from([4, 8]),
     channels=st.sampled_from([2, 4, 8, 32]),
     ffn=st.sampled_from([16, 32, 40, 64, 128]),
-    length=st.sampled_from([8, 16, 24, 64]),
+    length=st.sampled_from([8, 16, 24, 64, 128]),
     micro=st.integers(1, 3),
     tp=st.sampled_from([1, 2, 4]),
     sequence_parallel=st.booleans(),
+    blockwise=st.booleans(),
+    hidden=st.sampled_from([128, 64]),
 )
 def test_sizes_are_those_that_transformer_engine_takes(
-    small: Any, heads: int, channels: int, ffn: int, length: int, micro: int, tp: int, sequence_parallel: bool
+    small: Any,
+    heads: int,
+    channels: int,
+    ffn: int,
+    length: int,
+    micro: int,
+    tp: int,
+    sequence_parallel: bool,
+    blockwise: bool,
+    hidden: int,
 ) -> None:
     """Its check of every linear's operands, and cuBLAS's of the transposed ones, on a rank."""
     sequence_parallel = sequence_parallel and tp > 1
     said = small.messages(
-        *(DELAYED, f"model.num_attention_heads={heads}", f"model.kv_channels={channels}"),
+        *(f"precision.fp8.recipe={'blockwise' if blockwise else 'tensorwise'}", f"model.hidden_size={hidden}"),
+        *(f"model.num_attention_heads={heads}", f"model.kv_channels={channels}"),
         *(f"model.ffn_hidden_size={ffn}", f"model.seq_length={length}", f"batch.micro_batch_size={micro}"),
         *(f"parallelism.tensor_model_parallel_size={tp}", f"launch.gpus_per_node={tp}", "batch.global_batch_size=null"),
         *("batch.num_micro_batches=1", f"parallelism.sequence_parallel={str(sequence_parallel).lower()}"),
     )
     tokens, query = length * micro, heads * channels
-    sides = (128, 3 * query // tp, query // tp, ffn // tp)
+    sides = (hidden, 3 * query // tp, query // tp, ffn // tp)
     own = tokens // tp if sequence_parallel else tokens
     legal = all(side % 16 == 0 for side in sides) and tokens % 16 == 0 and own % 8 == 0
+    if sequence_parallel and blockwise:
+        legal = legal and own % 128 == 0 and hidden % 128 == 0
     assert (said == []) == legal, said
