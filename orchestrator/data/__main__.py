@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from orchestrator.data.commands import Request, build_app, describe, print_description
-from orchestrator.data.manifest import Manifest
+from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
@@ -100,10 +100,11 @@ def _wrote(prefix: Path, manifest: Manifest) -> str:
     left_out = f", {manifest.empty_documents} empty left out" if manifest.empty_documents else ""
     if manifest.skipped_records:
         left_out += f", {manifest.skipped_records} unreadable skipped: see {manifest.skipped_report}"
-    documents = f"{manifest.documents} documents"
+    documents = f"{manifest.documents} {'documents' if manifest.counted_tokens is None else 'conversations'}"
     if manifest.sentences is not None:
         documents += f" of {manifest.sentences} sentences"
-    return f"wrote {prefix}: {documents}, {manifest.tokens} tokens ({manifest.dtype}){left_out}"
+    counted = "" if manifest.counted_tokens is None else f", of which {manifest.counted_tokens} count"
+    return f"wrote {prefix}: {documents}, {manifest.tokens} tokens{counted} ({manifest.dtype}){left_out}"
 
 
 def _inspect(request: ShowRequest, as_json: bool) -> int:
@@ -112,8 +113,10 @@ def _inspect(request: ShowRequest, as_json: bool) -> int:
         _print(as_json, "", **describe(request.prefix), shown=texts)
         return 0
     print_description(request.prefix, as_json)
+    manifest = read_manifest(request.prefix)
+    is_chat = manifest is not None and manifest.counted_tokens is not None
     for number, text in enumerate(texts):
-        print(f"--- document {number}\n{text}")
+        print(f"--- {'document' if not is_chat else 'conversation'} {number}\n{text}")
     return 0
 
 

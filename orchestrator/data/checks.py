@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.data.chat.packing import loss_mask_prefix, usable
 from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index, sequences_before, tokens_before
 from orchestrator.data.manifest import Manifest, read_manifest
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
 
 PARTS = ("train", "validation", "test")
@@ -93,6 +94,8 @@ def check_data(
     problems: list[str] = []
     for path, header in headers.items():
         problems += _vocabulary_problems(path, header, vocab_size, tokenizer_hash)
+        if data.chat is not None and (problem := mask_problem(path, header)):
+            problems.append(problem)
     for part in used_parts(data, architecture, headers, samples):
         problems += length_problems(part, headers[part.path], data, architecture, sequence_length)
     if problems:
@@ -133,6 +136,8 @@ def length_problems(
 ) -> Iterator[str]:
     """Why a part cannot be built: it is empty, shorter than one sequence, or has no document that gives a sample."""
     tokens = tokens_before(header, part.stop) - tokens_before(header, part.start)
+    if data.chat is not None and mask_problem(part.path, header) is not None:
+        return  # which is a problem of the data set, not of its parts
     what = f"the {part.name} part of {part.path}"
     way_out = "use more data, or another data.split"
     if part.name != "train":
@@ -140,7 +145,15 @@ def length_problems(
     needed = SENTENCES.get(architecture)
     if part.stop <= part.start or tokens == 0:
         units = header.sequences if needed is None else header.documents
-        yield f"{what} is empty: {units} documents, split {data.split}; {way_out}"
+        documents = "documents" if data.chat is None else "conversations"
+        yield f"{what} is empty: {units} {documents}, split {data.split}; {way_out}"
+    elif data.chat is not None:
+        if not usable(header, part.start, part.stop, data.chat, sequence_length).kept:
+            yield (
+                f"{what} has no conversation that fits: all {part.documents} are longer than model.seq_length + 1 = "
+                f"{sequence_length + 1} tokens, and long_conversations is {data.chat.long_conversations}; "
+                "raise model.seq_length, or use other data"
+            )
     elif needed is None and tokens < sequence_length + 1:
         yield (
             f"{what} has {tokens} tokens in {part.stop - part.start} documents, fewer than one sequence of "
@@ -177,6 +190,26 @@ def tokenizer_problem(path: str, tokenizer_hash: str) -> str | None:
     return (
         f"{path} was made with another tokenizer ({made_by}) than data.tokenizer (hash {tokenizer_hash[:12]}); "
         "name that one, or tokenize again"
+    )
+
+
+def mask_problem(path: str, header: IndexHeader) -> str | None:
+    """Why a data set is none of conversations; None when it is."""
+    prefix = loss_mask_prefix(Path(path))
+    try:
+        mask = read_index(prefix)
+    except (UserError, DataError):
+        mask = None
+    if (
+        mask is not None
+        and mask.dtype == "uint8"
+        and (mask.sequences, mask.tokens) == (header.sequences, header.tokens)
+    ):
+        return None
+    what = "has no mask" if mask is None else "does not belong to the mask"
+    return (
+        f"{path} {what} of what the assistant says, {prefix}.bin and .idx, and the job has data.chat: make it with "
+        "`orchestrator data tokenize --chat`, or leave data.chat out"
     )
 
 

@@ -122,6 +122,21 @@ def build_app(run: Run) -> typer.Typer:
         split_sentences: Annotated[
             bool, typer.Option("--split-sentences", help="Make each sentence a sequence, as BERT and T5 need it.")
         ] = False,
+        chat: Annotated[
+            bool,
+            typer.Option(
+                "--chat", help="Read each line as a conversation; only what the assistant says counts in the loss."
+            ),
+        ] = False,
+        chat_template: Annotated[
+            str | None,
+            typer.Option(
+                "--chat-template",
+                metavar="NAME",
+                help="With --chat: chatml, plain, or a file with a Jinja template; the tokenizer's own by default.",
+                show_default=False,
+            ),
+        ] = None,
         glob: Globs = None,
         exclude: Excludes = None,
         txt_documents: TxtDocuments = "file",
@@ -133,6 +148,10 @@ def build_app(run: Run) -> typer.Typer:
         overwrite: Overwrite = False,
         as_json: AsJson = False,
     ) -> None:
+        if chat:
+            _refuse_with_chat(json_key, append_eod, split_sentences)
+        elif chat_template is not None:
+            raise UserError("--chat-template is how conversations become text: add --chat, or leave it out")
         request = TokenizeRequest(
             inputs=tuple(inputs),
             json_keys=_keys(json_key),
@@ -146,6 +165,8 @@ def build_app(run: Run) -> typer.Typer:
             tokenizer_merges=tokenizer_merges,
             append_eod=append_eod,
             split_sentences=split_sentences,
+            chat=chat,
+            chat_template=chat_template,
             workers=workers,
             shard_size=shard_size,
             overwrite=overwrite,
@@ -209,7 +230,15 @@ def build_app(run: Run) -> typer.Typer:
     )
     def inspect(
         prefix: Annotated[Path, typer.Argument(metavar="PREFIX", help="The data set: PREFIX.bin and PREFIX.idx.")],
-        show: Annotated[int, typer.Option("--show", metavar="N", min=0, help="Decode the first N documents.")] = 0,
+        show: Annotated[
+            int,
+            typer.Option(
+                "--show",
+                metavar="N",
+                min=0,
+                help="Decode the first N documents; of conversations, what counts stands between ⟦ and ⟧.",
+            ),
+        ] = 0,
         tokenizer_type: Annotated[
             TokenizerType | None,
             typer.Option("--tokenizer-type", help="To decode with; the manifest's by default.", show_default=False),
@@ -250,6 +279,17 @@ def _keys(given: list[str] | None) -> tuple[str, ...]:
     return keys
 
 
+def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_sentences: bool) -> None:
+    reasons = {
+        "--json-key": (_keys(json_key) != ("text",), "conversations are found by their own fields"),
+        "--append-eod": (append_eod, "the chat template ends each turn"),
+        "--split-sentences": (split_sentences, "a conversation stays whole"),
+    }
+    for option, (is_given, reason) in reasons.items():
+        if is_given:
+            raise UserError(f"{option} does not go with --chat: {reason}; leave it out")
+
+
 def _prefix(path: Path) -> Path:
     if not path.name or path.is_dir():
         raise UserError(f"--output-prefix {path} is a folder; write a name in it, like {path / 'corpus'}")
@@ -274,10 +314,12 @@ def print_description(prefix: Path, as_json: bool) -> None:
     header, manifest = read_index(prefix), read_manifest(prefix)
     is_split = manifest is not None and manifest.sentences is not None
     per_document = f" ({header.sequences / max(header.documents, 1):.1f} per document)"
+    is_chat = manifest is not None and manifest.counted_tokens is not None
     lines = {
-        "documents": f"{header.documents}",
+        "conversations" if is_chat else "documents": f"{header.documents}",
         "sentences" if is_split else "sequences": f"{header.sequences}{per_document * is_split}",
-        "tokens": f"{header.tokens} ({header.tokens / max(header.documents, 1):.1f} per document)",
+        "tokens": f"{header.tokens} ({header.tokens / max(header.documents, 1):.1f} "
+        f"per {'conversation' if is_chat else 'document'})",
         "stored as": f"{header.dtype}, {header.bin_bytes} bytes",
         "manifest": "none: made by another tool",
     }
@@ -290,6 +332,11 @@ def print_description(prefix: Path, as_json: bool) -> None:
             "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text",
             "left out": f"{manifest.empty_documents} empty, {manifest.skipped_records} unreadable",
         }
+        if manifest.counted_tokens is not None:
+            part = manifest.counted_tokens / max(header.tokens, 1)
+            lines["counted tokens"] = f"{manifest.counted_tokens} ({part:.1%}): what the assistant says"
+            lines["chat template"] = str(manifest.options.get("chat_template"))
+            del lines["ends documents"], lines["sequences"]
         if manifest.cut_sentences:
             lines["cut"] = f"{manifest.cut_sentences} sentences of more than 512 tokens, stored in pieces"
         del lines["manifest"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from orchestrator.data.sources import Block
 
+Parsed = TypeVar("Parsed")
 _BLANK_LINES = re.compile(rb"(?:\A|\n)(?:[^\S\n]*\n)+")
 
 
@@ -33,24 +35,35 @@ class Malformed:
 
 def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Malformed]:
     """Each record of a block, in order. Blank lines are no records; an empty text is one."""
+
+    def texts(record: bytes | tuple[object, ...]) -> tuple[str, ...]:
+        if isinstance(record, bytes):
+            return _texts_of_json(record, keys) if block.kind == "json" else (record.decode(),)
+        return _checked(dict(zip(keys, record, strict=True)), keys)
+
+    for _, read in read_records(block, texts):
+        yield read if isinstance(read, Malformed) else Document(read)
+
+
+def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple[int | None, Parsed | Malformed]]:
+    """The line, or row, of each record of a block, and what `parse` makes of it. What it raises of ValueError, and what
+    is neither JSON nor Unicode, becomes Malformed."""
     for line, record in _records(block):
         try:
-            if isinstance(record, bytes):
-                texts = _texts_of_json(record, keys) if block.kind == "json" else (record.decode(),)
-            else:
-                texts = _checked(dict(zip(keys, record, strict=True)), keys)
+            yield line, parse(record)
         except UnicodeDecodeError as error:
-            yield Malformed(block.path, line, f"not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}")
+            reason = f"not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}"
         except UnicodeEncodeError:
-            yield Malformed(block.path, line, "not valid Unicode: half of a surrogate pair")
+            reason = "not valid Unicode: half of a surrogate pair"
         except json.JSONDecodeError as error:
-            yield Malformed(block.path, line, f"not valid JSON: {error.msg} (column {error.colno})")
+            reason = f"not valid JSON: {error.msg} (column {error.colno})"
         except RecursionError:
-            yield Malformed(block.path, line, "not readable JSON: nested too deeply")
+            reason = "not readable JSON: nested too deeply"
         except ValueError as error:
-            yield Malformed(block.path, line, str(error))
+            reason = str(error)
         else:
-            yield Document(texts)
+            continue
+        yield line, Malformed(block.path, line, reason)
 
 
 def _records(block: Block) -> Iterator[tuple[int | None, bytes | tuple[object, ...]]]:
@@ -80,7 +93,7 @@ def _paragraphs(content: bytes, line: int) -> Iterator[tuple[int, bytes]]:
 def _texts_of_json(line: bytes, keys: Sequence[str]) -> tuple[str, ...]:
     value = json.loads(line)
     if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object but {_kind(value)}")
+        raise ValueError(f"not a JSON object but {kind_of(value)}")
     return _checked(value, keys)
 
 
@@ -92,14 +105,15 @@ def _checked(record: dict[str, object], keys: Sequence[str]) -> tuple[str, ...]:
             raise ValueError(f"no field {key!r}; fields: {fields} (choose with --json-key)")
         text = record[key]
         if not isinstance(text, str):
-            raise ValueError(f"field {key!r} is not text but {_kind(text)}")
+            raise ValueError(f"field {key!r} is not text but {kind_of(text)}")
         if not text.isascii():
             text.encode()  # JSON can hold half of a surrogate pair, which no tokenizer takes
         texts.append(text)
     return tuple(texts)
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a JSON value is, in words."""
     names = {
         type(None): "null",
         bool: "a boolean",

@@ -29,6 +29,8 @@ class EncodedKey:
     empty: int = 0
     cut: int = 0
     """Sentences that were stored in pieces, because they are longer than megatron-core takes."""
+    counted: int = 0
+    """Of conversations, the tokens that the loss counts."""
 
 
 @dataclass

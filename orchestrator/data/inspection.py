@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.index import HEADER, bin_path, idx_path, read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import ShowRequest
@@ -16,7 +18,9 @@ from orchestrator.spec.data import TokenizerSpec
 
 
 def first_documents(request: ShowRequest) -> Iterator[str]:
-    """The text of the first documents. Raises UserError when no tokenizer is known or it is not the data's."""
+    """The text of the first documents; of conversations, with what counts marked.
+
+    Raises UserError when no tokenizer is known or it is not the data's."""
     header = read_index(request.prefix)
     tokenizer = _tokenizer(request)
     count = min(request.show, header.documents)
@@ -30,8 +34,30 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
             f"{request.prefix} holds token id {int(ids.max())}, the tokenizer has {tokenizer.vocab_size} tokens: "
             "it was made with another one (choose with --tokenizer-type and --tokenizer-path)"
         )
+    mask = _mask(request, len(ids))
     for first, last in pairwise(ends):
-        yield tokenizer.decode(ids[first:last].tolist())
+        if mask is None:
+            yield tokenizer.decode(ids[first:last].tolist())
+        else:
+            yield _with_mask(tokenizer, ids[first:last], mask[first:last])
+
+
+def _mask(request: ShowRequest, tokens: int) -> Any:
+    """Which of the first tokens count; None for what is no data set of conversations."""
+    manifest = read_manifest(request.prefix)
+    if manifest is None or manifest.counted_tokens is None:
+        return None
+    return np.fromfile(bin_path(loss_mask_prefix(request.prefix)), dtype="u1", count=tokens)
+
+
+def _with_mask(tokenizer: Tokenizer, ids: Any, mask: Any) -> str:
+    """A conversation as text, with what counts between ⟦ and ⟧."""
+    places = np.flatnonzero(np.diff(mask)) + 1
+    parts = [
+        (tokenizer.decode(part.tolist()), counts[0])
+        for part, counts in zip(np.split(ids, places), np.split(mask, places), strict=True)
+    ]
+    return "".join(f"⟦{text}⟧" if counts else text for text, counts in parts)
 
 
 def _tokenizer(request: ShowRequest) -> Tokenizer:

@@ -32,7 +32,7 @@ def prepare(
     for source in sources:
         if source.is_to_be_made:
             tell(f"{source.entry.path}: made from {', '.join(source.entry.text or ())}")
-            manifest = _make(source, tokenize_request(source, data.tokenizer, workers, sentences=sentences), tell)
+            manifest = _make(source, tokenize_request(source, data, workers, sentences=sentences), tell)
             if manifest is not None:
                 made.append((source, manifest))
     return made

@@ -41,6 +41,8 @@ class Manifest(BaseModel):
     cut_sentences: int = 0
     """Sentences that were stored in pieces: megatron-core takes up to 512 tokens."""
     tokens: int
+    counted_tokens: int | None = None
+    """Of conversations, the tokens that the loss counts (PREFIX.loss_mask); None where there are none."""
     text_bytes: int
     """Bytes of input that were read, after decompression."""
     empty_documents: int

@@ -10,6 +10,7 @@ import numpy as np
 from megatron.core.datasets.masked_dataset import MaskedWordPieceDataset
 
 from orchestrator.data.blending import samples_of
+from orchestrator.data.families.chat import ChatDataset
 from orchestrator.data.sample_index import IndexedSource
 
 _CHUNK = 1 << 22
@@ -33,6 +34,8 @@ def _source(index: Any, samples: int, sequence_length: int, place: Callable[[int
     """`place` tells where in the whole set a sample of this source is."""
     if isinstance(index, MaskedWordPieceDataset):
         return _source_of_sentences(index, samples)
+    if isinstance(index, ChatDataset):
+        return _source_of_conversations(index, samples, place)
     tokens = int(np.sum(index.dataset.sequence_lengths[index.indices], dtype=np.int64))
     one_epoch = samples_of(tokens, sequence_length)
     return IndexedSource(
@@ -43,6 +46,19 @@ def _source(index: Any, samples: int, sequence_length: int, place: Callable[[int
         epochs_built=len(index.document_index) // len(index.indices),
         samples_built=len(index),
         second_epoch_at=place(one_epoch) if samples > one_epoch else None,
+    )
+
+
+def _source_of_conversations(index: ChatDataset, samples: int, place: Callable[[int], int]) -> IndexedSource:
+    """Each epoch is the same sequences, read to its end before the next begins."""
+    return IndexedSource(
+        path=index.dataset_path,
+        samples=samples,
+        tokens_held=int(np.sum(index.dataset.sequence_lengths[index.indices], dtype=np.int64)),
+        documents=len(index.indices),
+        epochs_built=-(-len(index) // index.sequences),
+        samples_built=len(index),
+        second_epoch_at=place(index.sequences) if samples > index.sequences else None,
     )
 
 

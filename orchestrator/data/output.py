@@ -40,6 +40,7 @@ class KeyProgress:
     sequences: int = 0
     empty: int = 0
     cut: int = 0
+    counted: int = 0
     largest: int = -1
 
 
@@ -69,14 +70,21 @@ def skipped_path(prefix: Path) -> Path:
 
 
 class PartialOutput:
-    """The growing data sets, one per prefix. With `sentences` each sentence is a sequence. Use `open_output`."""
+    """The growing data sets, each with its prefix and type. With `sentences` each sentence is a sequence. Use
+    `open_output`."""
 
     def __init__(
-        self, folder: Path, prefixes: Sequence[Path], dtype: np.dtype[Any], sentences: bool, progress: Progress
+        self,
+        folder: Path,
+        prefixes: Sequence[Path],
+        dtypes: Sequence[np.dtype[Any]],
+        sentences: bool,
+        progress: Progress,
     ) -> None:
-        self.folder, self.prefixes, self.dtype, self.progress = folder, prefixes, dtype, progress
+        self.folder, self.prefixes, self.dtypes, self.progress = folder, prefixes, dtypes, progress
         self._has_sentences = sentences
-        self._tokens = [self._open(f"{i}.bin", key.tokens * dtype.itemsize) for i, key in enumerate(progress.keys)]
+        sizes = [key.tokens * dtype.itemsize for key, dtype in zip(progress.keys, dtypes, strict=True)]
+        self._tokens = [self._open(f"{i}.bin", size) for i, size in enumerate(sizes)]
         self._lengths = [self._open(f"{i}.lengths", key.sequences * 4) for i, key in enumerate(progress.keys)]
         self._sentences = [
             self._open(f"{i}.sentences", key.documents * 4) for i, key in enumerate(progress.keys) if sentences
@@ -102,11 +110,12 @@ class PartialOutput:
             self._write(self._lengths[i], new.lengths)
             if self._has_sentences:
                 self._write(self._sentences[i], new.sentences)
-            key.tokens += len(new.tokens) // self.dtype.itemsize
+            key.tokens += len(new.tokens) // self.dtypes[i].itemsize
             key.sequences += len(new.lengths) // 4
             key.documents += len(new.sentences if self._has_sentences else new.lengths) // 4
             key.empty += new.empty
             key.cut += new.cut
+            key.counted += new.counted
             key.largest = max(key.largest, new.largest)
         report = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in chunk.malformed)
         encoded = report.encode(errors="backslashreplace")
@@ -131,7 +140,10 @@ class PartialOutput:
             append_line(self.folder / "commits.jsonl", asdict(self.progress))
 
     def finish(self, manifests: Sequence[str]) -> None:
-        """Rename the data sets into place, the index of each last, and remove the folder."""
+        """Rename the data sets into place, the index of each last, those of the last first, and remove the folder.
+
+        `manifests` are those of the first data sets; what has none belongs to the first.
+        """
         self.progress.finished = True
         self.commit()
         with self._explained():
@@ -140,9 +152,10 @@ class PartialOutput:
                 idx_path(prefix).unlink(missing_ok=True)
                 if (self.folder / f"{i}.bin").exists():
                     os.replace(self.folder / f"{i}.bin", bin_path(prefix))
-                write_atomically(manifest_path(prefix), manifests[i])
+                if i < len(manifests):
+                    write_atomically(manifest_path(prefix), manifests[i])
             self._place_skipped()
-            for i, prefix in enumerate(self.prefixes):
+            for i, prefix in reversed(list(enumerate(self.prefixes))):
                 os.replace(self.folder / f"{i}.idx", idx_path(prefix))
             _sync(self.folder.parent)
             self.discard()
@@ -157,15 +170,15 @@ class PartialOutput:
 
     def _write_index(self, number: int) -> None:
         """The .idx of one key."""
-        key = self.progress.keys[number]
+        key, dtype = self.progress.keys[number], self.dtypes[number]
         with open(self.folder / f"{number}.idx", "wb") as file:
-            file.write(HEADER.pack(MAGIC, 1, _DTYPE_CODES[self.dtype.name], key.sequences, key.documents + 1))
+            file.write(HEADER.pack(MAGIC, 1, _DTYPE_CODES[dtype.name], key.sequences, key.documents + 1))
             with open(self.folder / f"{number}.lengths", "rb") as lengths:
                 shutil.copyfileobj(lengths, file, _BLOCK)
             offset = 0
             with open(self.folder / f"{number}.lengths", "rb") as lengths:
                 while block := lengths.read(_BLOCK):
-                    sizes = np.frombuffer(block, dtype="<i4").astype("<i8") * self.dtype.itemsize
+                    sizes = np.frombuffer(block, dtype="<i4").astype("<i8") * dtype.itemsize
                     ends = np.cumsum(sizes, dtype="<i8") + offset
                     file.write((ends - sizes).tobytes())
                     offset = int(ends[-1])
@@ -215,7 +228,7 @@ class PartialOutput:
 def open_output(
     folder: Path,
     prefixes: Sequence[Path],
-    dtype: np.dtype[Any],
+    dtypes: Sequence[np.dtype[Any]],
     sentences: bool,
     job: dict[str, Any],
     overwrite: bool,
@@ -237,7 +250,7 @@ def open_output(
                     leftover.unlink()
             write_atomically(folder / "job.json", json.dumps(job))
             progress = Progress([KeyProgress() for _ in prefixes])
-        output = PartialOutput(folder, prefixes, dtype, sentences, progress)
+        output = PartialOutput(folder, prefixes, dtypes, sentences, progress)
         try:
             yield output
         finally:

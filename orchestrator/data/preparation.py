@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path
 
-from orchestrator.data.checks import tokenizer_problem
+from orchestrator.data.checks import mask_problem, tokenizer_problem
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
@@ -57,7 +57,7 @@ def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> l
             sources.append(Source(place, entry, None, str(error), is_unfit=True))
             continue
         if header is not None and tokenizer_hash is not None:
-            trouble = _otherwise_made(entry, tokenizer_hash, sentences)
+            trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat is not None)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble
         is_here = header is not None or _is_here(entry)
@@ -121,10 +121,11 @@ def _is_here(entry: BlendEntry) -> bool:
 
 
 def tokenize_request(
-    source: Source, tokenizer: TokenizerSpec, workers: int | None, *, sentences: bool = False
+    source: Source, data: DataSpec, workers: int | None, *, sentences: bool = False
 ) -> TokenizeRequest:
-    """What makes a source from its text. Families that read `sentences` end documents with tokens of their own."""
-    entry = source.entry
+    """What makes a source from its text. Families that read `sentences` end documents with tokens of their own, and
+    chat templates turns."""
+    entry, tokenizer = source.entry, data.tokenizer
     return TokenizeRequest(
         inputs=tuple(Path(path) for path in entry.text or ()),
         json_keys=(entry.json_key,),
@@ -132,8 +133,10 @@ def tokenize_request(
         tokenizer_type=tokenizer.type,
         tokenizer_path=tokenizer.path,
         tokenizer_merges=tokenizer.merges,
-        append_eod=entry.append_eod and not sentences,
+        append_eod=entry.append_eod and not sentences and data.chat is None,
         split_sentences=sentences,
+        chat=data.chat is not None,
+        chat_template=data.chat.template if data.chat is not None else None,
         workers=workers,
     )
 
@@ -148,16 +151,27 @@ def _entries(data: DataSpec) -> list[tuple[str, BlendEntry]]:
     return list(found.values())
 
 
-def _otherwise_made(entry: BlendEntry, tokenizer_hash: str, sentences: bool) -> str | None:
-    """What is wrong when a data set was made with another tokenizer, or of documents where sentences are read; None too
-    when nobody knows."""
+def _otherwise_made(
+    entry: BlendEntry, header: IndexHeader, tokenizer_hash: str, sentences: bool, conversations: bool
+) -> str | None:
+    """What is wrong when a data set was made with another tokenizer, or of documents where sentences or conversations
+    are read; None too when nobody knows."""
     try:
         manifest = read_manifest(Path(entry.path))
         problem = tokenizer_problem(entry.path, tokenizer_hash)
     except DataError as error:
         return str(error)
-    if problem is not None or manifest is None or (manifest.sentences is not None) == sentences:
+    if problem is None and conversations:
+        problem = mask_problem(entry.path, header)
+    if problem is not None or manifest is None:
         return problem
+    if manifest.counted_tokens is not None and not conversations:
+        return (
+            f"{entry.path} holds conversations, and the job would train on all of their text: write `chat: {{}}` in "
+            "data, or make it anew at another path without --chat"
+        )
+    if (manifest.sentences is not None) == sentences:
+        return None
     holds, reads, way = ("whole documents", "sentences", "with") if sentences else ("sentences", "documents", "without")
     return (
         f"{entry.path} holds {holds}, and the job's model reads {reads}: "

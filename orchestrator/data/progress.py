@@ -77,4 +77,5 @@ class Display:
 
 
 def _tokens(progress: Progress) -> int:
-    return sum(key.tokens for key in progress.keys)
+    counts = progress.keys[0].counted > 0  # of conversations: what is stored beside their tokens is their mask
+    return sum(key.tokens for key in (progress.keys[:1] if counts else progress.keys))

@@ -13,6 +13,8 @@ _CORPUS = ("jsonl", "ndjson", "txt")
 _COMPRESSED = tuple(f"{ending}.{packed}" for ending in _CORPUS for packed in ("gz", "zst"))
 SOURCE_GLOBS = tuple(f"*.{ending}" for ending in (*_ENDINGS, "jsonl", "ndjson", "parquet", *_COMPRESSED))
 """Files of a directory that are read when no glob is given."""
+CHAT_GLOBS = tuple(f"*.{ending}{packed}" for ending in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
+"""The same for conversations."""
 
 OnError = Literal["fail", "skip"]
 TextDocuments = Literal["file", "line", "paragraph"]
@@ -49,6 +51,10 @@ class TokenizeRequest(TextRequest):
     """End each document with the tokenizer's end-of-document token."""
     split_sentences: bool = False
     """Make each sentence a sequence, for BERT and T5."""
+    chat: bool = False
+    """Read each line as a conversation, and write a mask of what the assistant says beside its tokens."""
+    chat_template: str | None = None
+    """chatml, plain, or a file with a Jinja template; None for the tokenizer's own."""
     workers: int | None = None
     """Processes that tokenize; one per available core when None."""
     shard_size: int = 64

@@ -64,15 +64,16 @@ class Chunk:
     disk_bytes: int = 0
 
 
-def find_inputs(request: TextRequest) -> list[InputFile]:
-    """All input files, in the order given; those of a directory in the order of their paths.
+def find_inputs(request: TextRequest, usual: Sequence[str] = SOURCE_GLOBS) -> list[InputFile]:
+    """All input files, in the order given; those of a directory in the order of their paths. `usual`: what is taken
+    from a directory when the request names nothing.
 
     Raises UserError for an input that does not exist or a directory in which nothing fits.
     """
     found: list[InputFile] = []
     for given in request.inputs:
         if given.is_dir():
-            paths = _walk(given, request.globs or SOURCE_GLOBS, request.excludes)
+            paths = _walk(given, request.globs or usual, request.excludes)
             if not paths:
                 globs = " ".join(request.globs) or "the usual text or source files (choose with --glob)"
                 raise UserError(f"directory {given} holds no file that matches {globs}")

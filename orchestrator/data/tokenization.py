@@ -9,13 +9,19 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from orchestrator.data.chat.encoding import MASK_DTYPE, ChatEncoder, chat_template
+from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.templates import ChatTemplate
 from orchestrator.data.encoding import ChunkEncoder
 from orchestrator.data.index import partial_path
 from orchestrator.data.manifest import Manifest, Source
 from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
-from orchestrator.data.request import TokenizeRequest
+from orchestrator.data.request import CHAT_GLOBS, TokenizeRequest
 from orchestrator.data.sentences import SENTENCE_RULES
 from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
@@ -36,19 +42,22 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     tokenizer = load_tokenizer(request.tokenizer)
     if request.append_eod:
         _ = tokenizer.eod  # says so now, not in a worker, when there is none
-    files = find_inputs(request)
-    prefixes = [request.prefix(key) for key in request.json_keys]
-    folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, files)
+    template = chat_template(tokenizer, request.chat_template) if request.chat else None
+    files = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
+    if request.chat:
+        _refuse_other_than_json(files)
+    outputs = _outputs(request, tokenizer)
+    folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, template, files)
     with open_output(
-        folder, prefixes, tokenizer.dtype, request.split_sentences, identity, request.overwrite, wait
+        folder, list(outputs), list(outputs.values()), request.split_sentences, identity, request.overwrite, wait
     ) as out:
         if not out.progress.finished:
             _encode_all(request, files, out, display)
-        manifests = _manifests(request, tokenizer, files, out)
+        manifests = _manifests(request, tokenizer, template, files, out)
         for manifest, key in zip(manifests, request.json_keys, strict=True):
             if manifest.documents == 0:
                 out.discard()
-                raise UserError(_nothing_found(manifest, key))
+                raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
         out.finish([manifest.model_dump_json(indent=1) for manifest in manifests])
     return manifests
 
@@ -61,7 +70,7 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     chunks = read_chunks(files, request.json_keys, progress.position, min(CHUNK_BYTES, shard))
     most = max(1, -(-(total - progress.disk_bytes) // CHUNK_BYTES))
     workers = min(request.workers or available_cores(), most)
-    build = partial(make_encoder, request.tokenizer, request.json_keys, request.append_eod, request.split_sentences)
+    build = partial(make_encoder, request)
     uncommitted = 0
     with closing(ordered_map(build, chunks, workers)) as encoded:
         for chunk, result in encoded:
@@ -76,12 +85,31 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     display.end(progress)
 
 
-def make_encoder(tokenizer: TokenizerSpec, keys: tuple[str, ...], append_eod: bool, sentences: bool) -> ChunkEncoder:
+def make_encoder(request: TokenizeRequest) -> ChunkEncoder | ChatEncoder:
     """The encoder of one worker."""
-    return ChunkEncoder(load_tokenizer(tokenizer), keys, append_eod, sentences)
+    tokenizer = load_tokenizer(request.tokenizer)
+    if request.chat:
+        return ChatEncoder(tokenizer, chat_template(tokenizer, request.chat_template))
+    return ChunkEncoder(tokenizer, request.json_keys, request.append_eod, request.split_sentences)
 
 
-def _identity(request: TokenizeRequest, tokenizer: Tokenizer, files: Sequence[InputFile]) -> dict[str, object]:
+def _outputs(request: TokenizeRequest, tokenizer: Tokenizer) -> dict[Path, np.dtype[Any]]:
+    """The data sets to write, by prefix, and the type of each."""
+    if request.chat:
+        prefix = request.output_prefix
+        return {prefix: tokenizer.dtype, loss_mask_prefix(prefix): MASK_DTYPE}
+    return {request.prefix(key): tokenizer.dtype for key in request.json_keys}
+
+
+def _refuse_other_than_json(files: Sequence[InputFile]) -> None:
+    for file in files:
+        if file.kind != "json":
+            raise UserError(f"input {file.path}: conversations are read from .jsonl, .ndjson and .json, a line each")
+
+
+def _identity(
+    request: TokenizeRequest, tokenizer: Tokenizer, template: ChatTemplate | None, files: Sequence[InputFile]
+) -> dict[str, object]:
     """All that decides the output: an unfinished tokenization is continued only when this is the same."""
     listing = "\n".join(f"{file.path} {file.kind} {file.bytes} {file.modified}" for file in files)
     identity: dict[str, object] = {
@@ -92,15 +120,33 @@ def _identity(request: TokenizeRequest, tokenizer: Tokenizer, files: Sequence[In
     }
     if request.split_sentences:  # an identity without it is of whole documents
         identity["sentences"] = SENTENCE_RULES
+    if template is not None:
+        identity["chat template"] = hashlib.sha256(template.content.encode()).hexdigest()
     return identity
 
 
 def _manifests(
-    request: TokenizeRequest, tokenizer: Tokenizer, files: Sequence[InputFile], out: PartialOutput
+    request: TokenizeRequest,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    files: Sequence[InputFile],
+    out: PartialOutput,
 ) -> list[Manifest]:
+    """One for each key; the mask of conversations has none of its own."""
     options = asdict(request)
+    if template is not None:
+        options["chat_template"] = template.name
     tokenizer_spec = request.tokenizer.model_copy(update=_absolute(request.tokenizer))
-    kept = ("json_keys", "globs", "excludes", "txt_documents", "on_error", "append_eod", "split_sentences")
+    kept: tuple[str, ...] = (
+        "json_keys",
+        "globs",
+        "excludes",
+        "txt_documents",
+        "on_error",
+        "append_eod",
+        "split_sentences",
+    )
+    kept += ("chat", "chat_template") if request.chat else ()
     sources = [Source(path=_printable(file.path), bytes=file.bytes, modified=file.modified / 1e9) for file in files]
     return [
         Manifest(
@@ -113,6 +159,7 @@ def _manifests(
             sentences=key.sequences if request.split_sentences else None,
             cut_sentences=key.cut,
             tokens=key.tokens,
+            counted_tokens=key.counted if request.chat else None,
             text_bytes=out.progress.text_bytes,
             empty_documents=key.empty,
             skipped_records=out.progress.skipped,
@@ -121,7 +168,7 @@ def _manifests(
             sources=sources,
             created=time.time(),
         )
-        for key in out.progress.keys
+        for _, key in zip(request.json_keys, out.progress.keys, strict=False)
     ]
 
 
@@ -136,8 +183,8 @@ def _printable(path: object) -> str:
     return str(path).encode(errors="backslashreplace").decode()
 
 
-def _nothing_found(manifest: Manifest, key: str) -> str:
+def _nothing_found(manifest: Manifest, what: str) -> str:
     return (
-        f"the input holds no text for {key!r}: {manifest.empty_documents} empty documents, "
+        f"the input holds no {what}: {manifest.empty_documents} empty documents, "
         f"{manifest.skipped_records} skipped records. Nothing was written"
     )

@@ -68,6 +68,14 @@ class Tokenizer(ABC):
         """Token ids of a text."""
         return self.encode_batch([text])[0]
 
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids of a text, and with which of its characters each begins. Raises UserError when the tokenizer cannot
+        tell."""
+        raise UserError(
+            f"a {self.spec.type} tokenizer does not say where in a text its tokens begin, which this chat template "
+            "needs; convert it to a tokenizer.json, or use the template plain"
+        )
+
     def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
         """Token ids of each text as they are stored: little-endian `dtype`."""
         return [np.array(ids, dtype=self.dtype).tobytes() for ids in self.encode_batch(texts)]
@@ -140,6 +148,9 @@ class ByteLevelTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(text.encode()) for text in texts]
 
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        return list(text.encode()), [place for place, character in enumerate(text) for _ in character.encode()]
+
     def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype).tobytes() for text in texts]
 
@@ -171,6 +182,10 @@ class RustTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        encoding = self._library.encode(text, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
 
     def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
         if self._words is None:

@@ -123,7 +123,8 @@ _NOT_SUPPORTED: dict[str, str] = {
         ckpt-convert-update-legacy-dist-opt-format""",
     "the optimizer and the random state are always saved and loaded": """
         no-load-optim no-load-rng no-save-optim no-save-rng""",
-    "supervised fine-tuning is not in this version": "sft sft-tokenizer-prompt-format=",
+    "conversations are made into a data set first (`data tokenize --chat`) and read with data.chat": """
+        sft sft-tokenizer-prompt-format=""",
     "reinforcement learning is not in this version": "perform-rl-step",
     "checkpoints in memory or on local disks are not in this version": """
         non-persistent-save-interval= non-persistent-ckpt-type= non-persistent-global-ckpt-dir=

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from os.path import normpath
 from typing import NamedTuple
 
 from orchestrator.data.blending import Draws, asked_of_sources, built, samples_of, surplus
-from orchestrator.data.checks import PARTS, SENTENCES, length_problems, part_of, split_weights, used_parts
-from orchestrator.data.index import tokens_before
+from orchestrator.data.chat.packing import pack, usable
+from orchestrator.data.checks import (
+    PARTS,
+    SENTENCES,
+    Part,
+    length_problems,
+    mask_problem,
+    part_of,
+    split_weights,
+    used_parts,
+)
+from orchestrator.data.index import IndexHeader, tokens_before
 from orchestrator.data.preparation import Source, survey
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend_findings import doubts, notes
-from orchestrator.planning.blend_report import BlendReport, PartPlan, SourcePlan
+from orchestrator.planning.blend_report import BlendReport, Conversations, PartPlan, SourcePlan
+from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec
 
@@ -147,6 +159,8 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
     if job.model.architecture in SENTENCES:
         # How many samples a document gives depends on where its sentences end: epochs are not known beforehand.
         return replace(row, tokens_held=held, documents=part.documents)
+    if job.data.chat is not None:
+        return _of_conversations(job, part, header, draw, replace(row, tokens_held=held, documents=part.documents))
     is_built = draw.asked > 0 and held > length
     return replace(
         row,
@@ -156,3 +170,30 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
         epochs=used / held if held else None,
         epochs_are_mixed=is_built and built(held, draw.asked, length).in_order is None,
     )
+
+
+def _of_conversations(job: JobSpec, part: Part, header: IndexHeader, draw: _Draw, row: SourcePlan) -> SourcePlan:
+    """What is known of a source of conversations: their lengths say how they are packed."""
+    assert job.data.chat is not None, "asked only where there are some"
+    if mask_problem(part.path, header) is not None:
+        return row
+    sequences, conversations = _packed(
+        header, part.start, part.stop, job.data.chat, job.model.seq_length, job.data.seed
+    )
+    return replace(
+        row,
+        samples_held=sequences,
+        epochs=max(draw.samples, draw.alone or 0) / sequences if sequences else None,
+        conversations=conversations,
+    )
+
+
+@lru_cache(maxsize=32)
+def _packed(
+    header: IndexHeader, start: int, stop: int, chat: ChatSpec, length: int, seed: int
+) -> tuple[int, Conversations]:
+    """Samples that the conversations of a part give, and what becomes of these."""
+    found = usable(header, start, stop, chat, length)
+    sequences = len(pack(found.lengths, length, seed, chat.packing))
+    filled = sum(found.lengths) / (sequences * length) if sequences else 0.0
+    return sequences, Conversations(found.kept, found.cut, found.dropped, filled)

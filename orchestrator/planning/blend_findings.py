@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from os.path import normpath
 
-from orchestrator.planning.blend_report import PartPlan, SourcePlan
+from orchestrator.planning.blend_report import Conversations, PartPlan, SourcePlan
 from orchestrator.spec.data import BlendEntry, DataSpec
 
 SENSIBLE_EPOCHS = 4
@@ -33,11 +33,26 @@ def doubts(data: DataSpec, train: PartPlan, validation: PartPlan) -> Iterator[st
 
 
 def notes(train: PartPlan) -> Iterator[str]:
-    """What is worth knowing and may well be meant so: which sources are read again, from which step on."""
+    """What is worth knowing and may well be meant so: how conversations become samples, and which sources are read
+    again, from which step on."""
     for source in train.sources:
+        if source.conversations is not None and source.samples_held:
+            yield _packing(source, source.conversations)
         if source.epochs is None or source.second_epoch_step is None or source.epochs > SENSIBLE_EPOCHS:
             continue
         yield f"{source.path} is read {source.epochs:.2f} times{_again(source)}"
+
+
+def _packing(source: SourcePlan, found: Conversations) -> str:
+    text = (
+        f"{source.path}: {found.kept:,} conversations for training are {source.samples_held:,} sequences an epoch, "
+        f"{found.filled:.1%} full"
+    )
+    if found.cut:
+        text += f"; {found.cut:,} are longer than a sequence and lose their end"
+    if found.dropped:
+        text += f"; {found.dropped:,} more are left out for their length"
+    return text
 
 
 def _share_doubts(source: SourcePlan, train: PartPlan) -> Iterator[str]:

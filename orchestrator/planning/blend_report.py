@@ -7,6 +7,20 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Conversations:
+    """How the conversations of one part of a source become samples."""
+
+    kept: int
+    """Those that the training sees, once an epoch each."""
+    cut: int
+    """Those among them that are longer than a sample and lose their end."""
+    dropped: int
+    """Those that are left out for their length."""
+    filled: float
+    """Part of the samples' positions that they take; the rest is filled up."""
+
+
+@dataclass(frozen=True)
 class SourcePlan:
     """One source of a blend. Counts are None when the data is not on this machine."""
 
@@ -35,6 +49,8 @@ class SourcePlan:
     """Why the counts are missing, or what is wrong with the data."""
     made_first: bool = False
     """Whether it is not there yet and is made from text before the training starts."""
+    conversations: Conversations | None = None
+    """Of conversations, how they become samples."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         bf16=job.precision.dtype == "bf16",
         fp16=job.precision.dtype == "fp16",
         # The samples of T5 have different numbers of decoder tokens.
-        calculate_per_token_loss=job.data.eod_mask_loss or model.architecture == "t5",
+        calculate_per_token_loss=job.data.masks_loss or model.architecture == "t5",
+        packs=job.data.packs,
         deallocate_pipeline_outputs=pipelined,
         # With two stages, an interleaved schedule sends both ways between the same two ranks in one NCCL batch, which
         # matches them up wrongly; separate, overlapped sends do not.

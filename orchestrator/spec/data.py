@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
 
 
@@ -124,6 +125,8 @@ class DataSpec(Section):
     """Random token ids instead of data: for benchmarks."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """The tokenizer that made the data."""
+    chat: ChatSpec | None = None
+    """Read the sources as conversations, for instruction tuning; `{}` for the usual settings."""
     cache_dir: Text | None = None
     """Where sample indices are cached; `<runs_dir>/.cache/index` by default."""
     seed: Seed = 1234
@@ -143,3 +146,13 @@ class DataSpec(Section):
     (as Megatron-LM does); `next_sentence`: in half of them the second is from elsewhere (as in the first BERT)."""
     num_dataset_builder_threads: Positive = 1
     """Threads that build the sample indices."""
+
+    @property
+    def masks_loss(self) -> bool:
+        """Whether the loss leaves out some of the tokens, more in one sequence than in another."""
+        return self.eod_mask_loss or self.chat is not None
+
+    @property
+    def packs(self) -> bool:
+        """Whether a sequence holds several conversations that must not see each other."""
+        return self.chat is not None and self.chat.packing

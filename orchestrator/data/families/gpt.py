@@ -1,4 +1,4 @@
-"""GPT: documents joined end to end and cut into sequences."""
+"""GPT: documents joined end to end and cut into sequences, or conversations."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from typing import Any
 
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
+from orchestrator.data.families import chat
 from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
 
 
-def dataset(model: ModelSpec, data: DataSpec, settings: dict[str, Any]) -> tuple[type[GPTDataset], GPTDatasetConfig]:
-    """Item i holds `tokens`, `labels`, `position_ids` (int64) and `loss_mask` (float32), each [s]."""
+def dataset(model: ModelSpec, data: DataSpec, settings: dict[str, Any]) -> tuple[type[Any], Any]:
+    """Item i holds `tokens`, `labels`, `position_ids` (int64) and `loss_mask` (float32), each [s]; of conversations
+    `segment_ids` too.
+    """
+    if data.chat is not None:
+        return chat.dataset(data.chat, settings)
     config = GPTDatasetConfig(
         **settings,
         reset_position_ids=data.reset_position_ids,

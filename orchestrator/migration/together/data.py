@@ -259,6 +259,15 @@ def write_seed(writer: FlagWriter) -> None:
         writer.unsaid_value("data.seed", "Megatron-LM has one seed for the data and the weights")
 
 
+def read_conversations(given: Gathering) -> None:
+    """Megatron-LM's own flag for them, --sft, reads conversations as text."""
+
+
+def write_conversations(writer: FlagWriter) -> None:
+    if writer.job.data.chat is not None:
+        writer.unsaid_value("data.chat", "Megatron-LM reads conversations as text (--sft), and these are tokens")
+
+
 DATA = (
     Together(
         {"data-path": None, "train-data-path": None, "valid-data-path": None, "test-data-path": None, "mock-data": 0},
@@ -276,5 +285,6 @@ DATA = (
         write_tokenizer,
         (TYPE, PATH, MERGES, VOCABULARY),
     ),
+    Together({}, read_conversations, write_conversations, ("data.chat",)),
     Together({"seed": 1}, read_seed, write_seed, ("runtime.seed", "data.seed")),
 )

@@ -13,6 +13,11 @@ def masks(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     """
     model = job.model
     pairs = sizes.positions * model.seq_length
+    if (
+        job.data.packs
+    ):  # a score for each sequence of a micro-batch, which its passes in flight keep, and the usual mask
+        in_flight = job.parallelism.pipeline_model_parallel_size * job.parallelism.num_model_chunks
+        return pairs * (1 + job.batch.micro_batch_size * in_flight * sizes.width)
     if model.position_embedding_type == "alibi":
         return pairs * sizes.heads * sizes.width
     windowed = model.sliding_window is not None and model.sliding_window < model.seq_length

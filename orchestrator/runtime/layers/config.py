@@ -15,6 +15,8 @@ class LayerConfig(TransformerConfig):
     """Lower scores by distance, with a slope for each head."""
     attention_logit_softcapping: float | None = None
     """Scores x become cap · tanh(x / cap)."""
+    packs: bool = False
+    """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
 
     def window_of(self, layer_number: int) -> int | None:
         """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""

@@ -44,6 +44,18 @@ def causal_mask(
     return lowered
 
 
+def packed_mask(segments: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is added to the scores so that a token attends to its own segment alone, and to nothing behind it:
+    [b, 1, s, s] from [b, s].
+
+    In the type of the scores: a mask of bool would be turned into this anew in every layer, and kept for its backward.
+    """
+    length = segments.size(1)
+    hidden = segments[:, None, :, None] != segments[:, None, None, :]
+    hidden |= ~causal_mask(length, length, None, None, torch.bool, segments.device)
+    return torch.zeros(hidden.shape, dtype=dtype, device=segments.device).masked_fill_(hidden, -math.inf)
+
+
 def plain_causal_mask(sq: int, sk: int, device: torch.device) -> Any:
     """Which of sk positions the last sq see, with nothing else to it.
 

@@ -27,6 +27,7 @@ class Attention(CoreAttention):
         super().__init__(config, layer_number, *arguments, **options)
         self.window = config.window_of(layer_number)
         self.cap = config.attention_logit_softcapping
+        self.packs = config.packs
         self.slopes = alibi_slopes(config.num_attention_heads) if config.alibi else None
 
     def forward(
@@ -43,20 +44,22 @@ class Attention(CoreAttention):
         """Attend causally. query: [sq, b, heads, d]; key, value: [sk, b, groups, d]; returns [sq, b, heads * d].
 
         With a key/value cache sq < sk, and the queries are the last sq positions. Under context parallelism all three
-        are this rank's part of the sequence.
+        are this rank's part of the sequence. `attention_mask` is a `packed_mask`, where conversations are packed.
         """
         group = get_context_parallel_group()
         if group is not None:
             return context_parallel.attend(self._attend, query, key, value, group)
-        return self._attend(query, key, value)
+        return self._attend(query, key, value, attention_mask if self.packs else None)
 
-    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Attention of the last sq of sk positions."""
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Attention of the last sq of sk positions, with a mask of their own in place of the usual one."""
         if self.window is not None:  # what no query sees is left out: a single query then needs no mask
             unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)
             key, value = key[unseen:], value[unseen:]
         sq = query.size(0)
-        mask = self._mask(query, key)
+        mask = self._mask(query, key) if mask is None else mask
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         with self.dropping() as dropout:
             if self.cap is not None:

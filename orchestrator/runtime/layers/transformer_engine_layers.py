@@ -32,6 +32,7 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
 
 
 def _needs_our_attention(config: LayerConfig) -> bool:
-    """Transformer Engine has no soft-capping; megatron-core hands it no slopes, and it rings no windows."""
+    """Transformer Engine has no soft-capping, nor a fused kernel that takes any mask; megatron-core hands it no slopes,
+    and it rings no windows."""
     ringed_window = config.window_size is not None and config.context_parallel_size > 1
-    return config.alibi or config.attention_logit_softcapping is not None or ringed_window
+    return config.alibi or config.attention_logit_softcapping is not None or ringed_window or config.packs

@@ -35,9 +35,10 @@ def custom_train_step(job: JobSpec) -> TrainStep:
     step: TrainStep = _instance(_class(module, name, where), job.runtime.train_step_arguments, where)
     _check(step, where)
     is_t5 = job.model.architecture == "t5"
-    if len(step.parts) > 1 and (is_t5 or job.data.eod_mask_loss):
-        whose = "of a T5" if is_t5 else "that data.eod_mask_loss asks for"
-        way_out = "join its parts" if is_t5 else "leave eod_mask_loss out"
+    if len(step.parts) > 1 and (is_t5 or job.data.masks_loss):
+        field = "chat" if job.data.chat is not None else "eod_mask_loss"
+        whose = "of a T5" if is_t5 else f"that data.{field} asks for"
+        way_out = "join its parts" if is_t5 or job.data.chat is not None else "leave eod_mask_loss out"
         raise UserError(
             f"{where}: a loss per token, {whose}, has one part, and this one has {', '.join(step.parts)}; {way_out}"
         )

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from orchestrator.runtime.layers.scores import packed_mask
 from orchestrator.runtime.steps.base import Batch, Part
+
+_FIELDS = ("tokens", "labels", "loss_mask", "position_ids", "segment_ids")
 
 
 class NextToken:
@@ -16,12 +19,16 @@ class NextToken:
     parts = ("lm",)
 
     def get_batch(self, samples: Batch) -> Batch:
-        """`tokens`, `labels`, `position_ids` (int64) and `loss_mask` (1 where a token counts), [b, s] each."""
-        return {name: samples[name] for name in ("tokens", "labels", "loss_mask", "position_ids")}
+        """`tokens`, `labels`, `position_ids` (int64) and `loss_mask` (1 where a token counts), [b, s] each, and
+        `segment_ids`, where the data set says of which conversation a token is."""
+        return {name: samples[name] for name in _FIELDS if name in samples}
 
     def forward(self, model: Any, batch: Batch) -> torch.Tensor:
         """The loss per token, [b, s], on the last stage."""
-        output: torch.Tensor = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+        mask = None
+        if model.config.packs:
+            mask = packed_mask(batch["segment_ids"], model.config.params_dtype)
+        output: torch.Tensor = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"])
         return output
 
     def loss(self, output: torch.Tensor, batch: Batch) -> Mapping[str, Part]:

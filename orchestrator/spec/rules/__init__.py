@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.errors import Problem
 from orchestrator.spec.rules import (
     bert,
+    chat,
     experts,
     fp8,
     kernels,
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     *t5.RULES,
     *task.RULES,
     *mamba.RULES,
+    *chat.RULES,
     *training.RULES,
     *optimizer.RULES,
     *lora.RULES,

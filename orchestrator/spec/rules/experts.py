@@ -78,10 +78,11 @@ def balancing(job: JobSections) -> Iterator[Problem]:
     model = job.model
     kind = model.moe_router_load_balancing_type
     balances = model.num_experts is not None and (model.moe_aux_loss_coeff or model.moe_z_loss_coeff)
-    if balances and job.data.eod_mask_loss:
+    if balances and job.data.masks_loss:
+        field = "chat" if job.data.chat is not None else "eod_mask_loss"
         message = "with a loss per token megatron-core weighs the losses that balance experts by the layout"
-        hint = "leave eod_mask_loss out, or the coefficients of aux and z loss"
-        yield Problem(message, ("data.eod_mask_loss", COEFF, "model.moe_z_loss_coeff"), hint)
+        hint = f"leave {field} out, or the coefficients of aux and z loss"
+        yield Problem(message, (f"data.{field}", COEFF, "model.moe_z_loss_coeff"), hint)
     if model.num_experts is None or kind in ("aux_loss", "seq_aux_loss"):
         return
     if model.moe_aux_loss_coeff > 0:

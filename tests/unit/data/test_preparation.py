@@ -227,7 +227,7 @@ def test_goes_on_from_the_last_finished_shard(project: Path, capfd: pytest.Captu
     (project / "raw" / "books.jsonl").write_bytes((project / "raw" / "books.jsonl").read_bytes() * 10_000)
     data = spec(**ONE)
     [source] = survey(data)
-    request = replace(tokenize_request(source, data.tokenizer, 1), shard_size=1)
+    request = replace(tokenize_request(source, data, 1), shard_size=1)
     with pytest.raises(KilledError):
         tokenize(request, Killing(partial_path(Path("data/books"))))
     assert survey(data)[0].is_to_be_made

@@ -1,0 +1,85 @@
+"""Conversations from JSON lines, in the three shapes that instruction data has. Light."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from orchestrator.data.documents import kind_of
+
+Role = Literal["system", "user", "assistant"]
+ROLES: tuple[Role, ...] = get_args(Role)
+_OWN_ROLES: dict[str, Role] = {role: role for role in ROLES}
+_SHAREGPT_ROLES: dict[str, Role] = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+}
+_SHAPES = (
+    '{"messages": [{"role", "content"}, …]}, {"conversations": [{"from", "value"}, …]} or {"prompt", "completion"}'
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn."""
+
+    role: Role
+    content: str
+
+
+def parse_conversation(line: bytes) -> tuple[Message, ...]:
+    """The turns of a line of JSON, the assistant's among them. Raises ValueError with the reason why it is no
+    conversation to learn from."""
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object but {kind_of(value)}")
+    if "messages" in value:
+        messages = _turns(value, "messages", "role", "content", _OWN_ROLES)
+    elif "conversations" in value:
+        messages = _turns(value, "conversations", "from", "value", _SHAREGPT_ROLES)
+    elif "prompt" in value and "completion" in value:
+        messages = (
+            Message("user", _text(value["prompt"], "prompt")),
+            Message("assistant", _text(value["completion"], "completion")),
+        )
+    else:
+        fields = ", ".join(list(value)[:8]) or "none"
+        raise ValueError(f"no conversation; fields: {fields}; wanted is {_SHAPES}")
+    if all(message.role != "assistant" for message in messages):
+        raise ValueError("no turn of the assistant's, so that there is nothing to learn")
+    return messages
+
+
+def _turns(
+    value: dict[str, object], key: str, role_key: str, text_key: str, roles: dict[str, Role]
+) -> tuple[Message, ...]:
+    turns = value[key]
+    if not isinstance(turns, list):
+        raise ValueError(f"field {key!r} is not a list but {kind_of(turns)}")
+    messages = []
+    for number, turn in enumerate(turns):
+        where = f"{key}[{number}]"
+        if not isinstance(turn, dict):
+            raise ValueError(f"{where} is not an object but {kind_of(turn)}")
+        for name in (role_key, text_key):
+            if name not in turn:
+                raise ValueError(f"{where} has no {name!r}; fields: {', '.join(list(turn)[:8]) or 'none'}")
+        if turn.get("tool_calls"):
+            raise ValueError(f"{where} calls tools, which this version does not read")
+        role = turn[role_key]
+        if not isinstance(role, str) or role not in roles:
+            raise ValueError(f"{where} has {role_key} {role!r}; known are {', '.join(roles)}")
+        messages.append(Message(roles[role], _text(turn[text_key], f"{where}.{text_key}")))
+    return tuple(messages)
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where} is not text but {kind_of(value)}")
+    if not value.isascii():
+        value.encode()  # JSON can hold half of a surrogate pair, which no tokenizer takes
+    return value

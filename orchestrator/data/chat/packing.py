@@ -1,0 +1,105 @@
+"""Which conversations share a sequence: a function of their lengths and a seed alone. Light: plan and training ask it.
+
+Conversations are shuffled once and gone through in windows; in each, the longest first, a conversation joins the
+sequence that it fills best.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, tokens_before
+from orchestrator.spec.chat import ChatSpec
+
+WINDOW = 4096
+"""Conversations that are sorted among each other: enough to fill nearly every sequence, few enough that short and long
+ones stay mixed over an epoch."""
+
+
+def loss_mask_prefix(prefix: Path) -> Path:
+    """Where the mask of a data set of conversations lies: an indexed data set of the same lengths, uint8, 1 where a
+    token counts."""
+    return prefix.with_name(prefix.name + ".loss_mask")
+
+
+@dataclass(frozen=True)
+class Usable:
+    """What a training takes of the conversations of one part of a data set."""
+
+    lengths: array[int]
+    """Positions that each takes, one fewer than its tokens: the last is only predicted. 0 where it is left out."""
+    cut: int
+    """Conversations whose end is cut off."""
+    dropped: int
+    """Left out because they are too long, or because nothing before the cut counts."""
+    short: int
+    """Left out because there is no token to predict."""
+
+    @property
+    def kept(self) -> int:
+        """Conversations that a training sees."""
+        return len(self.lengths) - self.dropped - self.short
+
+
+def usable(header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_length: int) -> Usable:
+    """The conversations `first` to `stop` of a data set, for sequences of `seq_length`."""
+    lengths = array("i")
+    with open(idx_path(header.prefix), "rb") as file:
+        file.seek(HEADER.size + 4 * first)
+        lengths.frombytes(file.read(4 * (stop - first)))
+    cut = dropped = short = 0
+    for number, tokens in enumerate(lengths):
+        if tokens < 2:
+            lengths[number] = 0
+            short += 1
+        elif tokens <= seq_length + 1:
+            lengths[number] = tokens - 1
+        elif chat.long_conversations == "truncate" and _counts(header, first + number, seq_length + 1):
+            lengths[number] = seq_length
+            cut += 1
+        else:
+            lengths[number] = 0
+            dropped += 1
+    return Usable(lengths, cut, dropped, short)
+
+
+def _counts(header: IndexHeader, conversation: int, tokens: int) -> bool:
+    """Whether any of the first tokens of a conversation counts that can be predicted: the first cannot."""
+    with open(bin_path(loss_mask_prefix(header.prefix)), "rb") as file:
+        file.seek(tokens_before(header, conversation) + 1)  # a byte for each token
+        return any(file.read(tokens - 1))
+
+
+def pack(lengths: Sequence[int], capacity: int, seed: int, packing: bool) -> list[list[int]]:
+    """The conversations, by number, of each sequence. Every length above 0 is there once; lengths up to `capacity`."""
+    order = [number for number, length in enumerate(lengths) if length]
+    random.Random(seed).shuffle(order)
+    if not packing:
+        return [[number] for number in order]
+    packs: list[list[int]] = []
+    for first in range(0, len(order), WINDOW):
+        packs += _pack_window(order[first : first + WINDOW], lengths, capacity)
+    return packs
+
+
+def _pack_window(numbers: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:
+    """Best fit, the longest first; of those alike in length and of equally full sequences, the earlier."""
+    packs: list[list[int]] = []
+    open_packs: list[tuple[int, int]] = []  # (positions left, number of the sequence), sorted
+    for number in sorted(numbers, key=lambda number: -lengths[number]):
+        length = lengths[number]
+        place = bisect_left(open_packs, (length, 0))
+        if place < len(open_packs):
+            left, which = open_packs.pop(place)
+        else:
+            left, which = capacity, len(packs)
+            packs.append([])
+        packs[which].append(number)
+        if left > length:
+            insort(open_packs, (left - length, which))
+    yield from packs

@@ -1,0 +1,200 @@
+"""Chat templates: from the turns of a conversation to text, and which of it the assistant says.
+
+A template is the tokenizer's own or a person's, in Jinja as transformers reads it, or one of two built in. It runs in a
+sandbox and sees no clock, so that the same conversations always give the same data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from orchestrator.data.chat.conversations import Message
+from orchestrator.errors import UserError
+
+_BEGIN, _END = "\ufdd0", "\ufdd1"
+"""Noncharacters of Unicode, which no text holds: around what `{% generation %}` marks."""
+_PROBE = "answer"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text, and whether its tokens count. Without text it is the token that ends a document."""
+
+    text: str | None
+    counts: bool
+
+
+class ChatTemplate(Protocol):
+    """How conversations become text."""
+
+    name: str
+    """Where it is from."""
+    content: str
+    """What decides its output."""
+    is_whole: bool
+    """Whether the text of all pieces is tokenized as one."""
+
+    def __call__(self, messages: Sequence[Message]) -> list[Piece]:
+        """The text of a conversation. Raises ValueError for one that the template does not take."""
+        ...
+
+
+class PlainTemplate:
+    """Role names in plain text, for tokenizers that know nothing of turns; the assistant's end with the token that ends
+    a document."""
+
+    name = content = "plain"
+    is_whole = False
+
+    def __call__(self, messages: Sequence[Message]) -> list[Piece]:
+        pieces = []
+        for number, message in enumerate(messages):
+            gap = "\n\n" if number else ""
+            pieces.append(Piece(f"{gap}{message.role.capitalize()}:\n", False))
+            says = message.role == "assistant"
+            pieces.append(Piece(message.content, says))
+            if says:
+                pieces.append(Piece(None, True))
+        return pieces
+
+
+CHATML = """\
+{%- for message in messages %}
+{{- '<|im_start|>' + message['role'] + '\\n' }}
+{%- if message['role'] == 'assistant' %}
+{%- generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}
+{{- '\\n' }}
+{%- else %}
+{{- message['content'] + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}`: what the assistant says."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    @staticmethod
+    def _mark(caller: Callable[[], str]) -> str:
+        return f"{_BEGIN}{caller()}{_END}"
+
+
+class JinjaTemplate:
+    """A template in Jinja. Where it marks nothing with `{% generation %}`, what the assistant says is found by writing
+    the conversation up to each of its turns: what comes then, up to the end of the turn, is its own."""
+
+    is_whole = True
+
+    def __init__(self, name: str, content: str, special_tokens: dict[str, str]) -> None:
+        """Raises UserError for a template that is wrong, or that never ends a turn."""
+        self.name, self.content = name, content
+        self._special = special_tokens
+        engine = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+        )
+        engine.filters["tojson"] = _to_json
+        engine.globals["raise_exception"] = _raise_exception
+        try:
+            self._template = engine.from_string(content)
+        except jinja2.TemplateSyntaxError as error:
+            raise UserError(f"chat template {name}, line {error.lineno}: {error.message}") from error
+        self._marks = "generation" in {token for _, kind, token in engine.lex(content) if kind == "name"}
+        self._turn_end = "" if self._marks else self._find_turn_end()
+
+    def __call__(self, messages: Sequence[Message]) -> list[Piece]:
+        if any(mark in message.content for message in messages for mark in (_BEGIN, _END)):
+            raise ValueError("its text holds a noncharacter of Unicode, U+FDD0 or U+FDD1")
+        return _between_marks(self._render(messages)) if self._marks else self._by_prefixes(messages)
+
+    def _render(self, messages: Sequence[Message], *, prompts: bool = False) -> str:
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return self._template.render(messages=turns, add_generation_prompt=prompts, **self._special)
+        except (jinja2.TemplateError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+            raise ValueError(f"the chat template does not take it: {error}") from error
+
+    def _by_prefixes(self, messages: Sequence[Message]) -> list[Piece]:
+        text, pieces, done = self._render(messages), [], 0
+        for number, message in enumerate(messages):
+            if message.role != "assistant":
+                continue
+            before = self._render(messages[:number], prompts=True)
+            end = self._end_of_turn(text, len(before), message.content)
+            if not text.startswith(before) or len(before) < done or end is None:
+                raise ValueError(
+                    f"the chat template writes the assistant's turn {number} otherwise within the conversation than "
+                    "at its end, so that it cannot be told what counts; mark that in the template with "
+                    "{% generation %} and {% endgeneration %}"
+                )
+            pieces += [Piece(text[done : len(before)], False), Piece(text[len(before) : end], True)]
+            done = end
+        return [*pieces, Piece(text[done:], False)]
+
+    def _end_of_turn(self, text: str, start: int, content: str) -> int | None:
+        """Where in a text the turn that begins at `start` ends; None where it holds more, or other, than the content.
+
+        Many templates take the blanks around a content away.
+        """
+        for wanted in (content.lstrip() + self._turn_end, content.strip() + self._turn_end):
+            at = text.find(wanted, start)
+            if at >= 0 and text.count(self._turn_end, start, at + len(wanted)) == wanted.count(self._turn_end):
+                return at + len(wanted)
+        return None
+
+    def _find_turn_end(self) -> str:
+        """What the template writes behind the assistant's text, blanks at its end apart: the model learns to write it,
+        and so to stop."""
+        try:
+            text = self._render([Message("user", "question"), Message("assistant", _PROBE)])
+        except ValueError as error:
+            raise UserError(f"chat template {self.name}: {error}") from error
+        end = text.rpartition(_PROBE)[2].rstrip() if _PROBE in text else ""
+        if not end:
+            raise UserError(
+                f"chat template {self.name}: it writes nothing that ends an assistant's turn, so that a model would "
+                "never learn to stop; mark what counts with {% generation %} and {% endgeneration %}"
+            )
+        return end
+
+
+def _between_marks(text: str) -> list[Piece]:
+    pieces = []
+    for number, part in enumerate(text.split(_BEGIN)):
+        said, _, rest = part.partition(_END) if number else ("", "", part)
+        pieces += [Piece(said, True), Piece(rest, False)]
+    return pieces
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """As transformers has it: nothing is escaped for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def template_file(path: Path) -> str:
+    """The text of a template. Raises UserError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"chat template {path} cannot be read: {error}") from error

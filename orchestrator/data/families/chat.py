@@ -1,0 +1,118 @@
+"""Conversations: several to a sequence or one, with the loss over what the assistant says."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from megatron.core.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+from megatron.core.datasets.megatron_dataset import MegatronDataset
+
+from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
+from orchestrator.data.index import read_index
+from orchestrator.spec.chat import ChatSpec
+
+
+@dataclass
+class ChatDatasetConfig(BlendedMegatronDatasetConfig):
+    """megatron-core's, and how conversations become sequences."""
+
+    packing: bool = True
+    long_conversations: str = "truncate"
+
+
+class ChatDataset(MegatronDataset):
+    """Sequences of whole conversations; every epoch has the same ones, in an order of its own.
+
+    Item i holds `tokens`, `labels`, `position_ids`, `segment_ids` (which conversation of the sequence a token is of;
+    what fills it up is one too), int64, and `loss_mask`, float32, each [s].
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._mask = IndexedDataset(str(loss_mask_prefix(Path(self.dataset_path))), multimodal=False, mmap=True)
+        self._starts, self._members = self._packs()
+
+    @staticmethod
+    def numel_low_level_dataset(low_level_dataset: IndexedDataset) -> int:
+        return len(low_level_dataset.sequence_lengths)
+
+    @staticmethod
+    def build_low_level_dataset(dataset_path: str, config: ChatDatasetConfig) -> IndexedDataset:
+        return IndexedDataset(dataset_path, multimodal=False, mmap=True)
+
+    @staticmethod
+    def _key_config_attributes() -> list[str]:
+        return [*MegatronDataset._key_config_attributes(), "packing", "long_conversations"]
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one epoch."""
+        return len(self._starts) - 1
+
+    def __len__(self) -> int:
+        return max(self.num_samples or 0, self.sequences)
+
+    def __getitem__(self, idx: int) -> dict[str, Any]:
+        epoch, place = divmod(int(idx), self.sequences)
+        which = _order(self.sequences, self.config.random_seed, epoch)[place]
+        length = self.config.sequence_length
+        names = ("tokens", "labels", "position_ids", "segment_ids")
+        fields: dict[str, Any] = {name: np.zeros(length, dtype=np.int64) for name in names}
+        fields["loss_mask"] = np.zeros(length, dtype=np.float32)
+        start = number = 0
+        for member in self._members[self._starts[which] : self._starts[which + 1]]:
+            ids = self.dataset[member][: length + 1]
+            stop = start + len(ids) - 1
+            fields["tokens"][start:stop], fields["labels"][start:stop] = ids[:-1], ids[1:]
+            fields["loss_mask"][start:stop] = self._mask[member][1 : len(ids)]
+            fields["position_ids"][start:stop] = np.arange(len(ids) - 1)
+            fields["segment_ids"][start:stop] = number
+            start, number = stop, number + 1
+        fields["position_ids"][start:] = np.arange(length - start)
+        fields["segment_ids"][start:] = number
+        return fields
+
+    def _packs(self) -> tuple[Any, Any]:
+        """Where the conversations of each sequence begin, [sequences + 1], and their numbers in the data set."""
+        path = Path(self.config.path_to_cache, f"{self.unique_description_hash}-ChatDataset-packs.npy")
+        if not path.exists():
+            _save(path, self._pack())
+        stored = np.load(path, mmap_mode="r")
+        count = int(stored[0])
+        return stored[1 : count + 2], stored[count + 2 :]
+
+    def _pack(self) -> Any:
+        """The number of sequences, where the conversations of each begin, and the conversations, in one array."""
+        config, first = self.config, int(self.indices[0])
+        chat = ChatSpec(packing=config.packing, long_conversations=config.long_conversations)
+        header = read_index(Path(self.dataset_path))
+        lengths = usable(header, first, int(self.indices[-1]) + 1, chat, config.sequence_length).lengths
+        packs = pack(lengths, config.sequence_length, config.random_seed, config.packing)
+        starts = np.cumsum([0, *(len(members) for members in packs)])
+        members = [first + member for members in packs for member in members]
+        return np.concatenate([[len(packs)], starts, members]).astype(np.int64)
+
+
+def _save(path: Path, array: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "wb") as file:
+        np.save(file, array)
+    os.replace(draft, path)
+
+
+@lru_cache(maxsize=16)
+def _order(sequences: int, seed: int, epoch: int) -> Any:
+    """The order of the sequences in one epoch."""
+    return np.random.RandomState([seed % 2**32, epoch]).permutation(sequences)
+
+
+def dataset(chat: ChatSpec, settings: dict[str, Any]) -> tuple[type[ChatDataset], ChatDatasetConfig]:
+    """`ChatDataset` says what an item holds."""
+    return ChatDataset, ChatDatasetConfig(**settings, packing=chat.packing, long_conversations=chat.long_conversations)

@@ -1,0 +1,21 @@
+"""Conversations as training data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Text
+
+
+class ChatSpec(Section):
+    """Read the sources as conversations whose loss counts what the assistant says, and nothing else."""
+
+    packing: bool = True
+    """Put several conversations into one sequence; none attends to another, and positions begin anew in each. `false`:
+    one to a sequence, filled up with tokens that do not count."""
+    long_conversations: Literal["truncate", "drop"] = "truncate"
+    """What happens to a conversation of more than seq_length + 1 tokens: its end is cut off, or it is left out."""
+    template: Text | None = None
+    """How conversations become text when a source is made: `chatml`, `plain`, or a file with a Jinja template. By
+    default the tokenizer's own, else ChatML where the tokenizer has its tokens, else plain."""

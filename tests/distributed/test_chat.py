@@ -1,0 +1,165 @@
+"""Fine-tuning on conversations: packed or not, and under every layout, the same losses; full, and with adapters."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import Ranks
+from support.training import events, layout, losses, make_run, tiny_job, values
+
+from orchestrator.data.__main__ import run as data_program
+from orchestrator.data.request import TokenizeRequest
+from orchestrator.rundir import RunDir
+
+MODEL = {"seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Prefix of 72 short conversations of bytes: what begins with a letter is answered with that letter."""
+    return conversations(tmp_path_factory.mktemp("chats"), {"a": "AAA", "b": "BBB"})
+
+
+def conversations(folder: Path, answers: dict[str, str]) -> str:
+    draw = random.Random(5)
+    with open(folder / "chats.jsonl", "w") as file:
+        for number in range(72):
+            turns = []
+            for _ in range(1 + number % 2):
+                letter = draw.choice(list(answers))
+                asked = letter + "?" * draw.randint(0, 12)
+                turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answers[letter]}]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    request = TokenizeRequest(inputs=(folder / "chats.jsonl",), output_prefix=folder / "chats", chat=True, workers=1)
+    assert data_program("tokenize", request, as_json=True) == 0
+    return str(folder / "chats")
+
+
+@pytest.fixture(scope="module")
+def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = tiny_job("source", model=MODEL, schedule={"train_iters": 3})
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+
+
+def chat_job(name: str, chats: str, source: RunDir | None, steps: int = STEPS, **sections: Any) -> Any:
+    more = dict(sections)
+    chat = more.pop("chat", {})
+    data = {"random_tokens": False, "blend": [{"path": chats}], "split": "80,20,0", "chat": chat}
+    return tiny_job(
+        name,
+        model={**MODEL, **more.pop("model", {})},
+        data=data,
+        checkpoint={} if source is None else {"pretrained": str(source.path)},
+        **{
+            "schedule": {"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 1},
+            "evaluation": {"eval_interval": 100, "eval_iters": 1, "eval_at_end": True, "eval_at_start": True},
+            **more,
+        },
+    )
+
+
+MEASURED = """
+import torch
+import orchestrator.runtime.__main__ as program
+from orchestrator.runtime.exits import Outcome
+
+def train(session, callbacks):
+    model, found = session.chunks[0].eval(), {}
+    for number in range(session.train_data.sequences):
+        item = {name: torch.as_tensor(field)[None] for name, field in session.train_data[number].items()}
+        batch = session.step.get_batch(item)
+        with torch.no_grad():
+            losses = session.step.forward(model, batch)[0] * batch["loss_mask"][0]
+        for segment in batch["segment_ids"][0].unique():
+            where = batch["segment_ids"][0] == segment
+            if batch["loss_mask"][0][where].any():
+                place = len(found)
+                found[str(place)] = [batch["tokens"][0][where].tolist(), losses[where].sum().item()]
+    session.event("measured", losses=list(found.values()), sequences=session.train_data.sequences)
+    return Outcome("completed")
+
+program.train = train
+"""
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"num_query_groups": 2},
+        {"position_embedding_type": "learned_absolute", "attention_logit_softcapping": 5.0},
+    ],
+    ids=["rope", "learned-capped"],
+)
+def test_a_conversation_has_the_same_loss_alone_and_among_others(
+    ranks: Ranks, tmp_path: Path, chats: str, inject: Callable[[str], Path], model: dict[str, Any]
+) -> None:
+    found = {}
+    code = inject(MEASURED)
+    for packing in (True, False):
+        job = chat_job(f"packing-{packing}", chats, None, chat={"packing": packing}, model=model)
+        run = ranks.must_train(make_run(tmp_path, job), job, inject=code)
+        [found[packing]] = events(run, "measured")
+    assert found[True]["sequences"] < 0.6 * found[False]["sequences"]
+    assert len(found[True]["losses"]) == len(found[False]["losses"]) > 50
+    for (tokens, packed), (alone_tokens, alone) in zip(
+        sorted(found[True]["losses"]), sorted(found[False]["losses"]), strict=True
+    ):
+        assert tokens == alone_tokens
+        assert packed == pytest.approx(alone, rel=1e-5)
+
+
+def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, source: RunDir) -> None:
+    job = chat_job("alone", chats, source)
+    alone = ranks.must_train(make_run(tmp_path, job), job)
+    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    for name, sections in {
+        "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True)},
+        "pp2-dp2": {"parallelism": layout(pp=2, dp=2), "batch": {"micro_batch_size": 1}},
+        "tp2-pp2-vp2": {"parallelism": layout(tp=2, pp=2, vp=2), "runtime": recompute},
+    }.items():
+        spread_job = chat_job(name, chats, source, **sections)
+        spread = ranks.must_train(make_run(tmp_path, spread_job), spread_job)
+        for key in ("train/loss", "train/grad_norm", "validation/loss"):
+            assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
+
+
+def test_answers_are_learnt_and_then_others_with_adapters(
+    ranks: Ranks, tmp_path: Path, chats: str, source: RunDir
+) -> None:
+    schedule = {"train_iters": 40, "lr_decay_iters": 40, "lr_warmup_iters": 2}
+    full = chat_job("full", chats, source, schedule=schedule, optimizer={"lr": 1e-2})
+    tuned = ranks.must_train(make_run(tmp_path, full), full)
+    start, end = values(tuned, "validation/loss").values()
+    assert start > 5.0
+    assert end < 0.6
+    assert losses(tuned)[40] < 0.6
+
+    others = conversations(tmp_path, {"a": "ABA", "b": "BAB"})
+    model = {"lora": {"rank": 8, "alpha": 16.0}}
+    job = chat_job("adapted", others, tuned, schedule=schedule, optimizer={"lr": 1e-2}, model=model)
+    adapted = ranks.must_train(make_run(tmp_path, job), job)
+    start, end = values(adapted, "validation/loss").values()
+    assert start > 1.0
+    assert end < start / 2
+
+
+def test_it_resumes_bitwise(ranks: Ranks, tmp_path: Path, chats: str, source: RunDir) -> None:
+    """In another epoch than it began in, under TP2 with sequence parallelism and dropout."""
+    sections = {
+        "parallelism": layout(tp=2, sequence_parallel=True),
+        "model": {"hidden_dropout": 0.1, "attention_dropout": 0.1},
+    }
+    job = chat_job("resumed", chats, source, **sections)
+    whole = ranks.losses_of(job, tmp_path / "whole")
+    run = make_run(tmp_path, chat_job("resumed", chats, source, STEPS // 2, **sections))
+    ranks.must_train(run, job)
+    make_run(tmp_path, job)
+    ranks.must_train(run, job, launch_id="second")
+    assert losses(run) == whole
+    assert len(whole) == STEPS
