@@ -19,10 +19,11 @@ from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
 from orchestrator.data.index import bin_path, idx_path, read_index
+from orchestrator.data.making import prepare
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.data import DataSpec, TokenizerSpec
 
 Tokenize = Callable[..., Path]
 Program = Callable[..., Any]
@@ -298,3 +299,12 @@ def test_wrong_options(program: Program, chats: Path, tmp_path: Path) -> None:
         assert reason in done.stderr
     done = program("tokenize", text, "--output-prefix", tmp_path / "x", "--chat")
     assert (done.returncode, "conversations are read from .jsonl" in done.stderr) == (2, True)
+
+
+def test_a_job_makes_its_conversations(chats: Path, tmp_path: Path) -> None:
+    source = {"path": str(tmp_path / "made"), "text": str(chats)}
+    data = DataSpec.model_validate({"blend": [source], "chat": {"template": "chatml"}})
+    [(_, manifest)] = prepare(data, 1, lambda line: None)
+    assert (manifest.documents, manifest.options["chat_template"]) == (3, "chatml")
+    assert read_index(loss_mask_prefix(tmp_path / "made")).tokens == manifest.tokens
+    assert prepare(data, 1, lambda line: None) == []
