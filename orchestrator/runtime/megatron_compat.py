@@ -6,6 +6,7 @@ Supported: 0.16.1 and 0.19.x. `apply` is called once per process, after the devi
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import types
 import warnings
@@ -211,6 +212,7 @@ def save_padding_of_buckets(buffers: list[Any]) -> None:
 
 
 def deterministic_algorithms(enabled: bool) -> None:
-    """Ask torch for deterministic GPU kernels."""
+    """Ask torch and Transformer Engine for deterministic GPU kernels."""
     if enabled:
+        os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"  # megatron-core refuses to go on without it
         torch.use_deterministic_algorithms(True, warn_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,12 @@ def real_sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
 def tokenized(package: str, prefix: Path, *options: str) -> str:
     """Make an indexed data set of a package of Python's standard library, as bytes; its prefix."""
     library = Path(sysconfig.get_path("stdlib"))
-    command = [sys.executable, "-m", "orchestrator", "data", "tokenize", str(library / package), *options]
+    return tokenize([library / package], prefix, *options)
+
+
+def tokenize(sources: Sequence[Path], prefix: Path, *options: str) -> str:
+    """Make an indexed data set of files and folders, as bytes; its prefix."""
+    command = [sys.executable, "-m", "orchestrator", "data", "tokenize", *map(str, sources), *options]
     command += ["--output-prefix", str(prefix), "--tokenizer-type", "byte_level", "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
