@@ -11,9 +11,9 @@ from orchestrator.spec.values import Duration, ImportPath, Plain, Positive, Seed
 
 Layers = Literal["torch", "transformer_engine"]
 """The implementations of a transformer layer."""
-RecomputedModule = Literal["core_attn", "layernorm", "mlp"]
-"""What of a layer can be recomputed alone: the attention without its linears, the norms, the MLP, the experts with
-their router, the activation inside the experts, the experts that every token goes to."""
+RecomputedModule = Literal["core_attn", "layernorm", "mlp", "moe"]
+"""What of a layer can be recomputed alone: the attention without its linears, the norms, a dense MLP, the experts with
+their router and the exchange of tokens."""
 
 
 class RuntimeSpec(Section):

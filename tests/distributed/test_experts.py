@@ -41,6 +41,7 @@ ALONE = {"moe_router_pre_softmax": True}
 EP2 = {"expert_model_parallel_size": 2}
 TP2 = {"tp": 2, "sequence_parallel": True}
 WHOLE = {"expert_tensor_parallel_size": 1}
+MODULES = {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "layernorm", "moe"]}
 RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
@@ -77,7 +78,7 @@ LAYOUTS = {
     "ep2-plain-optimizer-recomputed": Case({"dp": 2, **EP2, "use_distributed_optimizer": False}, runtime=RECOMPUTED),
     "tp2": Case(TP2),
     "tp2-ep2": Case({**TP2, "dp": 2, **EP2}),
-    "tp2-ep2-gathered": Case({**TP2, "dp": 2, **EP2}, "allgather"),
+    "tp2-ep2-gathered": Case({**TP2, "dp": 2, **EP2}, "allgather", MODULES),
     "tp2-ep2-whole-experts": Case({**TP2, **EP2, **WHOLE}),
     "tp2-whole-experts": Case({**TP2, **WHOLE}, "allgather"),
     "cp2-ep2": Case({"context_parallel_size": 2, **EP2}),

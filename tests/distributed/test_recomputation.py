@@ -51,6 +51,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "uniform-2": full("uniform", 2),
     "block-2": full("block", 2),
 }
+EXPERTS: dict[str, Any] = {
+    **{"num_experts": 4, "moe_ffn_hidden_size": 48, "moe_layer_freq": 2, "moe_aux_loss_coeff": 0.1},
+    **{"moe_shared_expert_intermediate_size": 32, "moe_z_loss_coeff": 0.01},
+}
+VARIANTS_OF_EXPERTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "moe": selective("moe"),
+    "moe-mlp": selective("moe", "mlp"),
+    "layernorm": selective("layernorm"),
+    "all-modules": selective("core_attn", "layernorm", "mlp", "moe"),
+}
 COMPARED = """
 import contextlib, json, os
 import torch
@@ -92,24 +103,32 @@ os.environ["MASTER_ADDR"] = address
 """
 
 
-def recomputing(name: str, runtime: dict[str, Any], **parallelism: Any) -> JobSpec:
+def recomputing(
+    name: str, runtime: dict[str, Any], experts: dict[str, Any] | None = None, **parallelism: Any
+) -> JobSpec:
+    model = {**MODEL, **(experts or {})}
     return tiny_job(
-        name, model=MODEL, runtime={"layers": "torch", **runtime}, parallelism=layout(**parallelism), **SIZES
+        name, model=model, runtime={"layers": "torch", **runtime}, parallelism=layout(**parallelism), **SIZES
     )
 
 
-def test_losses_and_gradients_are_those_without(ranks: Ranks, tmp_path: Path) -> None:
-    """With dropout, whose masks have to be drawn again."""
+@pytest.mark.parametrize(
+    ("variants", "experts"), [(VARIANTS, {}), (VARIANTS_OF_EXPERTS, EXPERTS)], ids=["dense", "experts"]
+)
+def test_losses_and_gradients_are_those_without(
+    ranks: Ranks, tmp_path: Path, variants: dict[str, dict[str, Any]], experts: dict[str, Any]
+) -> None:
+    """With dropout, whose masks have to be drawn again, and with every other layer's experts."""
     folder = tmp_path / "variants"
-    for name, runtime in VARIANTS.items():
+    for name, runtime in variants.items():
         (folder / name).mkdir(parents=True)
-        (folder / name / "job.json").write_text(dump_resolved(recomputing(name, runtime)))
+        (folder / name / "job.json").write_text(dump_resolved(recomputing(name, runtime, experts)))
     code = tmp_path / "compared.py"
     code.write_text(COMPARED.replace("FOLDER", str(folder)))
     last = recomputing("last", {})
     ranks.must_train(make_run(tmp_path, last), last, inject=code)
     found = json.loads(folder.with_suffix(".json").read_text())
-    assert {"none", *found} == VARIANTS.keys()
+    assert {"none", *found} == variants.keys()
     assert {name for name, (same_loss, _) in found.items() if not same_loss} == set()
     # A norm that is run for its output alone is another kernel than the one that is differentiated: the last bit.
     norms = {"layernorm", "all-modules"}

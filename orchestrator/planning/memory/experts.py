@@ -74,7 +74,8 @@ def backward_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     second_linear = each.routed + each.inner + each.weight
     activation = each.routed + each.gate * each.inner
     first_linear = each.routed - each.inner + each.gate * each.weight
-    return sizes.stream + each.routed + max(second_linear, activation, first_linear)
+    again = saved_by_experts(job, sizes, layers) if "moe" in job.runtime.recomputed_modules else 0
+    return again + sizes.stream + each.routed + max(second_linear, activation, first_linear)
 
 
 def gathered_tokens(job: JobSpec, sizes: LayerSizes) -> int:

@@ -109,10 +109,12 @@ def saved_by_layer(
     norms = 2 * (2 * sizes.stream + sizes.own_tokens * statistics)  # input, statistics, and output for the linear
     if "layernorm" in job.runtime.recomputed_modules and layers == "torch":  # a part of the linear in the other
         norms = 2 * sizes.stream
+    elif "layernorm" in job.runtime.recomputed_modules and experts is not None:  # the one before experts is not
+        norms -= sizes.stream + sizes.own_tokens * statistics
     dropped = 2 * sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
     # Of a dense MLP the activation's input, and its output for the second linear.
     mlp = (sizes.gate + 1) * sizes.inner if experts is None else experts
-    if "mlp" in job.runtime.recomputed_modules:
+    if ("mlp" if experts is None else "moe") in job.runtime.recomputed_modules:
         mlp = 0
     own = _kept_by_variant(job, sizes, layers, selective=selective)
     return norms + _attention(job, sizes, layers, statistics, selective) + mlp + dropped + own

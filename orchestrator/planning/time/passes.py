@@ -160,31 +160,38 @@ def _shared_groups(setting: Setting) -> Parts:
     return {"tensor_parallel": group.gather_seconds(whole)}
 
 
-def recomputed(setting: Setting, layer: Pass, layers: int) -> Parts:
-    """Seconds of doing again, in the backward pass, what `layers` layers of a model chunk did in the forward pass."""
+def recomputed(setting: Setting, layer: Pass, layers: int, share: float = 0.0) -> Parts:
+    """Seconds of doing again, in the backward pass, what `layers` layers of a model chunk did in the forward pass.
+    `share` of them have experts.
+    """
     runtime = setting.job.runtime
     if runtime.recompute_granularity is None:
         return {}
     if runtime.recompute_granularity == "selective":
-        return {"recompute": layers * _modules_again(setting, layer)}
+        return {"recompute": layers * _modules_again(setting, layer, share)}
     again = layers if runtime.recompute_method != "block" else min(runtime.recompute_num_layers or 1, layers)
     return {"recompute": again * sum(layer.forward.values())}
 
 
-def _modules_again(setting: Setting, layer: Pass) -> float:
-    """Seconds of the forward passes of those modules of a layer that are recomputed. An MLP is its matrix products, by
-    their part in the layer's; the experts' parts are not told apart from it.
+def _modules_again(setting: Setting, layer: Pass, share: float) -> float:
+    """Seconds of the forward passes of those modules of a layer that are recomputed. An MLP is its matrix products, and
+    so are experts that every token passes.
     """
     model, modules = setting.model, setting.job.runtime.recomputed_modules
-    up = model.ffn_size * (2 if model.is_gated else 1)
-    mlp, all_products = up + model.ffn_size, 2 * setting.query + 2 * setting.key + up + model.ffn_size
     seconds = layer.forward["attention"] if "core_attn" in modules else 0.0
     if "layernorm" in modules:
         norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)
     if "mlp" in modules:
-        seconds += mlp / all_products * (layer.forward["gemm"] + layer.forward["tensor_parallel"])
+        seconds += (1 - share) * _mlp_seconds(setting, model.ffn_size)
+    if "moe" in modules and share:
+        shared = _mlp_seconds(setting, model.moe_shared_expert_intermediate_size or 0)
+        seconds += share * (shared + sum(_expert_pass(setting).forward.values()))
     return seconds
+
+
+def _mlp_seconds(setting: Setting, ffn: int) -> float:
+    return sum(linear_passes(setting, layer_linears(setting, ffn)[2:], setting.products).forward.values())
 
 
 def embedding_pass(setting: Setting) -> Pass:

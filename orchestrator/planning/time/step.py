@@ -171,7 +171,7 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
             first, last = stage == chunk == 0, (stage, chunk) == (stages - 1, count - 1)
             share = routed[stage][chunk] / max(layers, 1)
             layer = _blend(dense, with_experts, share)
-            again = recomputed(setting, layer, layers)
+            again = recomputed(setting, layer, layers, share)
             plain = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
             each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
             backward = add(*(one.backward for one in each), accumulation)

@@ -177,12 +177,12 @@ def grouped_gemm(job: JobSections) -> Iterator[Problem]:
 
 
 def recomputed_experts(job: JobSections) -> Iterator[Problem]:
-    """By module, only attention is recomputed in layers with experts: megatron-core passes over their MLP."""
-    others = [module for module in job.runtime.recompute_modules or () if module != "core_attn"]
-    if job.model.num_experts is not None and others:
-        message = f"in layers with experts core_attn alone is recomputed by itself, not {', '.join(others)}"
-        paths = ("runtime.recompute_modules", EXPERTS)
-        yield Problem(message, paths, "write core_attn, or recompute_granularity: full")
+    """A module that is recomputed is there: `mlp` is a dense MLP, `moe` the experts of a layer that has some."""
+    modules, paths = job.runtime.recompute_modules or (), ("runtime.recompute_modules", EXPERTS)
+    if "moe" in modules and job.model.num_experts is None:
+        yield Problem("`moe` is the experts, and the model has none", paths, "write mlp")
+    if "mlp" in modules and job.model.num_experts is not None and all(job.model.moe_layers):
+        yield Problem("`mlp` is a dense MLP, and every layer has experts instead", paths, "write moe")
 
 
 RULES = (

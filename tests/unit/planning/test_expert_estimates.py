@@ -93,6 +93,22 @@ def test_whole_experts_send_less_than_split_ones(make_job: Any) -> None:
     assert whole["expert_parallel"] < split["expert_parallel"]
 
 
+def test_recomputed_experts_keep_less_and_take_longer(make_job: Any) -> None:
+    """Half of the layers are dense: `mlp` is of those, `moe` of the others, and both together of all."""
+    kept, takes = {}, {}
+    for names in ((), ("moe",), ("mlp",), ("mlp", "moe"), ("layernorm",)):
+        asked = {"recompute_granularity": "selective", "recompute_modules": list(names)} if names else {}
+        found = job_of(make_job, {"moe_layer_freq": 2, "ffn_hidden_size": 4096}, **{EP: 8})
+        again = found.model_copy(update={"runtime": found.runtime.model_copy(update=asked)})
+        kept[names], takes[names] = memory(again)["activations"], time(again)
+    less = {names: kept[()] - kept[names] for names in kept}
+    assert less["mlp", "moe"] == less["mlp",] + less["moe",]
+    assert all(less[names] > 0 for names in kept if names)
+    again = {names: takes[names].get("recompute", 0.0) for names in takes}
+    assert again["mlp", "moe"] == pytest.approx(again["mlp",] + again["moe",])
+    assert again["moe",] > again["layernorm",] > again[()] == 0.0
+
+
 def test_tokens_that_are_dropped_are_not_computed(make_job: Any) -> None:
     """With tokens spread evenly, a capacity of half the even share is a half of all; one above it drops nothing."""
     jobs = {None: job_of(make_job, **{EP: 8})}

@@ -45,6 +45,7 @@ class Allocations(TorchDispatchMode):
         self.held = self.most = 0
         self._paused = False
         self._alive: dict[int, weakref.ref[Any]] = {}
+        self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -65,11 +66,18 @@ class Allocations(TorchDispatchMode):
 
         def died(reference: Any) -> None:
             del self._alive[key]
-            self.held -= size
+            self.held -= self._sizes.pop(key)
 
-        self._alive[key] = weakref.ref(storage, died)
+        self._alive[key], self._sizes[key] = weakref.ref(storage, died), size
         self.held += size
         self.most = max(self.most, self.held)
+
+    def resized(self, storage: Any, size: int) -> None:
+        """A storage is given back while its tensor lives, or taken anew: what is recomputed in place."""
+        if storage._cdata in self._alive:
+            self.held += size - self._sizes[storage._cdata]
+            self.most = max(self.most, self.held)
+            self._sizes[storage._cdata] = size
 
     def uncounted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function; what it allocates does not count."""
@@ -175,6 +183,14 @@ def behave_like_cuda() -> None:
         setattr(random, name, ALLOCATIONS.uncounted(getattr(random, name)))
     for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
         setattr(parallel_state, name, lambda *args, **kwargs: None)
+    storage: Any = torch.UntypedStorage
+    resize = storage.resize_
+
+    def counted_resize(self: Any, size: int) -> Any:
+        ALLOCATIONS.resized(self, size)
+        return resize(self, size)
+
+    storage.resize_ = counted_resize
     any_cuda: Any = torch.cuda
     any_cuda.synchronize = lambda *args: None
 
