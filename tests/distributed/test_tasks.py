@@ -130,6 +130,12 @@ def test_it_learns_from_a_masked_language_model(
     assert values(moved, "validation/loss")[0] == pytest.approx(values(run, "validation/loss")[40], rel=1e-5)
     assert "fresh" not in events(moved, "pretrained")[0]
 
+    scratch = task_job(
+        "scratch", files["mnli"], **{**learning, "checkpoint": {}, "schedule": {"train_iters": 1, "lr_warmup_iters": 0}}
+    )
+    [before, _] = values(ranks.must_train(make_run(tmp_path, scratch), scratch), "validation/loss").values()
+    assert abs(before - values(run, "validation/loss")[0]) > 1e-3, "the trunk is not as it is initialised"
+
     race = task_job("race", files["race"], checkpoint={"pretrained": "tuned"})
     masked_again = tiny_job("masked", model=MODEL, checkpoint={"pretrained": "tuned"}, **masked)
     for job, said in (
@@ -154,6 +160,15 @@ def test_it_learns_to_choose(ranks: Ranks, files: dict[str, dict[str, Any]], tmp
     assert accuracy[40] > 0.9
 
 
+def test_random_tokens_stand_in_for_the_files(ranks: Ranks, tmp_path: Path) -> None:
+    """As `tune --measure` has it. Two processes load, and a pipeline passes on four sequences for each question."""
+    task = {"name": "race", "train": "nowhere"}
+    sections = {"data": {"random_tokens": True, "num_workers": 2}, "parallelism": layout(pp=2)}
+    job = task_job("random", task, **sections, schedule={"train_iters": 2, "lr_warmup_iters": 1})
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    assert list(losses(run)) == [1, 2]
+
+
 def test_resumption_is_bitwise(ranks: Ranks, files: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     """With dropout, on the pooled token too, over several epochs, each in an order of its own."""
     job = task_job(
@@ -162,6 +177,7 @@ def test_resumption_is_bitwise(ranks: Ranks, files: dict[str, dict[str, Any]], t
         model={"hidden_dropout": 0.1, "attention_dropout": 0.1},
         parallelism=layout(tp=2),
         batch={"micro_batch_size": 4, "global_batch_size": 40},
+        data={"random_tokens": False, "num_workers": 2},
     )
     whole = ranks.losses_of(job, tmp_path / "whole")
     run = make_run(tmp_path / "runs", job)
