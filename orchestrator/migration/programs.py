@@ -16,6 +16,8 @@ _TRAINS = frozenset(
     )
 )
 """A program that takes one of these trains a model, unless its name says otherwise."""
+TASKS = ("MNLI", "RACE")
+"""What tasks/main.py fine-tunes a BERT on that this version has; its other tasks are no trainings here."""
 _OTHERWISE = re.compile(r"generat|server|inference|merge|convert|preprocess")
 
 
@@ -69,7 +71,9 @@ class TrainingCommand:
 
     @property
     def family(self) -> Family | None:
-        """By the program's name; None where that does not tell."""
+        """By the program's name, and a BERT where there is a task; None where that does not tell."""
+        if _task(self.words) in TASKS:
+            return BERT
         name = PurePath(self.program).name.lower()
         return next((family for pattern, family in _FAMILIES if re.search(rf"(?:^|[^a-z])(?:{pattern})", name)), None)
 
@@ -82,12 +86,21 @@ def training_command(words: Sequence[Value]) -> TrainingCommand | None:
         behind = tuple(words[number + 1 :])
         names = {name.lstrip("-").replace("_", "-").partition("=")[0] for name in map(_text, behind)}
         name = PurePath(shown(word)).name
-        if _OTHERWISE.search(name) or "task" in names:
+        pretrains = name.startswith("pretrain_")
+        if _OTHERWISE.search(name) or ("task" in names and not pretrains and _task(behind) not in TASKS):
             continue
-        if names & _TRAINS or (
-            name.startswith("pretrain_") and any(each.startswith("--") for each in map(_text, behind))
-        ):
+        if names & _TRAINS or (pretrains and any(each.startswith("--") for each in map(_text, behind))):
             return TrainingCommand(tuple(words[:number]), shown(word), behind)
+    return None
+
+
+def _task(words: Sequence[Value]) -> str | None:
+    """The word behind --task, where it is given and known."""
+    texts = [_text(word) for word in words]
+    for number, text in enumerate(texts):
+        name, _, value = text.partition("=")
+        if name == "--task":
+            return value or next(iter(texts[number + 1 :]), None)
     return None
 
 

@@ -84,7 +84,7 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         together.write(writer)
     _write_launch(writer)
     covered = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
-    covered |= {"model.architecture", "launch.nodes", "launch.gpus_per_node", "launch.env", "task"}
+    covered |= {"model.architecture", "launch.nodes", "launch.gpus_per_node", "launch.env"}
     for path in leaf_paths():
         if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):
             writer.leave(

@@ -194,7 +194,8 @@ def write_checkpoints(writer: FlagWriter) -> None:
 
 
 def _has_validation(given: Gathering) -> bool:
-    if given.get(RANDOM) is True or given.get(VALIDATION) is not None or VALIDATION in given.migration.missing:
+    own = (VALIDATION, "task.validation")
+    if given.get(RANDOM) is True or any(given.get(path) or path in given.migration.missing for path in own):
         return True
     split = given.get(SPLIT)
     is_there = given.get(BLEND) is not None or BLEND in given.migration.missing

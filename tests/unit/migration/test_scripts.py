@@ -219,6 +219,30 @@ def test_bert(script_text: Text) -> None:
     assert (job.data.mask_prob, job.data.short_seq_prob) == (0.2, 0.1)
 
 
+def test_fine_tuning_on_a_task(script_text: Text) -> None:
+    """The length there is in epochs, and here in samples: it is left to be written, and nothing else is."""
+    migration = migrate_script(script_text("race.sh"), "race.sh")
+    assert list(migration.missing) == ["schedule.train_samples"]
+    assert not migration.of("not_supported")
+    assert not migration.of("no_counterpart")
+    job = load_text(job_text(migration).replace('"???"', "76263")).job
+    assert job.task is not None
+    assert (job.task.name, job.task.train) == ("race", ["data/RACE/train/middle"])
+    assert job.task.validation == ["data/RACE/dev/middle", "data/RACE/dev/high"]
+    assert (job.model.architecture, job.data.blend, job.data.seed) == ("bert", None, 4321)
+    assert (job.batch.micro_batch_size, job.world_size, job.sequences_per_sample) == (4, 8, 4)
+    assert (job.evaluation.eval_interval, job.evaluation.eval_iters) == (100, 50)
+    assert (job.schedule.lr_warmup_fraction, job.runtime.recompute_granularity) == (0.06, "full")
+
+
+def test_other_tasks_are_no_trainings(script_text: Text) -> None:
+    for other in ("QQP", "LAMBADA", "$TASK"):
+        with pytest.raises(UserError, match="starts no training"):
+            migrate_script(script_text("race.sh").replace("--task RACE", f"--task {other}"), "x.sh")
+    no_files = migrate_script(f"torchrun pretrain_gpt.py --train-data x --epochs 3 {FLAGS}", "x.sh")
+    assert {each.flag for each in no_files.of("no_effect")} >= {"--train-data x", "--epochs 3"}
+
+
 @pytest.mark.parametrize(
     "start",
     [
