@@ -14,6 +14,10 @@ from orchestrator.spec.task import TaskSpec
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[Example]]]] = {"mnli": read_mnli, "race": read_race}
 _MAY_BE_FOLDERS = frozenset(("race",))
+_HINTS = {
+    "mnli": "name the TSV files of MNLI, as GLUE ships them",
+    "race": "name the folders of RACE, or files in them",
+}
 
 
 def read_examples(task: TaskSpec, paths: Sequence[str]) -> list[Example]:
@@ -33,7 +37,8 @@ def task_problems(task: TaskSpec | None) -> list[Problem]:
         for path in paths:
             place = (f"task.{name}", "task")
             if not Path(path).exists():
-                problems.append(Problem(f"{path} is not there", place))
+                problems.append(Problem(f"{path} is not there", place, _HINTS[task.name]))
             elif Path(path).is_dir() and task.name not in _MAY_BE_FOLDERS:
-                problems.append(Problem(f"{path} is a folder, and {task.name} is read from files", place))
+                message = f"{path} is a folder, and {task.name} is read from files"
+                problems.append(Problem(message, place, _HINTS[task.name]))
     return problems
