@@ -20,6 +20,7 @@ from orchestrator.runtime.model import build_chunks, transformer_config
 from orchestrator.runtime.process_groups import seed_everything, start_process_groups
 from orchestrator.runtime.verification import newest_whole, require_whole
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.stage_letters import evenly
 
 _TIMEOUT_SECONDS = 600.0
 
@@ -63,6 +64,9 @@ def _without_training(job: JobSpec) -> JobSpec:
     parallelism = job.parallelism.model_copy(
         update={**alone, "sequence_parallel": False, "virtual_pipeline_model_parallel_size": None}
     )
+    if parallelism.pipeline_model_parallel_layout is not None:  # of virtual stages, which there are none of now
+        letters = evenly(job.model.num_layers, parallelism.pipeline_model_parallel_size)
+        parallelism = parallelism.model_copy(update={"pipeline_model_parallel_layout": letters})
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
     runtime = job.runtime.model_copy(update={**unused, "gradient_accumulation_fusion": False})

@@ -98,8 +98,6 @@ _NOT_SUPPORTED: dict[str, str] = {
         torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-manual-registration
         suggested-communication-unit-size= keep-fp8-transpose-cache enable-full-sharding-in-hsdp
         num-distributed-optimizer-instances= no-strict-fsdp-dtensor-load disable-symmetric-registration""",
-    "stages are said in numbers: parallelism.num_layers_in_first_pipeline_stage and those beside it": """
-        pipeline-model-parallel-layout=""",
     "this variant of the model is not in this version": """
         apply-residual-connection-post-layernorm quick-geglu glu-linear-offset=
         activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=

@@ -74,6 +74,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         num_layers_in_last_pipeline_stage=parallelism.num_layers_in_last_pipeline_stage,
         account_for_embedding_in_pipeline_split=parallelism.account_for_embedding_in_pipeline_split,
         account_for_loss_in_pipeline_split=parallelism.account_for_loss_in_pipeline_split,
+        pipeline_model_parallel_layout=parallelism.pipeline_model_parallel_layout if pipelined else None,
         sequence_parallel=parallelism.uses_sequence_parallel,
         context_parallel_size=parallelism.context_parallel_size,
         params_dtype=dtype,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Positive
+from orchestrator.spec.values import Positive, Text
 
 
 class ParallelismSpec(Section):
@@ -26,6 +26,9 @@ class ParallelismSpec(Section):
     where a chunk is one layer long."""
     account_for_loss_in_pipeline_split: bool = False
     """Count the output layer and the loss as a layer when the layers are dealt out."""
+    pipeline_model_parallel_layout: Text | None = None
+    """What each model chunk holds, in letters: `Et*3|(tt|)*2L` is the embedding and three layers, two chunks of two
+    layers, and the output layer. Chunks in the order in which a micro-batch passes them, PP · VP of them."""
     sequence_parallel: bool | Positive = False
     """SP: shard what lies between the tensor-parallel regions along the sequence. Its degree is TP, so an integer
     is accepted only if it equals TP."""

@@ -1,12 +1,14 @@
 """How the layers are dealt out to the stages of a pipeline, as megatron-core does it.
 
 Evenly; or with as many on the first and the last stage as written; or with the embedding and the loss counted as a
-layer each, so that the chunk that holds one of them has a layer less, and none where a chunk is one layer long.
+layer each, so that the chunk that holds one of them has a layer less, and none where a chunk is one layer long; or
+chunk by chunk, in letters.
 """
 
 from __future__ import annotations
 
 from orchestrator.spec.parallelism import ParallelismSpec
+from orchestrator.spec.stage_letters import layers_in_letters
 
 
 def layers_of_chunks(num_layers: int, degrees: ParallelismSpec) -> tuple[tuple[int, ...], ...]:
@@ -14,6 +16,10 @@ def layers_of_chunks(num_layers: int, degrees: ParallelismSpec) -> tuple[tuple[i
     pass, what is left over is left out.
     """
     stages, chunks = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
+    if degrees.pipeline_model_parallel_layout is not None:
+        written = layers_in_letters(degrees.pipeline_model_parallel_layout, stages)
+        if written is not None and len(written[0]) == chunks and sum(map(sum, written)) == num_layers:
+            return written
     first, last = degrees.num_layers_in_first_pipeline_stage, degrees.num_layers_in_last_pipeline_stage
     embedding, loss = degrees.account_for_embedding_in_pipeline_split, degrees.account_for_loss_in_pipeline_split
     between = stages - (first is not None) - (last is not None)

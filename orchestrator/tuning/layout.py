@@ -40,6 +40,7 @@ class Split(NamedTuple):
     last: int | None = None
     embedding: bool = False
     loss: bool = False
+    letters: str | None = None
 
 
 NO_RECOMPUTE = Recompute()
@@ -80,6 +81,7 @@ KEYS: Mapping[str, str] = {
     "parallelism.num_layers_in_last_pipeline_stage": "split",
     "parallelism.account_for_embedding_in_pipeline_split": "split",
     "parallelism.account_for_loss_in_pipeline_split": "split",
+    "parallelism.pipeline_model_parallel_layout": "split",
     "parallelism.sequence_parallel": "sequence_parallel",
     "parallelism.use_distributed_optimizer": "use_distributed_optimizer",
     "parallelism.overlap_grad_reduce": "overlap_grad_reduce",
@@ -122,6 +124,7 @@ def layout_of(job: JobSpec) -> Layout:
             degrees.num_layers_in_last_pipeline_stage,
             degrees.account_for_embedding_in_pipeline_split,
             degrees.account_for_loss_in_pipeline_split,
+            degrees.pipeline_model_parallel_layout,
         ),
     )
 
@@ -138,6 +141,7 @@ def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
             "num_layers_in_last_pipeline_stage": split.last,
             "account_for_embedding_in_pipeline_split": split.embedding,
             "account_for_loss_in_pipeline_split": split.loss,
+            "pipeline_model_parallel_layout": split.letters,
             "sequence_parallel": layout.sequence_parallel,
             "context_parallel_size": layout.cp,
             "expert_model_parallel_size": layout.ep,

@@ -61,6 +61,8 @@ LAYOUTS: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
         layout(pp=4, vp=2, account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True),
         [[0, 1], [1, 1], [1, 1], [1, 0]],
     ),
+    "letters": (layout(pp=4, pipeline_model_parallel_layout="E|t*4|tt|L"), [[0], [4], [2], [0]]),
+    "letters-interleaved": (layout(pp=2, vp=2, pipeline_model_parallel_layout="Et|ttt,|t|tL"), [[1, 1], [3, 1]]),
 }
 
 

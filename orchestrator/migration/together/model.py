@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.spec.stage_letters import layers_in_letters
 
 FFN, POSITIONS, GROUPS = "model.ffn_hidden_size", "model.max_position_embeddings", "model.num_query_groups"
 SEQUENCE, TP, PP = (
@@ -13,6 +14,7 @@ SEQUENCE, TP, PP = (
     "parallelism.pipeline_model_parallel_size",
 )
 SPLIT = "parallelism.pipeline_model_parallel_split_rank"
+LETTERS = "pipeline-model-parallel-layout"
 VP, GATHER = "parallelism.virtual_pipeline_model_parallel_size", "parallelism.overlap_param_gather"
 
 
@@ -154,8 +156,25 @@ def write_encoder_tensor_parallel(writer: FlagWriter) -> None:
     """Both halves have one size."""
 
 
+def _read_letters(given: Gathering) -> None:
+    """What each chunk holds; how many chunks a stage has follows from it."""
+    text, stages = given.text(LETTERS), given.get(PP)
+    path = "parallelism.pipeline_model_parallel_layout"
+    if text is None:
+        given.write_it(LETTERS, path)
+        return
+    given.carry(LETTERS, path, text)
+    layers = layers_in_letters(text, stages) if isinstance(stages, int) else None
+    if layers is not None and len(layers[0]) > 1:
+        given.put(VP, len(layers[0]), f"--{LETTERS}")
+
+
 def read_virtual_stages(given: Gathering) -> None:
     by_chunks, by_layers = "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"
+    if given.has(LETTERS):
+        _read_letters(given)
+        given.no_effect((by_chunks, by_layers), f"--{LETTERS} says it")
+        return
     if given.has(by_chunks):
         chunks = given.number(by_chunks)
         if chunks is None:
@@ -182,10 +201,13 @@ def read_virtual_stages(given: Gathering) -> None:
 
 
 def write_virtual_stages(writer: FlagWriter) -> None:
+    letters = writer.job.parallelism.pipeline_model_parallel_layout
     chunks = writer.job.parallelism.virtual_pipeline_model_parallel_size
+    if letters is not None:
+        writer.add("MODEL_PARALLEL", LETTERS, letters)
     if chunks == 1:
         writer.say_otherwise(VP, "one chunk per stage is none")
-    elif chunks is not None:
+    elif chunks is not None and letters is None:  # from letters Megatron-LM counts the chunks by itself
         writer.add("MODEL_PARALLEL", "num-virtual-stages-per-pipeline-rank", chunks)
 
 
@@ -233,10 +255,10 @@ MODEL = (
     Together({"group-query-attention": 0, "num-query-groups": 1}, read_groups, write_groups, (GROUPS,)),
     Together({"sequence-parallel": 0}, read_sequence_parallel, write_sequence_parallel, (SEQUENCE,)),
     Together(
-        {"num-virtual-stages-per-pipeline-rank": 1, "num-layers-per-virtual-pipeline-stage": 1},
+        {"num-virtual-stages-per-pipeline-rank": 1, "num-layers-per-virtual-pipeline-stage": 1, LETTERS: 1},
         read_virtual_stages,
         write_virtual_stages,
-        (VP,),
+        (VP, "parallelism.pipeline_model_parallel_layout"),
     ),
     Together({"encoder-pipeline-model-parallel-size": 1}, read_encoder_stages, write_encoder_stages, ()),
     Together(

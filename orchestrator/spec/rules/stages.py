@@ -15,8 +15,12 @@ from orchestrator.spec.rules.base import (
 )
 from orchestrator.spec.rules.topology import PP, VP
 from orchestrator.spec.sections import JobSections
+from orchestrator.spec.stage_letters import EMBEDDING as EMBEDDING_LETTER
+from orchestrator.spec.stage_letters import LAYER, chunks_of
+from orchestrator.spec.stage_letters import LOSS as LOSS_LETTER
 
 LAYERS = "model.num_layers"
+LETTERS = "parallelism.pipeline_model_parallel_layout"
 FIRST = "parallelism.num_layers_in_first_pipeline_stage"
 LAST = "parallelism.num_layers_in_last_pipeline_stage"
 EMBEDDING = "parallelism.account_for_embedding_in_pipeline_split"
@@ -32,7 +36,11 @@ def _written(job: JobSections, *paths: str) -> dict[str, int]:
 def uneven_stages(job: JobSections) -> Iterator[Problem]:
     """The split is said in one way, and there are stages to split the layers among."""
     sizes, counted = _written(job, FIRST, LAST), _written(job, EMBEDDING, LOSS)
-    for path in (*sizes, *counted):
+    letters = (LETTERS,) if job.parallelism.pipeline_model_parallel_layout is not None else ()
+    if letters and (sizes or counted):
+        message = "says what every chunk holds, and so do other fields"
+        yield Problem(message, (*letters, *sizes, *counted), "keep one way of saying how the layers are dealt out")
+    for path in (*letters, *sizes, *counted):
         if job.parallelism.pipeline_model_parallel_size == 1:
             hint = "leave it out, or write a pipeline_model_parallel_size of 2 or more"
             yield Problem("is about the stages of a pipeline, and PP = 1", (path, PP), hint)
@@ -47,7 +55,7 @@ def layers_by_stages(job: JobSections) -> Iterator[Problem]:
     chunks = job.parallelism.num_model_chunks
     if job.model.architecture == "t5":  # rules.t5: each half by itself
         return
-    if _written(job, FIRST, LAST):
+    if _written(job, FIRST, LAST) or job.parallelism.pipeline_model_parallel_layout is not None:
         raise Unavailable("an even split")
     counted = _written(job, EMBEDDING, LOSS)
     extra = len(counted)
@@ -109,4 +117,39 @@ def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
             yield Problem(message, (path, VP), f"nearest {name}: {nearest_multiples(chunks, count)}")
 
 
-RULES: tuple[Rule, ...] = (uneven_stages, layers_by_stages, layers_between, chunks_of_uneven_stages)
+def letters_of_stages(job: JobSections) -> Iterator[Problem]:
+    """In letters every layer is there once, the embedding is first, the loss last, and no chunk is empty."""
+    text, pp = job.parallelism.pipeline_model_parallel_layout, job.parallelism.pipeline_model_parallel_size
+    if text is None or pp == 1 or job.model.architecture == "t5":
+        return
+    try:
+        chunks = chunks_of(text)
+    except ValueError as error:
+        yield Problem(str(error), (LETTERS,), "such as Et*3|(tt|)*2L")
+        return
+    vp = job.parallelism.num_model_chunks
+    if len(chunks) != pp * vp:
+        message = f"has {len(chunks)} chunks, and PP · VP is {pp} · {vp} = {pp * vp}"
+        hint = f"write {pp * vp} chunks, with {pp * vp - 1} |"
+        if len(chunks) % pp == 0:
+            hint = f"write virtual_pipeline_model_parallel_size: {len(chunks) // pp}, or {hint.removeprefix('write ')}"
+        yield Problem(message, (LETTERS, VP, PP), hint)
+    whole = "".join(chunks)
+    for letter, name, place in ((EMBEDDING_LETTER, "embedding", 0), (LOSS_LETTER, "loss", -1)):
+        ends = chunks[place].startswith(letter) if place == 0 else chunks[place].endswith(letter)
+        if whole.count(letter) != 1 or not ends:
+            message = f"the {name} ({letter}) is the {'first' if place == 0 else 'last'} of all, and there once"
+            yield Problem(message, (LETTERS,), f"{'begin' if place == 0 else 'end'} with {letter}")
+    if (layers := whole.count(LAYER)) != job.model.num_layers:
+        yield Problem(f"has {layers} t, and num_layers is {job.model.num_layers}", (LETTERS, LAYERS))
+    if empty := [number for number, chunk in enumerate(chunks) if not chunk]:
+        yield Problem(f"chunk {empty[0]} (from 0) is empty", (LETTERS,), "give each chunk a t, the E or the L")
+
+
+RULES: tuple[Rule, ...] = (
+    uneven_stages,
+    layers_by_stages,
+    layers_between,
+    chunks_of_uneven_stages,
+    letters_of_stages,
+)

@@ -43,6 +43,7 @@ _NOT_ITS = {
         "num_layers_in_last_pipeline_stage": "pipeline_model_parallel_split_rank deals the stages out",
         "account_for_embedding_in_pipeline_split": "pipeline_model_parallel_split_rank deals the stages out",
         "account_for_loss_in_pipeline_split": "pipeline_model_parallel_split_rank deals the stages out",
+        "pipeline_model_parallel_layout": "pipeline_model_parallel_split_rank deals the stages out",
     },
     "data": {
         "reset_position_ids": "a sample is of one document: its positions never start again",

@@ -22,6 +22,7 @@ from orchestrator.spec.shape import leaf_paths
 Flags = Callable[..., Any]
 SHARDED = "--use-distributed-optimizer"
 ROPE = "--position-embedding-type rope"
+LETTERED = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|t|tL --global-batch-size 16"
 LLAMA = {
     **{"type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
     **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -122,6 +123,8 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--layernorm-epsilon 1e-3 --norm-epsilon 1e-6", "model.norm_epsilon", 1e-6),
         ("--checkpoint-activations", "runtime.recompute_num_layers", 1),
         ("--activations-checkpoint-method block --checkpoint-num-layers 2", "runtime.recompute_num_layers", 2),
+        (LETTERED, "parallelism.pipeline_model_parallel_layout", "Et|t|t|tL"),
+        (LETTERED, "parallelism.virtual_pipeline_model_parallel_size", 2),
         ("--no-gradient-accumulation-fusion", "runtime.gradient_accumulation_fusion", False),
         ("--transformer-impl local", "runtime.layers", "torch"),
         ("--distributed-timeout-minutes 60", "runtime.hang_timeout", 3600),

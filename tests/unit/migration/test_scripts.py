@@ -136,6 +136,19 @@ def test_mamba(script_text: Text) -> None:
     assert again.model == job.model
 
 
+def test_stages_in_letters() -> None:
+    """How many chunks a stage has follows from the letters, in Megatron-LM as here."""
+    starting = "torchrun --nproc-per-node 2 pretrain_gpt.py"
+    letters = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|t,|t|tL' --global-batch-size 2"
+    job = load_text(job_text(migrate_script(f"{starting} {FLAGS} {letters}", "x.sh"))).job
+    assert job.parallelism.virtual_pipeline_model_parallel_size == 2
+    words = to_megatron(job).words
+    assert words[words.index("--pipeline-model-parallel-layout") + 1] == "Et|t,|t|tL"
+    assert "--num-virtual-stages-per-pipeline-rank" not in words
+    again = migrate_script(f"{starting} {shlex.join(words)}", "x.sh")
+    assert load_text(job_text(again)).job.parallelism == job.parallelism
+
+
 def test_layers_of_another_program() -> None:
     migration = migrate_script(f"torchrun pretrain_mamba.py {FLAGS} --spec my.layers stack", "mamba.sh")
     assert [account.flag for account in migration.of("not_supported")] == ["--spec my.layers stack"]
