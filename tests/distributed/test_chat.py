@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.chats import MEASURED, conversations
 from support.faults import Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
-from orchestrator.data.__main__ import run as data_program
-from orchestrator.data.request import TokenizeRequest
 from orchestrator.rundir import RunDir
 
 MODEL = {"seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
@@ -24,21 +21,6 @@ STEPS = 6
 def chats(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Prefix of 72 short conversations of bytes: what begins with a letter is answered with that letter."""
     return conversations(tmp_path_factory.mktemp("chats"), {"a": "AAA", "b": "BBB"})
-
-
-def conversations(folder: Path, answers: dict[str, str]) -> str:
-    draw = random.Random(5)
-    with open(folder / "chats.jsonl", "w") as file:
-        for number in range(72):
-            turns = []
-            for _ in range(1 + number % 2):
-                letter = draw.choice(list(answers))
-                asked = letter + "?" * draw.randint(0, 12)
-                turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answers[letter]}]
-            file.write(json.dumps({"messages": turns}) + "\n")
-    request = TokenizeRequest(inputs=(folder / "chats.jsonl",), output_prefix=folder / "chats", chat=True, workers=1)
-    assert data_program("tokenize", request, as_json=True) == 0
-    return str(folder / "chats")
 
 
 @pytest.fixture(scope="module")
@@ -62,30 +44,6 @@ def chat_job(name: str, chats: str, source: RunDir | None, steps: int = STEPS, *
             **more,
         },
     )
-
-
-MEASURED = """
-import torch
-import orchestrator.runtime.__main__ as program
-from orchestrator.runtime.exits import Outcome
-
-def train(session, callbacks):
-    model, found = session.chunks[0].eval(), {}
-    for number in range(session.train_data.sequences):
-        item = {name: torch.as_tensor(field)[None] for name, field in session.train_data[number].items()}
-        batch = session.step.get_batch(item)
-        with torch.no_grad():
-            losses = session.step.forward(model, batch)[0] * batch["loss_mask"][0]
-        for segment in batch["segment_ids"][0].unique():
-            where = batch["segment_ids"][0] == segment
-            if batch["loss_mask"][0][where].any():
-                place = len(found)
-                found[str(place)] = [batch["tokens"][0][where].tolist(), losses[where].sum().item()]
-    session.event("measured", losses=list(found.values()), sequences=session.train_data.sequences)
-    return Outcome("completed")
-
-program.train = train
-"""
 
 
 @pytest.mark.parametrize(
@@ -120,7 +78,10 @@ def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, 
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     for name, sections in {
         "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True)},
-        "pp2-dp2": {"parallelism": layout(pp=2, dp=2), "batch": {"micro_batch_size": 1}},
+        "pp2-dp2": {
+            **{"parallelism": layout(pp=2, dp=2), "batch": {"micro_batch_size": 1}},
+            "runtime": {"recompute_granularity": "selective"},
+        },
         "tp2-pp2-vp2": {"parallelism": layout(tp=2, pp=2, vp=2), "runtime": recompute},
     }.items():
         spread_job = chat_job(name, chats, source, **sections)

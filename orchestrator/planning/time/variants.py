@@ -14,7 +14,7 @@ def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
     model = setting.model
     length, window = model.seq_length, model.sliding_window
     capped = model.attention_logit_softcapping is not None
-    if capped or model.position_embedding_type == "alibi":
+    if capped or model.position_embedding_type == "alibi" or setting.job.data.packs:
         return _masked(setting, causal, capped)
     if window is None or window >= length:
         return causal

@@ -202,6 +202,23 @@ def test_the_best_template_is_found(bpe_folder: Path, bpe: Path, tmp_path: Path)
         chat_template(tokenizer_of(bpe), "nowhere.jinja")
 
 
+def test_a_tokenizer_that_does_not_know_where_its_tokens_begin(tmp_path: Path) -> None:
+    """It takes the plain template, whose pieces are tokenized one by one."""
+    library = pytest.importorskip("sentencepiece")
+    model = tmp_path / "pieces.model"
+    with open(model, "wb") as file:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter(["User: a cat", "Assistant: a dog"] * 20),
+            **{"model_writer": file, "vocab_size": 40, "hard_vocab_limit": False, "minloglevel": 2},
+        )
+    tokenizer = load_tokenizer(TokenizerSpec(type="sentencepiece", path=str(model)))
+    with pytest.raises(UserError, match=r"convert it to a tokenizer\.json, or use the template plain"):
+        chat_template(tokenizer, "chatml")
+    ids, counts = ChatEncoder(tokenizer, chat_template(tokenizer, None)).encode(b'{"prompt": "a", "completion": "dog"}')
+    counted = [number for number, counts_here in zip(ids, counts, strict=True) if counts_here]
+    assert counted == [*tokenizer.encode("dog"), tokenizer.eod]
+
+
 @pytest.fixture
 def chats(tmp_path: Path) -> Path:
     path = tmp_path / "chats.jsonl"
