@@ -10,7 +10,7 @@ from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
 
 TASK = "task"
-_OF_TEXT = ("blend", "validation", "test", "split", "mask_prob", "short_seq_prob", "bert_order")
+_OF_TEXT = ("blend", "validation", "test", "split", "mask_prob", "short_seq_prob", "bert_order", "chat")
 
 
 def model_of_the_task(job: JobSections) -> Iterator[Problem]:
