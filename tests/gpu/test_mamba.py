@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import mamba_stub
 from support.faults import Ranks
-from support.training import largest_difference, losses, make_run, tiny_job
+from support.training import largest_difference, losses, make_run, tiny_job, values
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,6 +20,7 @@ pytestmark = [
 MODEL = {
     **{"architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "M*-M", "hidden_size": 256},
     **{"num_attention_heads": 4, "seq_length": 64, "mamba_state_dim": 64, "mamba_num_groups": 2, "vocab_size": 1000},
+    "init_method_std": 0.05,  # so large that what the layers do shows in the losses
 }
 
 
@@ -34,9 +35,11 @@ def test_a_gpu_trains_what_the_cpu_trains(layers: str, ranks: Ranks, tmp_path: P
     # The rule that keeps a hybrid off the CPU does not know the stubs; it does not hold for a run that is there.
     cpu = tiny_job("cpu", **sections)
     cpu = cpu.model_copy(update={"runtime": cpu.runtime.model_copy(update={"device": "cpu"})})
-    exact = losses(ranks.must_train(make_run(tmp_path, cpu), cpu, inject=stubs))
+    exact = ranks.must_train(make_run(tmp_path, cpu), cpu, inject=stubs)
     gpu = tiny_job("gpu", **sections, precision={"dtype": "bf16"}, runtime={"device": "cuda", "layers": layers})
-    found = ranks.losses_of(gpu, tmp_path)
-    difference = largest_difference(exact, found)
-    print(f"\nRESULT hybrid {layers} bf16 on a GPU against fp32 on the CPU {difference:.2e}")
-    assert difference < 1e-2
+    found = ranks.must_train(make_run(tmp_path, gpu), gpu)
+    of_losses = largest_difference(losses(exact), losses(found))
+    of_norms = largest_difference(values(exact, "train/grad_norm"), values(found, "train/grad_norm"))
+    print(f"\nRESULT hybrid {layers} bf16 on a GPU, fp32 on the CPU: losses {of_losses:.1e}, norms {of_norms:.1e}")
+    assert of_losses < 1e-2
+    assert of_norms < 5e-2
