@@ -127,6 +127,9 @@ def _row(
     epochs, expected = tokens / source.tokens_held, f"{samples * seq_length / held:.2f}" if held else ""
     if planned.epochs is None:  # samples of sentences: how many an epoch has is known from the index alone
         epochs, expected = source.samples * source.epochs_built / source.samples_built, ""
+    elif source.samples_per_epoch is not None:
+        epochs = source.samples / source.samples_per_epoch
+        expected = f"{samples / planned.samples_held:.2f}" if planned.samples_held else ""
     again = ""
     if made.part == "train" and source.second_epoch_at is not None:
         again = f"{batch.iteration_of(source.second_epoch_at) + 1:,}"

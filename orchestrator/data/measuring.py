@@ -59,6 +59,7 @@ def _source_of_conversations(index: ChatDataset, samples: int, place: Callable[[
         epochs_built=-(-len(index) // index.sequences),
         samples_built=len(index),
         second_epoch_at=place(index.sequences) if samples > index.sequences else None,
+        samples_per_epoch=index.sequences,
     )
 
 

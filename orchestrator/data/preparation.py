@@ -13,6 +13,7 @@ from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import DataError, Problem, UserError
 from orchestrator.rundir import RunDir
+from orchestrator.spec.chat import BUILT_IN_TEMPLATES
 from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved
@@ -59,7 +60,7 @@ def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> l
         if header is not None and tokenizer_hash is not None:
             trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat is not None)
         elif header is None and trouble is None:
-            trouble = tokenizer_trouble
+            trouble = tokenizer_trouble or _template_trouble(data)
         is_here = header is not None or _is_here(entry)
         sources.append(Source(place, entry, header, trouble, is_unfit=is_here and trouble is not None))
     return sources
@@ -112,6 +113,14 @@ def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, 
             "or remove it to have both made from text"
         )
     return None, None
+
+
+def _template_trouble(data: DataSpec) -> str | None:
+    """Why no conversations can be made: the template is a file that is not there."""
+    template = data.chat.template if data.chat is not None else None
+    if template is None or template in BUILT_IN_TEMPLATES or Path(template).is_file():
+        return None
+    return f"data.chat.template {template} is not a file; write chatml, plain, or a file with a Jinja template"
 
 
 def _is_here(entry: BlendEntry) -> bool:

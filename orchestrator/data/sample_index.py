@@ -66,6 +66,8 @@ class IndexedSource:
     samples_built: int
     second_epoch_at: int | None
     """Which sample of the whole set, counted from 0, is the first that this source's first epoch does not give."""
+    samples_per_epoch: int | None = None
+    """Of conversations, which are packed anew in no epoch; None where samples run on from one epoch into the next."""
 
 
 @dataclass(frozen=True)

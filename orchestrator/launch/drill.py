@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.causes import Exit, cause_of
-from orchestrator.checkpoints import committed
+from orchestrator.checkpoints import committed, find_weights
 from orchestrator.errors import JobError
 from orchestrator.launch.local import launch
 from orchestrator.launch.processes import ranks_of
@@ -71,7 +71,10 @@ class Drill:
 
 
 def shortened(job: JobSpec, iterations: int, kill_at: int, runs_dir: Path) -> JobSpec:
-    """The job with only its first steps, saved once before the kill; everything that shapes the losses is as it was."""
+    """The job with only its first steps, saved once before the kill; everything that shapes the losses is as it was.
+
+    Raises UserError where `checkpoint.pretrained` is not there.
+    """
     data: dict[str, Any] = json.loads(dump_resolved(job))
     schedule, full = data["schedule"], BatchSchedule.of(job)
     length = min(iterations, full.train_iters)
@@ -84,6 +87,8 @@ def shortened(job: JobSpec, iterations: int, kill_at: int, runs_dir: Path) -> Jo
         if schedule["lr_decay_iters"] is None:
             schedule["lr_decay_samples"] = schedule["lr_decay_samples"] or full.train_samples
     data["checkpoint"] |= {"save_interval": max(1, kill_at - 2), "save_seconds": None, "keep_last": iterations}
+    if job.checkpoint.pretrained is not None:  # a name is that of a job beside this one, not beside the drill's runs
+        data["checkpoint"]["pretrained"] = str(find_weights(job.checkpoint.pretrained, runs_dir))
     data["tracking"] |= {"mlflow": False, "log_interval": 1}
     data["data"]["cache_dir"] = data["data"]["cache_dir"] or str(runs_dir.absolute() / ".cache" / "index")
     return load_text(json.dumps(data), f"the first {length} steps of {job.name}").job

@@ -7,6 +7,9 @@ from typing import Literal
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Text
 
+BUILT_IN_TEMPLATES = ("chatml", "plain")
+"""Chat templates that need no file."""
+
 
 class ChatSpec(Section):
     """Read the sources as conversations whose loss counts what the assistant says, and nothing else."""

@@ -158,8 +158,9 @@ def _kept_by_variant(job: JobSpec, sizes: LayerSizes, layers: Layers, *, selecti
     if model.attention_logit_softcapping is not None and not selective:
         rows = sizes.tokens * sizes.heads
         kept += rows * model.seq_length * _of_a_score(sizes) - rows * FP32  # and no log-sum-exp
-        if sizes.groups < sizes.heads:
-            kept += 2 * sizes.query - 2 * sizes.key  # keys and values repeated for each query head
+    repeats = model.attention_logit_softcapping is not None or job.data.packs
+    if repeats and not selective and sizes.groups < sizes.heads:
+        kept += 2 * sizes.query - 2 * sizes.key  # keys and values for each query head
     if model.apply_layernorm_1p and layers == "torch":
         # These norms compute on, and keep, fp32 copies of their input and of 1 + weight.
         kept += 2 * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)

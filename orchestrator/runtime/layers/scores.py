@@ -67,6 +67,11 @@ def plain_causal_mask(sq: int, sk: int, device: torch.device) -> Any:
     return importlib.import_module("torch.nn.attention.bias").causal_lower_right(sq, sk)
 
 
+def for_every_head(groups: torch.Tensor, heads: int) -> torch.Tensor:
+    """Keys, or values, of each head, [b, heads, s, d], from those of each group."""
+    return groups if groups.size(1) == heads else groups.repeat_interleave(heads // groups.size(1), dim=1)
+
+
 def capped_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -80,9 +85,7 @@ def capped_attention(
 
     query: [b, heads, sq, d]; key, value: [b, groups, sk, d]; returns [b, heads, sq, d]. `mask` is a `causal_mask`.
     """
-    heads, groups = query.size(1), key.size(1)
-    if heads != groups:
-        key, value = (x.repeat_interleave(heads // groups, dim=1) for x in (key, value))
+    key, value = for_every_head(key, query.size(1)), for_every_head(value, query.size(1))
     scores = cap * torch.tanh(query @ key.transpose(-2, -1) * (scale / cap))
     scores = torch.where(mask, scores, -math.inf) if mask.dtype == torch.bool else scores + mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)

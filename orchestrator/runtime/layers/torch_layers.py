@@ -16,7 +16,13 @@ from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
 from orchestrator.runtime.layers.norms import Norm
-from orchestrator.runtime.layers.scores import alibi_slopes, capped_attention, causal_mask, plain_causal_mask
+from orchestrator.runtime.layers.scores import (
+    alibi_slopes,
+    capped_attention,
+    causal_mask,
+    for_every_head,
+    plain_causal_mask,
+)
 from orchestrator.runtime.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 
 
@@ -59,8 +65,11 @@ class Attention(CoreAttention):
             unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)
             key, value = key[unseen:], value[unseen:]
         sq = query.size(0)
-        mask = self._mask(query, key) if mask is None else mask
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        if mask is None:
+            mask = self._mask(query, key)
+        elif self.cap is None:  # on a GPU no fused kernel takes a mask of any form and grouped queries
+            k, v = for_every_head(k, q.size(1)), for_every_head(v, q.size(1))
         with self.dropping() as dropout:
             if self.cap is not None:
                 out = capped_attention(q, k, v, mask, self.scale, self.cap, dropout)

@@ -325,3 +325,6 @@ def test_a_job_makes_its_conversations(chats: Path, tmp_path: Path) -> None:
     assert (manifest.documents, manifest.options["chat_template"]) == (3, "chatml")
     assert read_index(loss_mask_prefix(tmp_path / "made")).tokens == manifest.tokens
     assert prepare(data, 1, lambda line: None) == []
+    lacking = DataSpec.model_validate({"blend": [{**source, "path": "x"}], "chat": {"template": "no.jinja"}})
+    with pytest.raises(UserError, match=r"data.blend\[0\]: data.chat.template no.jinja is not a file; write chatml"):
+        prepare(lacking, 1, lambda line: None)

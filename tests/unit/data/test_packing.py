@@ -172,6 +172,7 @@ def test_the_plan_knows_what_is_built(build: Any, chats: Path, steps: int, packi
         assert source.samples_held == made.sequences
         assert source.epochs == plan.samples / made.sequences
         assert (source.documents, source.tokens_held) == (index.documents, index.tokens_held)
+        assert index.samples_per_epoch == made.sequences
         assert index.epochs_built == -(-max(plan.samples, made.sequences) // made.sequences)
         assert source.conversations is not None
         assert source.conversations.kept == sum(len(held(made[number])) for number in range(made.sequences))

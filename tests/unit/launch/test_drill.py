@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import JobError
+from orchestrator.checkpoints import write_commit
+from orchestrator.errors import JobError, UserError
 from orchestrator.launch.drill import Step, drill, shortened
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]
@@ -33,6 +35,17 @@ def test_shortened_job_has_the_same_first_steps(make_job: MakeJob, tmp_path: Pat
             assert first == second
         assert short.checkpoint.save_interval == 3
         assert not short.tracking.mlflow
+
+
+def test_weights_of_a_job_beside_this_one_are_found_from_the_drill(make_job: MakeJob, tmp_path: Path) -> None:
+    source = RunDir(tmp_path / "runs" / "source" / "00000000")
+    source.checkpoint(10).mkdir(parents=True)
+    (source.path / "resolved.json").write_text("{}")
+    write_commit(source.checkpoint(10), iteration=10, consumed_samples=0, files={})
+    short = shortened(make_job(checkpoint__pretrained="source"), 8, 5, tmp_path / "runs")
+    assert short.checkpoint.pretrained == str(source.path)
+    with pytest.raises(UserError, match="no checkpoint and no run"):
+        shortened(make_job(checkpoint__pretrained="another"), 8, 5, tmp_path / "runs")
 
 
 def test_drill_passes_for_a_program_that_resumes(make_job: MakeJob, runs_dir: Path, fake_runtime: str) -> None:
