@@ -40,6 +40,8 @@ def tiny_job(name: str, **sections: Mapping[str, Any]) -> JobSpec:
     """TINY with some fields of some sections replaced."""
     merged: dict[str, Any] = {"name": name}
     for section in {*TINY, *sections}:
+        if sections.get(section, {}) is None:  # of a dumped job, one that it does not have
+            continue
         merged[section] = {**TINY.get(section, {}), **sections.get(section, {})}
     return JobSpec.model_validate(merged)
 
