@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from orchestrator.data.chat.conversations import Message
+from orchestrator.data.chat.conversations import Message, parse_conversation
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
@@ -89,6 +89,14 @@ def test_chatml_counts_each_turn_of_the_assistant_and_its_end(template: str) -> 
     assert written(pieces).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nassistant: who?")
 
 
+QWEN3_LIKE = (
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+    "{% endif %}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.index0 > ns.last %}<think>\n\n</think>\n\n{% endif %}{{ m.content.strip() }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
 def test_unmarked_templates_of_other_makes() -> None:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
     gemma = JinjaTemplate("gemma", GEMMA_LIKE, tokens)(messages(TALK))
@@ -96,6 +104,8 @@ def test_unmarked_templates_of_other_makes() -> None:
     assert written(gemma).startswith("<s><start_of_turn>user\nBe brief.\n\nassistant: who?<end_of_turn>\n")
     llama = JinjaTemplate("llama", LLAMA2_LIKE, tokens)(messages(TALK[1:]))
     assert said(llama) == [" Me. </s>", " Yes — Me. </s>"]
+    qwen = JinjaTemplate("qwen", QWEN3_LIKE, {})(messages(TALK))
+    assert said(qwen) == ["Me.<|im_end|>", "<think>\n\n</think>\n\nYes — Me.<|im_end|>"]
 
 
 def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
@@ -166,6 +176,33 @@ def test_only_the_assistant_counts_whatever_is_said(turns: list[dict[str, str]])
                 runs[-1].append(number)
         spoken = [bytes(run[:-1]).decode() + end if run[-1] == 256 else bytes(run).decode() for run in runs]
         assert spoken == [answer + end for answer in answers], name
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT | st.sampled_from(["user", "assistant", "gpt"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            TEXT
+            | st.sampled_from(
+                ["messages", "conversations", "role", "content", "from", "value", "prompt", "completion"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_any_line_is_a_conversation_or_has_a_reason(value: Any) -> None:
+    reason = None
+    try:
+        found = parse_conversation(json.dumps(value).encode())
+    except ValueError as error:
+        reason = str(error)
+    assert reason if reason is not None else any(message.role == "assistant" for message in found)
 
 
 @pytest.mark.parametrize("template", [CHATML, UNMARKED], ids=["marked", "unmarked"])
