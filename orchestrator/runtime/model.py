@@ -88,6 +88,9 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         # With two stages, an interleaved schedule sends both ways between the same two ranks in one NCCL batch, which
         # matches them up wrongly; separate, overlapped sends do not.
         batch_p2p_comm=device.is_cuda and not interleaved,
+        # The host does not wait for a transfer, for which megatron-core has it wait because of an old bug of torch: the
+        # GPU would have nothing to do until the host has started the next kernels.
+        batch_p2p_sync=False,
         overlap_p2p_comm=device.is_cuda and interleaved,
         gradient_accumulation_fusion=fuses_accumulation(job, device, layers, dtype),
         masked_softmax_fusion=False,

@@ -34,23 +34,23 @@ class Efficiency:
     `orchestrator calibrate` replaces them by what it measures.
     """
 
-    gemm: float = 0.72
+    gemm: float = 0.83
     """Of the peak: a matrix product that is large in every dimension, before tiles are cut (planning/time/gemm.py)."""
-    attention_forward: float = 0.36
-    """Of the peak: torch's fused attention, heads of 128, counting what a causal mask leaves."""
-    attention_backward: float = 0.30
+    attention_forward: float = 0.52
+    """Of the peak: torch's fused attention (on Hopper cuDNN's), heads of 128, counting what a causal mask leaves."""
+    attention_backward: float = 0.415
     """The same in the backward pass, which recomputes the scores: 2.5 times the forward's FLOPs."""
-    fused_attention_forward: float = 0.50
+    fused_attention_forward: float = 0.52
     """Of the peak: Transformer Engine's (cuDNN's) attention."""
-    fused_attention_backward: float = 0.42
+    fused_attention_backward: float = 0.415
     """The same in the backward pass."""
     memory: float = 0.88
     """Of the memory's bandwidth: kernels that stream."""
-    link: float = 0.80
+    link: float = 0.55
     """Of the link to the other GPUs of the machine: all-gather and reduce-scatter of large tensors."""
     network: float = 0.90
     """Of the network between machines."""
-    link_latency: float = 1.5e-5
+    link_latency: float = 1.3e-5
     """Seconds that a collective takes at the least inside a machine."""
     network_latency: float = 3e-5
     """The same between machines."""

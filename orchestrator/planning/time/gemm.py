@@ -9,7 +9,7 @@ _TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.6))
 """(rows, columns, rate): output tiles that a library chooses from; a small one loads more operands per product."""
 _PROLOGUE = 256
 """Filling and draining a tile's pipeline takes as long as this many steps along K; in FP8, as twice as many."""
-_FP8 = 0.87
+_FP8 = 0.92
 """What a product in FP8 reaches of its peak, of what one in bf16 reaches: the power limit comes first. Fitted to whole
 steps of two models on H200s (docs/how-to/precision.md)."""
 _SHORTEST = 4e-6

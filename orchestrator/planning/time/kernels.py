@@ -1,7 +1,8 @@
 """What a layer backend does to memory: how often each activation is read or written, and in how many kernels.
 
-Counted in accesses: one read or one write of a whole activation. The counts follow the operations that the backend's
-code does, one by one; a fused kernel reads its inputs and writes its outputs once.
+Counted in accesses: one read or one write of a whole activation by a kernel that streams. Where a kernel was slower
+than that in a profile of a step (H200, 1.7B, micro-batches of 1 and of 4 sequences; docs/benchmarks has them), it
+counts as the accesses that would have taken as long.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Kernels:
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
     loss: Passes
     """Bytes per logit of the cross entropy, the matrix product aside."""
+    after_transfer: float = 0.0
+    """Seconds in which the GPU has nothing to do after a transfer between stages. None where the host does not wait
+    for it, as with this project's runtime.
+    """
     overlaps_tensor_parallel: bool = False
     """Whether every matrix product hides the collective before or after it, as Transformer Engine's user buffers do.
     The runtime does not ask for them.
@@ -51,33 +56,34 @@ class Kernels:
 
 TORCH = Kernels(
     fused_attention=False,
-    norm=Passes(2, 5),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
-    # Per tensor: negate half and join (4), times cosine (2), times sine (2), add (3), join what is not rotated (2).
-    rope=Passes(13, 13),
+    norm=Passes(4, 9),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
+    # Per tensor: negate half and join (4), times cosine (2), times sine (2), add (3), join what is not rotated (2) are
+    # 13; multiplying and joining take three times as long as their traffic.
+    rope=Passes(29, 29),
     attention_layout=Passes(2, 2),
     bias=Passes(2, 1),
     # Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that reaches half of the bandwidth.
-    accumulation=20,
+    accumulation=18,
     # Norm 4, clipping in two kernels 16, Adam 28, copy 6.
     optimizer=54,
     launches=Passes(45, 85),
     optimizer_launches=8,
-    loss=Passes(22, 12),
+    loss=Passes(40, 10),
 )
 """torch's operations one by one, its scaled dot product attention, a cross entropy that torch.compile fuses."""
 
 TRANSFORMER_ENGINE = Kernels(
     fused_attention=True,
-    norm=Passes(2, 3),
-    rope=Passes(2, 2),
-    attention_layout=Passes(0, 0),
+    norm=Passes(2.5, 4.3),
+    rope=Passes(5, 5.5),
+    attention_layout=Passes(0, 5.5),
     bias=Passes(0, 1),
-    accumulation=20,
+    accumulation=10,  # by the product that computes it, beside small weights
     # Norm 4, clipping 8, Adam 28, copy 6.
     optimizer=46,
     launches=Passes(30, 60),
     optimizer_launches=2,
-    loss=Passes(22, 12),
+    loss=Passes(40, 10),
 )
 """Fused norms and rotation, cuDNN's attention, multi-tensor Adam."""
 

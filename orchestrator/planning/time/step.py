@@ -62,8 +62,10 @@ _TENSORS_PER_LAYER = 6
 """Weights of four linear layers and two norms; biases go with them in small kernels."""
 _SPREAD = 0.02
 """Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
-_STEP_OVERHEAD = 3e-3
+_STEP_OVERHEAD = 7e-3
 """Seconds of a step on a GPU in which nothing is computed: fetching the batch, waiting for the gradient's norm."""
+_GAP = 1 / 6
+"""Between two kernels the GPU idles for this part of the time in which the host starts one."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def _pass_seconds(
     neighbours = pipeline_group(setting)
     sent = neighbours.send_seconds(setting.own_tokens * setting.model.hidden_size * setting.size)
     # 1F1B waits for each send and the receive that goes with it; the interleaved schedule computes meanwhile.
-    blocking = sent if count == 1 else neighbours.hidden(sent, sent)
+    waiting = setting.kernels.after_transfer if len(stages) > 1 else 0.0
+    blocking = sent + waiting if count == 1 else neighbours.hidden(sent, sent)
     forward = [[sum(each.forward.values()) + blocking for each in stage] for stage in stages]
     backward = [[sum(each.backward.values()) + blocking for each in stage] for stage in stages]
     return forward, backward, blocking, 0.0 if count == 1 else sent
@@ -238,7 +241,9 @@ def _blend(one: Pass, other: Pass, share: float) -> Pass:
 
 
 def _launched(setting: Setting, each: Pass, layers: float, share: float) -> Pass:
-    """A pass takes at least as long as the host needs to start its kernels; `share` of the layers have experts."""
+    """A pass takes at least as long as the host needs to start its kernels, and has a gap after each; `share` of the
+    layers have experts.
+    """
     launch, of_experts, own = setting.device.efficiency.launch, expert_launches(setting), adapter_launches(setting)
     plain, casts = setting.kernels.launches, FP8_LAUNCHES if setting.products == "fp8" else Passes(0, 0)
     counts = (
@@ -246,7 +251,7 @@ def _launched(setting: Setting, each: Pass, layers: float, share: float) -> Pass
         plain.backward + share * of_experts.backward + own.backward + casts.backward,
     )
     waits = [
-        {"overhead": max(layers * count * launch - sum(parts.values()), 0.0)}
+        {"overhead": max(layers * count * launch - sum(parts.values()), layers * count * launch * _GAP)}
         for count, parts in zip(counts, each, strict=True)
     ]
     return Pass(add(each.forward, waits[0]), add(each.backward, waits[1]))

@@ -56,15 +56,15 @@ def test_attention_grows_with_the_square_of_the_length() -> None:
 
     assert taken(16384).forward / taken(4096).forward == pytest.approx(16, rel=0.03)
     assert taken(4096).backward > 2 * taken(4096).forward
-    assert taken(4096, TRANSFORMER_ENGINE).backward < taken(4096).backward
+    assert taken(4096, TRANSFORMER_ENGINE) == taken(4096)  # both are cuDNN's on Hopper
     assert taken(4096, TORCH, 64).forward > 1.1 * taken(4096).forward  # twice the exponentials for the same FLOPs
 
 
 @pytest.mark.parametrize(
     ("nodes", "size", "stride", "gigabytes"),
     [
-        (1, 4, 1, 450 * 0.8),  # inside a machine
-        (2, 16, 1, 8 * 50 * 0.9),  # eight ranks of it share eight ports
+        (1, 4, 1, 450 * 0.55),  # inside a machine
+        (2, 16, 1, 450 * 0.55),  # eight ranks of it share eight ports, which are faster than the link
         (2, 2, 8, 50 * 0.9),  # one rank in each machine
         (2, 4, 4, 2 * 50 * 0.9),
     ],
