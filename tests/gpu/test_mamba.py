@@ -11,6 +11,8 @@ from support import mamba_stub
 from support.faults import Ranks
 from support.training import largest_difference, losses, make_run, tiny_job, values
 
+from orchestrator.spec.job import JobSpec
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(580),
@@ -24,19 +26,27 @@ MODEL = {
 }
 
 
+def hybrid_job(name: str, **sections: Any) -> JobSpec:
+    return tiny_job(name, model=MODEL, schedule={"train_iters": 10}, **sections)
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """Every job of this file, which needs no text."""
+    return [hybrid_job("cpu"), hybrid_job("gpu", precision={"dtype": "bf16"})]
+
+
 @pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
 def test_a_gpu_trains_what_the_cpu_trains(layers: str, ranks: Ranks, tmp_path: Path) -> None:
     if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
         pytest.skip("Transformer Engine is not installed")
-    sections: dict[str, Any] = {"model": MODEL, "schedule": {"train_iters": 10}}
     stubs = tmp_path / "stubs.py"
     folder = str(Path(mamba_stub.__file__).parent)
     stubs.write_text(f"import sys\nsys.path.insert(0, {folder!r})\nimport mamba_stub\nmamba_stub.install()\n")
     # The rule that keeps a hybrid off the CPU does not know the stubs; it does not hold for a run that is there.
-    cpu = tiny_job("cpu", **sections)
+    cpu = hybrid_job("cpu")
     cpu = cpu.model_copy(update={"runtime": cpu.runtime.model_copy(update={"device": "cpu"})})
     exact = ranks.must_train(make_run(tmp_path, cpu), cpu, inject=stubs)
-    gpu = tiny_job("gpu", **sections, precision={"dtype": "bf16"}, runtime={"device": "cuda", "layers": layers})
+    gpu = hybrid_job("gpu", precision={"dtype": "bf16"}, runtime={"device": "cuda", "layers": layers})
     found = ranks.must_train(make_run(tmp_path, gpu), gpu)
     of_losses = largest_difference(losses(exact), losses(found))
     of_norms = largest_difference(values(exact, "train/grad_norm"), values(found, "train/grad_norm"))

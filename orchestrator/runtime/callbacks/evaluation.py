@@ -15,6 +15,7 @@ from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics
 from orchestrator.runtime.control import Losses
 from orchestrator.runtime.fp8 import largest_values_kept
+from orchestrator.runtime.process_groups import rng_state, set_rng_state
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import metrics_of
@@ -77,7 +78,10 @@ def evaluate(session: Session) -> None:
 
 @contextlib.contextmanager
 def evaluating(session: Session) -> Iterator[None]:
-    """No dropout, no gradients, scales of FP8 as they were, parameters gathered once instead of before each layer."""
+    """No dropout, no gradients, parameters gathered once instead of before each layer. Scales of FP8 and what dropout
+    draws from stay as they were: Transformer Engine's attention draws where it drops nothing, too.
+    """
+    drawing_from = rng_state()
     overlapping = [chunk for chunk in session.chunks if chunk.ddp_config.overlap_param_gather]
     for chunk in overlapping:
         chunk.disable_forward_pre_hook(param_sync=True)
@@ -91,6 +95,7 @@ def evaluating(session: Session) -> Iterator[None]:
             chunk.train()
         for chunk in overlapping:
             chunk.enable_forward_pre_hook()
+        set_rng_state(drawing_from)
 
 
 def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from support.faults import Ranks
 from support.training import make_run, tiny_job, values
 
-pytestmark = pytest.mark.slow("each case trains a tiny job in a rank of its own")
+from orchestrator.runtime.callbacks.evaluation import evaluating
 
 
+def test_what_is_drawn_meanwhile_changes_nothing_after_it() -> None:
+    """As Transformer Engine's attention draws."""
+    session: Any = SimpleNamespace(chunks=[], modules=[])
+    before = torch.get_rng_state()
+    with evaluating(session):
+        torch.rand(1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.slow("each case trains a tiny job in a rank of its own")
 @pytest.mark.parametrize(
     ("evaluation", "expected"),
     [
