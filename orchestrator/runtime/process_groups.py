@@ -178,7 +178,8 @@ def rng_state() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
     }
-    if torch.cuda.is_initialized():  # it is not where a run leaves the GPU alone
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():  # it is not where a run leaves the GPU alone
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
