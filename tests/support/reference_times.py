@@ -1,6 +1,7 @@
 """Step times that were measured or published, as jobs: what the model of time is held against.
 
-docs/benchmarks/2026-11-20-time-model.md says where each comes from and what is assumed about it.
+docs/benchmarks/2026-11-20-time-model.md says where each comes from and what is assumed about it, and
+2026-11-21-h200-profiles.md what changed since.
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ from orchestrator.spec.job import JobSpec
 
 MIB = 2**20
 _CONTEXT = 640 * MIB
-"""CUDA's context and the loaded kernels of torch, cuBLAS and cuDNN: 0.7 GiB on an H200. By the end of a training 6.6 to
-7.8 GiB were taken there beside the allocator. What the rest is was not found; until it is, the margin that a verdict
-leaves (fit.py) has to hold it.
+"""CUDA's context and the loaded kernels of torch, cuBLAS and cuDNN, on an H200."""
+_COMMUNICATOR = 448 * MIB
+"""NCCL's buffers of one communicator, of one rank too: 4 MiB for each of its channels and directions, and smaller ones.
+On H200s they took 0.4 to 0.5 GiB.
 """
-_COMMUNICATOR = 256 * MIB
-"""NCCL's buffers of one communicator: 4 MiB for each of 16 to 32 channels and direction, and smaller ones."""
+_ALWAYS = 4
+"""Communicators of every job: of all ranks, of the loss, of the gradients and of their norm."""
 _FRAGMENTATION = 0.03
 """Of what is made and freed in every step: the caching allocator holds on to partly free blocks."""
 
@@ -35,7 +36,7 @@ class Outside:
 
 
 def outside_the_allocator(job: JobSpec) -> Outside:
-    """The context, and a communicator for every group of more than one rank."""
+    """The context, what every job uses, and a communicator for every kind of group of more than one rank."""
     degrees = job.parallelism
     sizes = (
         degrees.tensor_model_parallel_size,
@@ -44,5 +45,4 @@ def outside_the_allocator(job: JobSpec) -> Outside:
         job.data_parallel_size,
     )
     groups = sum(size > 1 for size in sizes)
-    everyone = 1 if job.world_size > 1 else 0  # the group of all ranks
-    return Outside(_CONTEXT + (groups + everyone) * _COMMUNICATOR)
+    return Outside(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR)
