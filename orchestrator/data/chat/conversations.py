@@ -21,6 +21,15 @@ _SHAREGPT_ROLES: dict[str, Role] = {
 _SHAPES = (
     '{"messages": [{"role", "content"}, …]}, {"conversations": [{"from", "value"}, …]} or {"prompt", "completion"}'
 )
+_BESIDE_TURNS = ("system", "tools", "functions")
+_BESIDE_TEXT = {
+    "tool_calls": "calls tools",
+    "function_call": "calls tools",
+    "reasoning_content": "has a reasoning beside its text",
+    "thinking": "has a reasoning beside its text",
+}
+"""What other programs give a model to read or to learn: left out in silence, it would be another conversation."""
+_NOTHING: tuple[object, ...] = (None, "", "[]", [], {})
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,10 @@ def parse_conversation(line: bytes) -> tuple[Message, ...]:
         raise ValueError(f"no conversation; fields: {fields}; wanted is {_SHAPES}")
     if all(message.role != "assistant" for message in messages):
         raise ValueError("no turn of the assistant's, so that there is nothing to learn")
+    for name in _BESIDE_TURNS:
+        if value.get(name) not in _NOTHING and (name, messages[0].role) != ("system", "system"):
+            way_out = "make it the first turn" if name == "system" else "take it out, or leave the line out"
+            raise ValueError(f"field {name!r} beside the turns is not read: {way_out}")
     return messages
 
 
@@ -68,11 +81,14 @@ def _turns(
         for name in (role_key, text_key):
             if name not in turn:
                 raise ValueError(f"{where} has no {name!r}; fields: {', '.join(list(turn)[:8]) or 'none'}")
-        if turn.get("tool_calls"):
-            raise ValueError(f"{where} calls tools, which this version does not read")
+        for name, does in _BESIDE_TEXT.items():
+            if turn.get(name) not in _NOTHING:
+                raise ValueError(f"{where} {does} ({name}), which this version does not read")
         role = turn[role_key]
         if not isinstance(role, str) or role not in roles:
             raise ValueError(f"{where} has {role_key} {role!r}; known are {', '.join(roles)}")
+        if roles[role] == "assistant" and (weight := turn.get("weight")) not in (None, 1):
+            raise ValueError(f"{where} has weight {weight!r}, and all that the assistant says counts alike")
         messages.append(Message(roles[role], _text(turn[text_key], f"{where}.{text_key}")))
     return tuple(messages)
 

@@ -107,7 +107,8 @@ def _own_template(tokenizer: Tokenizer) -> JinjaTemplate | None:
         return _jinja(tokenizer, str(beside), template_file(beside))
     found = _config(tokenizer).get("chat_template")
     if isinstance(found, list):  # several, by name
-        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
+        named = (each for each in found if isinstance(each, dict))
+        found = next((each.get("template") for each in named if each.get("name") == "default"), None)
     if not isinstance(found, str):
         return None
     return _jinja(tokenizer, f"of {tokenizer_file(tokenizer.spec).with_name('tokenizer_config.json')}", found)

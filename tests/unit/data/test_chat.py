@@ -205,6 +205,13 @@ def test_any_line_is_a_conversation_or_has_a_reason(value: Any) -> None:
     assert reason if reason is not None else any(message.role == "assistant" for message in found)
 
 
+def test_what_says_nothing_may_stand_beside_the_turns() -> None:
+    turns = [{"from": "system", "value": "a", "weight": None}, {"from": "human", "value": "b", "weight": 0.0}]
+    turns.append({"from": "gpt", "value": "c", "weight": 1.0, "tool_calls": []})
+    line = {"conversations": turns, "system": "a", "tools": "[]", "functions": None, "id": 7, "source": "x"}
+    assert [message.content for message in parse_conversation(json.dumps(line).encode())] == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("template", [CHATML, UNMARKED], ids=["marked", "unmarked"])
 def test_tokens_are_those_of_transformers(bpe_folder: Path, template: str) -> None:
     """And, where the template marks what counts, so is the mask."""
@@ -232,9 +239,13 @@ def test_the_best_template_is_found(bpe_folder: Path, bpe: Path, tmp_path: Path)
     assert chat_template(tokenizer_of(bpe), None).name == "plain"
     (bpe_folder / "chat_template.jinja").write_text(UNMARKED)
     assert chat_template(tokenizer_of(bpe_folder), None).name.endswith("chat_template.jinja")
+    config = {"chat_template": ["?", {"name": "tool_use"}, {"name": "default", "template": UNMARKED}]}
+    (bpe_folder / "tokenizer_config.json").write_text(json.dumps(config))
     mine = tmp_path / "mine.jinja"
     shutil.copy(bpe_folder / "chat_template.jinja", mine)
     assert chat_template(tokenizer_of(bpe), str(mine)).name == str(mine)
+    (bpe_folder / "chat_template.jinja").unlink()
+    assert chat_template(tokenizer_of(bpe_folder), None).content == UNMARKED
     with pytest.raises(UserError, match=r"nowhere\.jinja is not a file; write chatml, plain"):
         chat_template(tokenizer_of(bpe), "nowhere.jinja")
 
@@ -311,6 +322,10 @@ WRONG = {
     '{"messages": [{"role": "user"}]}': r"messages\[0\] has no 'content'; fields: role",
     '{"messages": [{"role": "assistant", "content": null}]}': r"messages\[0\].content is not text but null",
     '{"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]}': "calls tools",
+    '{"messages": [{"role": "assistant", "content": "", "reasoning_content": "x"}]}': r"messages\[0\] has a reasoning",
+    '{"messages": [{"role": "assistant", "content": "x", "weight": 0}]}': r"messages\[0\] has weight 0, and all",
+    '{"prompt": "x", "completion": "y", "tools": [{}]}': "field 'tools' beside the turns is not read",
+    '{"conversations": [{"from": "gpt", "value": "x"}], "system": "y"}': "field 'system' .* make it the first turn",
     '{"conversations": [{"from": "human", "value": "x"}, {"from": "bing", "value": "x"}]}': "has from 'bing'",
     '{"prompt": "x", "completion": 1}': "completion is not text but a number",
     '{"prompt": "x", "completion": "\\ud800"}': "half of a surrogate pair",
