@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 
 EMBEDDING, LAYER, LOSS, END = "E", "t", "L", "|"
-_TERM = re.compile(r"(?:\((?P<part>[^()]*)\)|(?P<letter>[EtL|]))(?:\*(?P<times>\d{1,9}))?")
+_TERM = re.compile(r"(?:\((?P<part>[^()]+)\)|(?P<letter>[EtL|]))(?:\*(?P<times>\d{1,9}))?")
 _LONGEST = 10_000
 """Letters and ends, all repetitions written out."""
 

@@ -48,6 +48,7 @@ def test_what_is_taken_means_the_same(text: str) -> None:
         ("Et((t|)*2t)*2L", "'((t|)*2t)*2L' is not"),
         ("E(tt)|L", "'(tt)|L' is not"),
         ("Et*0|L", "'t*0' is none"),
+        ("Et|()*2tL", "'()*2tL' is not"),
         ("Et|tx", "'x' is not"),
         ("E(t*9999|)*9999L", "more than a pipeline holds"),
         ("Et|t,m|L", "multi-token prediction"),
