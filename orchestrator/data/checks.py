@@ -17,6 +17,8 @@ PARTS = ("train", "validation", "test")
 SENTENCES = {"bert": 2, "t5": 1}
 """The families whose samples are whole sentences of one document, and how many a sample has at least. Their data are
 split by documents; those of other families by sequences."""
+BLEND = "blend"
+"""Name of the validation set that draws from all validation sources by weight; no source of its own has it."""
 LONGEST_SENTENCE = 512
 """megatron-core passes over a document of several sentences that has a longer one, in tokens."""
 _TYPECODES = {"uint8": "B", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H"}
@@ -68,10 +70,10 @@ def source_names(blend: Sequence[BlendEntry]) -> list[str]:
 
 
 def path_names(paths: Sequence[str]) -> list[str]:
-    """A short name for each of some paths: its last part, with more of it where two are alike."""
+    """A short name for each of some paths: its last part, with more of it where two are alike or one is `BLEND`."""
     for length in range(1, 1 + max(len(Path(path).parts) for path in paths)):
         names = [".".join(Path(path).parts[-length:]).replace("/", "") for path in paths]
-        if len(set(names)) == len(names):
+        if len(set(names)) == len(names) and BLEND not in names:
             return names
     return [f"{number}.{Path(path).name}" for number, path in enumerate(paths)]
 
@@ -149,10 +151,11 @@ def length_problems(
         yield f"{what} is empty: {units} {documents}, split {data.split}; {way_out}"
     elif data.chat is not None:
         if not usable(header, part.start, part.stop, data.chat, sequence_length).kept:
+            cuts = data.chat.long_conversations == "truncate"
+            fate = "nothing that counts comes before the cut" if cuts else "long_conversations is drop"
             yield (
                 f"{what} has no conversation that fits: all {part.documents} are longer than model.seq_length + 1 = "
-                f"{sequence_length + 1} tokens, and long_conversations is {data.chat.long_conversations}; "
-                "raise model.seq_length, or use other data"
+                f"{sequence_length + 1} tokens, and {fate}; raise model.seq_length, or use other data"
             )
     elif needed is None and tokens < sequence_length + 1:
         yield (
@@ -198,8 +201,10 @@ def mask_problem(path: str, header: IndexHeader) -> str | None:
     prefix = loss_mask_prefix(Path(path))
     try:
         mask = read_index(prefix)
-    except (UserError, DataError):
+    except UserError:
         mask = None
+    except DataError as error:
+        return str(error)
     if (
         mask is not None
         and mask.dtype == "uint8"
@@ -208,8 +213,8 @@ def mask_problem(path: str, header: IndexHeader) -> str | None:
         return None
     what = "has no mask" if mask is None else "does not belong to the mask"
     return (
-        f"{path} {what} of what the assistant says, {prefix}.bin and .idx, and the job has data.chat: make it with "
-        "`orchestrator data tokenize --chat`, or leave data.chat out"
+        f"{path} {what} of what the assistant says, {prefix}.bin and .idx: make it with "
+        "`orchestrator data tokenize --chat`, copy the mask with it, or leave data.chat out of the job"
     )
 
 

@@ -16,7 +16,8 @@ from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegat
 from torch.utils.data import Dataset
 
 from orchestrator.data.blending import surplus
-from orchestrator.data.checks import PARTS, check_data, source_names, split_fractions, split_weights
+from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.checks import BLEND, PARTS, check_data, source_names, split_fractions, split_weights
 from orchestrator.data.families.choice import dataset_family
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
@@ -29,8 +30,6 @@ from orchestrator.spec.model import ModelSpec
 Samples = Dataset[dict[str, torch.Tensor]]
 """Item i holds the fields that the family's training step reads; `families/` says which."""
 
-BLEND = "blend"
-"""Name of the validation set that draws from all validation sources by weight."""
 SPLIT = "validation"
 """Name of the validation set that the split cuts from the training sources."""
 
@@ -135,7 +134,10 @@ def _cache_folder(cache_dir: Path, data: DataSpec) -> Path:
     digest = hashlib.sha256()
     for blend in (data.blend, data.validation, data.test):
         for entry in blend or ():
-            for path in (idx_path(Path(entry.path)), bin_path(Path(entry.path))):
+            prefixes = [Path(entry.path)]
+            if data.chat is not None:  # which conversations are cut depends on what counts
+                prefixes.append(loss_mask_prefix(prefixes[0]))
+            for path in [name(prefix) for prefix in prefixes for name in (idx_path, bin_path)]:
                 status = path.stat()
                 digest.update(f"{path.absolute()} {status.st_size} {status.st_mtime_ns}\n".encode())
     return cache_dir / digest.hexdigest()[:16]

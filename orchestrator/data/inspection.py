@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.index import HEADER, bin_path, idx_path, read_index
+from orchestrator.data.checks import mask_problem
+from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
@@ -34,7 +35,7 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
             f"{request.prefix} holds token id {int(ids.max())}, the tokenizer has {tokenizer.vocab_size} tokens: "
             "it was made with another one (choose with --tokenizer-type and --tokenizer-path)"
         )
-    mask = _mask(request, len(ids))
+    mask = _mask(request, header, len(ids))
     for first, last in pairwise(ends):
         if mask is None:
             yield tokenizer.decode(ids[first:last].tolist())
@@ -42,11 +43,14 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
             yield _with_mask(tokenizer, ids[first:last], mask[first:last])
 
 
-def _mask(request: ShowRequest, tokens: int) -> Any:
-    """Which of the first tokens count; None for what is no data set of conversations."""
+def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:
+    """Which of the first tokens count; None for what is no data set of conversations. Raises UserError where the mask
+    is not there, is torn or is another's."""
     manifest = read_manifest(request.prefix)
     if manifest is None or manifest.counted_tokens is None:
         return None
+    if problem := mask_problem(str(request.prefix), header):
+        raise UserError(problem)
     return np.fromfile(bin_path(loss_mask_prefix(request.prefix)), dtype="u1", count=tokens)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from orchestrator.data.checks import path_names
-from orchestrator.data.datasets import BLEND, Datasets, Samples
+from orchestrator.data.checks import BLEND, path_names
+from orchestrator.data.datasets import Datasets, Samples
 from orchestrator.data.tasks.examples import Example, cleaned
 from orchestrator.data.tasks.reading import read_examples
 from orchestrator.data.tokenizers import Tokenizer

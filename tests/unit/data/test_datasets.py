@@ -249,3 +249,6 @@ def test_source_names_are_short_and_distinct() -> None:
     assert names("data/wiki", "data/code") == ["wiki", "code"]
     assert names("en/wiki", "de/wiki") == ["en.wiki", "de.wiki"]
     assert names("/data/wiki", "/data/wiki") == ["0.wiki", "1.wiki"]
+    # "blend" is the set of all together, which would else be evaluated as this one alone.
+    assert names("data/blend", "data/code") == ["data.blend", "data.code"]
+    assert names("blend", "code") == ["0.blend", "1.code"]

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.index import bin_path, idx_path, read_index
+from orchestrator.data.inspection import first_documents
 from orchestrator.data.measuring import measured
 from orchestrator.data.preparation import survey
+from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, UserError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.spec.chat import ChatSpec
@@ -228,8 +230,35 @@ def test_a_part_in_which_nothing_fits_is_refused(build: Any, tokenize: Tokenize,
     job = chat_job(tokenize(path, append_eod=False, chat=True, name="long"))
     report = blend_report(job, BatchSchedule.of(job))
     assert len(report.stops) == 2
-    with pytest.raises(DataError, match=r"no conversation that fits: all 4 are longer than model\.seq_length"):
+    with pytest.raises(DataError, match=r"all 4 are longer than model\.seq_length .* nothing that counts comes before"):
         build(job, train=4)
+    dropped = chat_job(Path(job.data.blend[0].path), long_conversations="drop")  # type: ignore[index]
+    with pytest.raises(DataError, match=r"all 4 are longer than model\.seq_length .* long_conversations is drop"):
+        build(dropped, train=4)
+
+
+def test_another_mask_packs_anew(build: Any, chats: Path) -> None:
+    """Of the same tokens: where nothing counts before the cut, a conversation is left out."""
+    job = chat_job(chats, packing=False)
+    before = build(job, train=3).train.sequences
+    mask = bin_path(loss_mask_prefix(chats))
+    mask.write_bytes(b"\1" * mask.stat().st_size)
+    assert build(job, train=3).train.sequences > before
+
+
+def test_a_mask_that_was_not_copied_or_is_torn(chats: Path) -> None:
+    """Of a data set that is at hand: said as a user's error by whoever reads it."""
+    mask = bin_path(loss_mask_prefix(chats))
+    mask.write_bytes(mask.read_bytes()[:-1])
+    [source] = survey(chat_job(chats).data)
+    assert source.trouble is not None
+    assert "do not belong together" in source.trouble
+    mask.unlink()
+    [source] = survey(chat_job(chats).data)
+    assert source.trouble is not None
+    assert "has no mask" in source.trouble
+    with pytest.raises(UserError, match=r"has no mask .* copy the mask with it"):
+        list(first_documents(ShowRequest(chats, 1)))
 
 
 def test_torch_collates_items(build: Any, chats: Path) -> None:
