@@ -119,6 +119,8 @@ def layers_of(job: JobSpec, device: Device) -> tuple[Layers, str]:
     written = job.runtime.layers
     if written != "auto":
         return written, "runtime.layers"
+    if job.model.lora is not None:
+        return "torch", "auto: adapters stand beside torch's layers"
     if job.precision.fp8 is not None:
         return "transformer_engine", "auto: they multiply in FP8"
     if device.is_cpu:

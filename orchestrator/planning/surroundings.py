@@ -31,10 +31,14 @@ def train_step_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec |
 
 def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """What only Transformer Engine's layers can do ends a run at its start where `auto` finds none."""
-    if plan.job.runtime.layers != "auto" or forecast.layers == "transformer_engine":
+    there = forecast.layers == "transformer_engine"
+    if plan.job.precision.fp8 is not None:  # planned with these layers, wherever that is done
+        there = importlib.util.find_spec("transformer_engine") is not None
+    if plan.job.runtime.layers != "auto" or there:
         return
     why = "the device is a CPU" if forecast.device.is_cpu else "it is not installed here"
     asked = {
+        "precision.fp8": plan.job.precision.fp8,
         "runtime.cpu_offloading_num_layers": plan.job.runtime.cpu_offloading_num_layers,
         "model.moe_grouped_gemm": plan.job.model.moe_grouped_gemm,
     }
@@ -68,7 +72,7 @@ def _is_found(module: str, path: Sequence[str]) -> bool:
             return False  # what is above it is no package
         name = f"{name}.{part}" if name else part
         spec = PathFinder.find_spec(name, list(places))
-        if spec is None and name == part:
+        if spec is None and name == part and name != "__main__":
             spec = importlib.util.find_spec(name)  # installed in another way: built in, or editable
         if spec is None:
             return False

@@ -172,7 +172,8 @@ def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, ro
     if routed:
         experts = saved_by_experts(job, sizes, layers)
         largest = saved_by_layer(job, sizes, layers, selective=selective, experts=experts)
-        largest -= kept_less(job, sizes, inputs_of_experts(job, sizes, layers))
+        of_experts = 0 if "moe" in runtime.recomputed_modules else inputs_of_experts(job, sizes, layers)
+        largest -= kept_less(job, sizes, of_experts)
         whole = (count - routed) * dense + routed * largest
         backward = max(backward if routed < count else 0, backward_of_experts(job, sizes, layers))
     if runtime.recompute_granularity != "full":

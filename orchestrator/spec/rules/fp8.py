@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from orchestrator.errors import Problem
 from orchestrator.spec.fp8 import Fp8Spec
 from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
+from orchestrator.spec.rules.experts import ETP
 from orchestrator.spec.rules.recomputation import MODULES, OFFLOADED
 from orchestrator.spec.rules.stages import LAYERS
 from orchestrator.spec.rules.topology import CP, PP, TP
@@ -106,32 +107,33 @@ def sides_of_matrices(job: JobSections) -> Iterator[Problem]:
     tp, etp = degrees.tensor_model_parallel_size, degrees.expert_tensor_parallel
     heads = "model.num_attention_heads"
     sides = [
-        ("hidden_size", model.hidden_size, 1, "model.hidden_size"),
-        ("heads · width of a head", model.num_attention_heads * model.head_dim, tp, heads),
+        ("hidden_size", model.hidden_size, 1, "model.hidden_size", TP),
+        ("heads · width of a head", model.num_attention_heads * model.head_dim, tp, heads, TP),
         (
             "queries, keys and values together",
             (model.num_attention_heads + 2 * model.query_groups) * model.head_dim,
-            *(tp, "model.num_query_groups"),
+            *(tp, "model.num_query_groups", TP),
         ),
     ]
     if not all(model.moe_layers):
-        sides.append(("ffn_hidden_size", model.ffn_size, tp, "model.ffn_hidden_size"))
+        sides.append(("ffn_hidden_size", model.ffn_size, tp, "model.ffn_hidden_size", TP))
     if model.num_experts is not None:
-        sides.append(("moe_ffn_hidden_size", model.moe_ffn_size, etp, "model.moe_ffn_hidden_size"))
+        sides.append(("moe_ffn_hidden_size", model.moe_ffn_size, etp, "model.moe_ffn_hidden_size", ETP))
         shared = model.moe_shared_expert_intermediate_size
         if shared is not None:
-            sides.append(("the shared expert", shared, tp, "model.moe_shared_expert_intermediate_size"))
+            sides.append(("the shared expert", shared, tp, "model.moe_shared_expert_intermediate_size", TP))
     if _gathers_blocks(job) and model.hidden_size % _BLOCK:
         message = f"blocks of {_BLOCK} are gathered under sequence parallelism: hidden_size {model.hidden_size}"
         hint = f"nearest: {nearest_multiples(_BLOCK, model.hidden_size)}"
         yield Problem(message, ("model.hidden_size", RECIPE, "parallelism.sequence_parallel"), hint)
-    for name, size, split, path in sides:
+    for name, size, split, path, degree in sides:
         # What TP does not divide has a problem of its own.
         if size % split == 0 and size // split % ALIGNMENT:
-            per_rank = f"{name} / TP = {quotient(size, split)}" if split > 1 else f"{name} {size}"
+            by = "ETP" if degree == ETP else "TP"
+            per_rank = f"{name} / {by} = {quotient(size, split)}" if split > 1 else f"{name} {size}"
             message = f"FP8 multiplies matrices whose sides are multiples of {ALIGNMENT}: {per_rank}"
             hint = f"nearest: {nearest_multiples(ALIGNMENT * split, size)}"
-            yield Problem(message, (path, FP8, TP) if split > 1 else (path, FP8), hint)
+            yield Problem(message, (path, FP8, degree) if split > 1 else (path, FP8), hint)
 
 
 def _gathers_blocks(job: JobSections) -> bool:

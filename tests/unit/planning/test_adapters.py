@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.planning.flops import formula, model_flops
+from orchestrator.planning.forecast import layers_of
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.parameters import parameters
@@ -93,6 +95,15 @@ def test_time_under_tensor_parallelism(make_job: Any, sequence_parallel: bool) -
     assert adapted.parts["tensor_parallel"] > whole.parts["tensor_parallel"]
     assert adapted.parts["gemm"] < whole.parts["gemm"]
     assert sum(adapted.parts.values()) == pytest.approx(adapted.step_seconds)
+
+
+def test_it_is_planned_with_the_layers_that_take_adapters(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's, wherever Transformer Engine is installed."""
+    device = shipped("H100")
+    assert device is not None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
+    assert layers_of(make_job(), device)[0] == "transformer_engine"
+    assert layers_of(make_job(model={"lora": {"rank": 8}}), device)[0] == "torch"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

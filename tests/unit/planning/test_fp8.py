@@ -112,6 +112,22 @@ def test_large_jobs_gain_in_every_layout(
         assert stage.parts["activations"] <= before.parts["activations"] <= 2 * stage.parts["activations"]
 
 
+def test_experts_that_are_recomputed_save_nothing_in_fp8() -> None:
+    """Their inputs are not kept, so it makes no difference how wide they are."""
+    experts = ("model.num_experts=8", "model.moe_router_topk=4", "runtime.recompute_granularity=selective")
+    modules = "runtime.recompute_modules=[moe]"
+    kept = []
+    for width in (4096, 16384):
+        each = job(
+            "gpt-1.7b", 1, 1, 1, *experts, modules, f"model.moe_ffn_hidden_size={width}", "precision.fp8.recipe=delayed"
+        )
+        [stage] = estimate_memory(each, vocabulary(each).padded_size, TE).stages
+        plain = each.model_copy(update={"precision": each.precision.model_copy(update={"fp8": None})})
+        [before] = estimate_memory(plain, vocabulary(plain).padded_size, TE).stages
+        kept.append(before.parts["activations"] - stage.parts["activations"])
+    assert kept[0] == kept[1]
+
+
 def test_both_halves_of_a_t5_have_copies() -> None:
     t5 = load_text(
         """

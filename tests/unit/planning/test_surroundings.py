@@ -56,6 +56,14 @@ def test_a_train_step_is_looked_for(
     assert not any(loaded.startswith("my_package") for loaded in sys.modules)
 
 
+def test_the_program_itself_is_no_module_of_a_step(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed command has no specification that Python could give."""
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    assert (
+        "there is no module __main__" in doubts(make_job, runtime={"train_step": "__main__:Loss"})["runtime.train_step"]
+    )
+
+
 @pytest.mark.parametrize("module", ["json", "json.decoder", "orchestrator.runtime.steps.gpt", "sys"])
 def test_installed_modules_are_found(make_job: Any, module: str) -> None:
     assert "runtime.train_step" not in doubts(make_job, runtime={"train_step": f"{module}:Loss"})
@@ -74,6 +82,7 @@ WITH_EXPERTS = {"num_experts": 4, "add_bias_linear": False}
     [
         ("runtime.cpu_offloading_num_layers", {"runtime": {"cpu_offloading_num_layers": 2}}),
         ("model.moe_grouped_gemm", {"model": {**WITH_EXPERTS, "moe_grouped_gemm": True}}),
+        ("precision.fp8", {"precision": {"dtype": "bf16", "fp8": {}}}),
     ],
 )
 def test_transformer_engine_may_be_missing(

@@ -57,6 +57,14 @@ def test_a_line_is_enough(small: Any) -> None:
         (["model.ffn_hidden_size=24"], "ffn_hidden_size 24"),
         (["model.kv_channels=6"], "heads · width of a head 24"),
         (["model.seq_length=1", "batch.micro_batch_size=8"], "8 tokens of a micro-batch on 1 rank"),
+        (
+            [
+                *("model.num_experts=2", "model.add_bias_linear=false", "model.moe_ffn_hidden_size=24"),
+                *("parallelism.tensor_model_parallel_size=2", "parallelism.sequence_parallel=true"),
+                *("parallelism.expert_model_parallel_size=1", "launch.gpus_per_node=2"),
+            ],
+            "moe_ffn_hidden_size / ETP = 24 / 2 = 12",
+        ),
     ],
 )
 def test_what_does_not_go_with_it_is_named(small: Any, overrides: list[str], message: str) -> None:
