@@ -111,7 +111,7 @@ class _Launch:
     def parts(self) -> tuple[float, float, float, float]:
         """Seconds that were productive, lost, overhead and start-up. Steps never take more time than there was."""
         span = self.end - self.launched
-        startup = span if self.first_step is None else min(span, self.first_step - self.launched)
+        startup = span if self.first_step is None else max(0.0, min(span, self.first_step - self.launched))
         scale = min(1.0, (span - startup) / self.busy) if self.busy > 0 else 0.0
         lost = self.lost * scale
         productive = self.busy * scale - lost

@@ -14,9 +14,9 @@ from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.gemm import gemm_seconds, peak
 from orchestrator.planning.time.kernels import TORCH
 
-_IN_TRAINING = 0.85
-"""What a matrix product reaches within a training step, of what it reaches alone: the GPU is at its power limit there.
-8192 x 8192 x 8192 alone runs at 790 TFLOP/s on an H200; the rest is fitted (docs/benchmarks has the rows).
+_IN_TRAINING = 0.98
+"""What a matrix product reaches within a training step, of what it reaches alone: in both the GPU is at its power limit
+much of the time. 8192 x 8192 x 8192 alone ran at 790 TFLOP/s on one H200, and at 681 on another (docs/benchmarks).
 """
 _HOST_WORK = 2.0
 """A layer's own Python takes as long again as starting its kernels."""

@@ -65,7 +65,7 @@ def test_measurements_become_the_efficiencies_that_explain_them() -> None:
     assert sheet is not None
     true = replace(sheet, efficiency=replace(sheet.efficiency, gemm=0.6, attention_backward=0.2, memory=0.7))
     reached = efficiency_of(found_on(true), sheet)
-    assert reached["gemm"] == pytest.approx(0.6 * 0.85), "less is reached in training than alone"
+    assert reached["gemm"] == pytest.approx(0.6 * 0.98), "a little less is reached in training than alone"
     assert reached["attention_forward"] == pytest.approx(sheet.efficiency.attention_forward)
     assert reached["attention_backward"] == pytest.approx(0.2)
     assert reached["memory"] == pytest.approx(0.7)

@@ -74,9 +74,11 @@ class Stored:
 
 
 def stored_runs(database: Path) -> list[Stored]:
-    """Every run of a store, oldest first."""
+    """Every run of a store, oldest first; none while its server is still making the tables."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
+        if not connection.execute("select 1 from sqlite_master where name = 'metrics'").fetchone():
+            return []
         query = (
             "select run_uuid, e.name, status, r.name, artifact_uri from runs r join experiments e using (experiment_id)"
         )
