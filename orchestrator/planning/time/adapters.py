@@ -6,9 +6,9 @@ What is frozen is told by `Setting.is_frozen`: its linear layers compute no grad
 from __future__ import annotations
 
 from orchestrator.planning.time.communication import group_of
-from orchestrator.planning.time.gemm import gemm_seconds
+from orchestrator.planning.time.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.kernels import Passes
-from orchestrator.planning.time.passes import Linear, Pass, add, layer_linears
+from orchestrator.planning.time.passes import Pass, add, layer_linears
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.lora import MODULES
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from orchestrator.planning.time.gemm import Linear
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
-
-if TYPE_CHECKING:
-    from orchestrator.planning.time.passes import Linear
 
 _CAST = {"delayed": 4, "tensorwise": 6, "blockwise": 4}
 """Bytes per element: bf16 is read, FP8 and its transpose (Hopper multiplies in one order only) are written; the largest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.spec.precision import DTYPE_BYTES
 
@@ -14,6 +16,16 @@ _FP8 = 0.92
 steps of two models on H200s (docs/how-to/precision.md)."""
 _SHORTEST = 4e-6
 """Seconds that a kernel takes on a GPU at the least."""
+
+
+class Linear(NamedTuple):
+    """A linear layer of width [inputs, outputs] on each tensor-parallel rank. Column-parallel ones gather their input
+    before (or sum its gradient after), row-parallel ones sum their output.
+    """
+
+    inputs: float
+    outputs: float
+    is_column: bool
 
 
 def gemm_seconds(m: float, n: float, k: float, device: Device, dtype: str) -> float:

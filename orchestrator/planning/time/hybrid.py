@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from orchestrator.planning.hybrid_flops import SCAN
 from orchestrator.planning.time.elementwise import branch_seconds, layer_seconds
-from orchestrator.planning.time.gemm import peak
+from orchestrator.planning.time.gemm import Linear, peak
 from orchestrator.planning.time.kernels import Passes
-from orchestrator.planning.time.passes import Linear, Parts, Pass, add, layer_linears, layer_pass, linear_passes
+from orchestrator.planning.time.passes import Parts, Pass, add, layer_linears, layer_pass, linear_passes
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
 

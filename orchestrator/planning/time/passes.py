@@ -10,7 +10,7 @@ from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.fp8 import casting_seconds
-from orchestrator.planning.time.gemm import gemm_seconds
+from orchestrator.planning.time.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.setting import Setting
 from orchestrator.planning.time.variants import attention_of_variant
 
@@ -23,16 +23,6 @@ class Pass(NamedTuple):
 
     forward: Parts
     backward: Parts
-
-
-class Linear(NamedTuple):
-    """A linear layer of width [inputs, outputs] on each tensor-parallel rank. Column-parallel ones gather their input
-    before (or sum its gradient after), row-parallel ones sum their output.
-    """
-
-    inputs: float
-    outputs: float
-    is_column: bool
 
 
 def add(*parts: Parts) -> Parts:

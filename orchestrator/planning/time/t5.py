@@ -5,8 +5,9 @@ from __future__ import annotations
 from orchestrator.planning.halves import half_job
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.elementwise import layer_seconds
+from orchestrator.planning.time.gemm import Linear
 from orchestrator.planning.time.kernels import Passes
-from orchestrator.planning.time.passes import Linear, Pass, add, layer_pass, linear_passes, scale
+from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, scale
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.halves import HALVES, Half
 
