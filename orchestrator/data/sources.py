@@ -75,7 +75,8 @@ def find_inputs(request: TextRequest, usual: Sequence[str] = SOURCE_GLOBS) -> li
         if given.is_dir():
             paths = _walk(given, request.globs or usual, request.excludes)
             if not paths:
-                globs = " ".join(request.globs) or "the usual text or source files (choose with --glob)"
+                named = request.globs or (() if usual is SOURCE_GLOBS else usual)
+                globs = " ".join(named) or "the usual text or source files (choose with --glob)"
                 raise UserError(f"directory {given} holds no file that matches {globs}")
         elif given.is_file():
             paths = [given]

@@ -69,8 +69,15 @@ def _share_doubts(source: SourcePlan, train: PartPlan) -> Iterator[str]:
             most = source.share * SENSIBLE_EPOCHS / source.epochs
             way_out += f"{SENSIBLE_EPOCHS} epochs are a share of {most:.2%} instead of {source.share:.2%}"
         else:
-            way_out += f"{SENSIBLE_EPOCHS} epochs are {SENSIBLE_EPOCHS * (source.tokens_held or 0):,} tokens"
+            way_out += f"{SENSIBLE_EPOCHS} epochs are {SENSIBLE_EPOCHS * _tokens_of_epoch(source):,} tokens"
         yield f"{source.path} is read {source.epochs:.1f} times{_again(source)}: {way_out}"
+
+
+def _tokens_of_epoch(source: SourcePlan) -> int:
+    """As the length of a training counts them: of sequences that conversations do not fill, every position."""
+    if source.conversations is not None and source.samples_held:
+        return source.samples_held * (source.tokens_used // source.samples)
+    return source.tokens_held or 0
 
 
 def _again(source: SourcePlan) -> str:

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, tokens_before
 from orchestrator.spec.chat import ChatSpec
@@ -53,26 +54,28 @@ def usable(header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_lengt
         file.seek(HEADER.size + 4 * first)
         lengths.frombytes(file.read(4 * (stop - first)))
     cut = dropped = short = 0
-    for number, tokens in enumerate(lengths):
-        if tokens < 2:
-            lengths[number] = 0
-            short += 1
-        elif tokens <= seq_length + 1:
-            lengths[number] = tokens - 1
-        elif chat.long_conversations == "truncate" and _counts(header, first + number, seq_length + 1):
-            lengths[number] = seq_length
-            cut += 1
-        else:
-            lengths[number] = 0
-            dropped += 1
+    truncates, start = chat.long_conversations == "truncate", tokens_before(header, first)
+    with open(bin_path(loss_mask_prefix(header.prefix)), "rb") as mask:
+        for number, tokens in enumerate(lengths):
+            if tokens < 2:
+                lengths[number] = 0
+                short += 1
+            elif tokens <= seq_length + 1:
+                lengths[number] = tokens - 1
+            elif truncates and _counts(mask, start, seq_length + 1):
+                lengths[number] = seq_length
+                cut += 1
+            else:
+                lengths[number] = 0
+                dropped += 1
+            start += tokens
     return Usable(lengths, cut, dropped, short)
 
 
-def _counts(header: IndexHeader, conversation: int, tokens: int) -> bool:
+def _counts(mask: BinaryIO, start: int, tokens: int) -> bool:
     """Whether any of the first tokens of a conversation counts that can be predicted: the first cannot."""
-    with open(bin_path(loss_mask_prefix(header.prefix)), "rb") as file:
-        file.seek(tokens_before(header, conversation) + 1)  # a byte for each token
-        return any(file.read(tokens - 1))
+    mask.seek(start + 1)  # a byte for each token
+    return any(mask.read(tokens - 1))
 
 
 def pack(lengths: Sequence[int], capacity: int, seed: int, packing: bool) -> list[list[int]]:

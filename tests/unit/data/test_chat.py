@@ -366,6 +366,10 @@ def test_wrong_options(program: Program, chats: Path, tmp_path: Path) -> None:
         done = program("tokenize", chats, "--output-prefix", tmp_path / "x", *arguments)
         assert done.returncode == 2
         assert reason in done.stderr
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    done = program("tokenize", folder, "--output-prefix", tmp_path / "x", "--chat")
+    assert f"{folder} holds no file that matches *.jsonl *.jsonl.gz" in done.stderr
     done = program("tokenize", text, "--output-prefix", tmp_path / "x", "--chat")
     assert (done.returncode, "conversations are read from .jsonl" in done.stderr) == (2, True)
 

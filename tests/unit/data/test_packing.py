@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.data.chat import packing
 from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.index import bin_path, idx_path, read_index
@@ -182,6 +183,8 @@ def test_the_plan_knows_what_is_built(build: Any, chats: Path, steps: int, packi
     later = measured(data.train, report.train.samples, LENGTH)[0].second_epoch_at
     assert expected == (None if later is None else later // 4 + 1)
     assert any("left out for their length" in note for note in report.notes)
+    if steps == 40 and packing:
+        assert any(f"; 4 epochs are {4 * data.train.sequences * LENGTH:,} tokens" in each for each in report.doubts)
     assert report.stops == ()
 
 
@@ -208,6 +211,19 @@ def test_what_is_cut_is_counted(chats: Path) -> None:
     assert found.cut == sum(long and count for long, count in zip(is_long, counts, strict=True)) > 0
     assert found.dropped == sum(long and not count for long, count in zip(is_long, counts, strict=True)) > 0
     assert usable(header, 0, 60, ChatSpec(long_conversations="drop"), LENGTH).dropped == sum(is_long)
+
+
+def test_files_are_opened_once_however_many_are_cut(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network's file system each time takes long, and every rank asks."""
+    opened = []
+
+    def counting(path: Path, mode: str) -> Any:
+        opened.append(path)
+        return open(path, mode)
+
+    monkeypatch.setattr(packing, "open", counting, raising=False)
+    assert usable(read_index(chats), 0, 60, ChatSpec(), LENGTH).cut > 1
+    assert opened == [idx_path(chats), bin_path(loss_mask_prefix(chats))]
 
 
 def test_what_is_no_data_set_of_conversations_is_refused(
