@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.fixtures import real_sentences
-from support.measured import Measured, Meter, gpu_count, has_layers, largest_differences, needs_gpus
+from support.measured import Measured, Meter, asked_of, gpu_count, has_layers, largest_differences, needs_gpus
 from support.training import layout, tiny_job
 
 from orchestrator.spec.job import JobSpec
@@ -129,11 +129,14 @@ def jobs(text: str) -> list[JobSpec]:
 
 
 @pytest.fixture(scope="module")
-def trained(trainer: Meter, real_sentences: str) -> dict[str, tuple[JobSpec, Measured | None]]:
-    """Every job of this file by its name, with what it did where this machine can run it."""
-    every = jobs(real_sentences)
+def trained(
+    request: pytest.FixtureRequest, trainer: Meter, real_sentences: str
+) -> dict[str, tuple[JobSpec, Measured | None]]:
+    """Every job of this file by its name, with what it did where this session asks for it and this machine can run it."""
+    every, asked = jobs(real_sentences), asked_of(request, "name")
+    asked |= {AGAINST[name] for name in asked}
     runnable = [job for job in every if job.world_size <= gpu_count() and has_layers(job.runtime.layers)]
-    found = trainer.measure_all(runnable)
+    found = trainer.measure_all(job for job in runnable if job.name in asked)
     return {job.name: (job, found.get(job.name)) for job in every}
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from support.fixtures import tokenized
-from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus, padded_vocab
+from support.measured import Measured, Meter, asked_of, gpu_count, has_layers, needs_gpus, padded_vocab
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.spec.job import JobSpec
@@ -129,8 +129,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def known(request: pytest.FixtureRequest, meter: Meter, text: str) -> Known:
     """Every case that this session asks for and this machine can run, and what these are compared with."""
-    items = (item for item in request.session.items if item.getparent(pytest.Module) is request.node)
-    asked = {str(item.callspec.params["name"]) for item in items if isinstance(item, pytest.Function)}
+    asked = asked_of(request, "name")
     asked |= {reference for name in asked if (reference := CASES[name].reference)}
     runnable = {name: case_job(name, text) for name in CASES if name in asked and has_layers(CASES[name].layers)}
     kept = {name: measured for name, job in runnable.items() if (measured := meter.known(job))}

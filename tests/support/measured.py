@@ -276,6 +276,12 @@ def has_layers(layers: str) -> bool:
     return layers == "torch" or importlib.util.find_spec("transformer_engine") is not None
 
 
+def asked_of(request: pytest.FixtureRequest, parameter: str) -> set[str]:
+    """The values of a parameter that the session's tests of the fixture's module have."""
+    items = (item for item in request.session.items if item.getparent(pytest.Module) is request.node)
+    return {str(item.callspec.params[parameter]) for item in items if isinstance(item, pytest.Function)}
+
+
 def needs_gpus(count: int, layers: str) -> None:
     """Skip the test where it cannot run."""
     if gpu_count() < count:
