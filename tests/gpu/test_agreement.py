@@ -132,7 +132,7 @@ def jobs(text: str) -> list[JobSpec]:
 def trained(
     request: pytest.FixtureRequest, trainer: Meter, real_sentences: str
 ) -> dict[str, tuple[JobSpec, Measured | None]]:
-    """Every job of this file by its name, with what it did where this session asks for it and this machine can run it."""
+    """Every job of this file by its name, with what it did if this session asks for it and this machine can run it."""
     every, asked = jobs(real_sentences), asked_of(request, "name")
     asked |= {AGAINST[name] for name in asked}
     runnable = [job for job in every if job.world_size <= gpu_count() and has_layers(job.runtime.layers)]
