@@ -8,12 +8,12 @@ from pathlib import Path
 
 from orchestrator.data.checks import mask_problem, tokenizer_problem
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
-from orchestrator.data.manifest import read_manifest
+from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import DataError, Problem, UserError
 from orchestrator.rundir import RunDir
-from orchestrator.spec.chat import BUILT_IN_TEMPLATES
+from orchestrator.spec.chat import BUILT_IN_TEMPLATES, ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved
@@ -58,7 +58,7 @@ def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> l
             sources.append(Source(place, entry, None, str(error), is_unfit=True))
             continue
         if header is not None and tokenizer_hash is not None:
-            trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat is not None)
+            trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble or _template_trouble(data)
         is_here = header is not None or _is_here(entry)
@@ -161,20 +161,25 @@ def _entries(data: DataSpec) -> list[tuple[str, BlendEntry]]:
 
 
 def _otherwise_made(
-    entry: BlendEntry, header: IndexHeader, tokenizer_hash: str, sentences: bool, conversations: bool
+    entry: BlendEntry, header: IndexHeader, tokenizer_hash: str, sentences: bool, chat: ChatSpec | None
 ) -> str | None:
-    """What is wrong when a data set was made with another tokenizer, or of documents where sentences or conversations
-    are read; None too when nobody knows."""
+    """What is wrong when a data set was made with another tokenizer or chat template, or of documents where sentences
+    or conversations are read; None too when nobody knows."""
     try:
         manifest = read_manifest(Path(entry.path))
         problem = tokenizer_problem(entry.path, tokenizer_hash)
     except DataError as error:
         return str(error)
-    if problem is None and conversations:
+    if problem is None and chat is not None:
         problem = mask_problem(entry.path, header)
     if problem is not None or manifest is None:
         return problem
-    if manifest.counted_tokens is not None and not conversations:
+    if chat is not None and (made := _other_template(manifest, chat)) is not None:
+        return (
+            f"{entry.path} was made with the chat template {made}, and data.chat.template is {chat.template}: "
+            "make it anew at another path, or leave template out"
+        )
+    if manifest.counted_tokens is not None and chat is None:
         return (
             f"{entry.path} holds conversations, and the job would train on all of their text: write `chat: {{}}` in "
             "data, or make it anew at another path without --chat"
@@ -186,6 +191,14 @@ def _otherwise_made(
         f"{entry.path} holds {holds}, and the job's model reads {reads}: "
         f"make it anew at another path, {way} --split-sentences"
     )
+
+
+def _other_template(manifest: Manifest, chat: ChatSpec) -> str | None:
+    """The chat template of a data set where it is surely another than the job names: of two files nobody knows."""
+    made, wanted = manifest.options.get("chat_template"), chat.template
+    if not isinstance(made, str) or wanted is None or made == wanted:
+        return None
+    return made if made in BUILT_IN_TEMPLATES or wanted in BUILT_IN_TEMPLATES else None
 
 
 def _tokenizer(tokenizer: TokenizerSpec) -> tuple[str | None, str | None]:

@@ -21,6 +21,7 @@ from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplat
 from orchestrator.data.index import bin_path, idx_path, read_index
 from orchestrator.data.making import prepare
 from orchestrator.data.manifest import read_manifest
+from orchestrator.data.preparation import survey
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.data import DataSpec, TokenizerSpec
@@ -375,12 +376,20 @@ def test_wrong_options(program: Program, chats: Path, tmp_path: Path) -> None:
 
 
 def test_a_job_makes_its_conversations(chats: Path, tmp_path: Path) -> None:
-    source = {"path": str(tmp_path / "made"), "text": str(chats)}
-    data = DataSpec.model_validate({"blend": [source], "chat": {"template": "chatml"}})
+    source_of = {"path": str(tmp_path / "made"), "text": str(chats)}
+    data = DataSpec.model_validate({"blend": [source_of], "chat": {"template": "chatml"}})
     [(_, manifest)] = prepare(data, 1, lambda line: None)
     assert (manifest.documents, manifest.options["chat_template"]) == (3, "chatml")
     assert read_index(loss_mask_prefix(tmp_path / "made")).tokens == manifest.tokens
     assert prepare(data, 1, lambda line: None) == []
-    lacking = DataSpec.model_validate({"blend": [{**source, "path": "x"}], "chat": {"template": "no.jinja"}})
+    for template, trouble in {
+        "plain": "was made with the chat template chatml, and data.chat.template is plain: make it anew",
+        "mine.jinja": "was made with the chat template chatml, and data.chat.template is mine.jinja",
+        None: "",
+    }.items():
+        [source] = survey(DataSpec.model_validate({"blend": [source_of], "chat": {"template": template}}))
+        assert trouble in str(source.trouble)
+        assert (source.trouble is None) == (template is None)
+    lacking = DataSpec.model_validate({"blend": [{**source_of, "path": "x"}], "chat": {"template": "no.jinja"}})
     with pytest.raises(UserError, match=r"data.blend\[0\]: data.chat.template no.jinja is not a file; write chatml"):
         prepare(lacking, 1, lambda line: None)
