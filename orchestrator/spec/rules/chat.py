@@ -20,7 +20,7 @@ def conversations(job: JobSections) -> Iterator[Problem]:
         return
     if job.model.architecture != "gpt":
         message = f"conversations are for architecture gpt only, and architecture is {job.model.architecture}"
-        yield Problem(message, (CHAT, "model.architecture"), "leave it out")
+        yield Problem(message, (CHAT, "model.architecture"), "leave chat out")
     unread = {
         "random_tokens": "random tokens are no conversations",
         "reset_position_ids": "positions begin anew in each conversation anyway",

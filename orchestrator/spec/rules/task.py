@@ -31,7 +31,7 @@ def data_of_the_task(job: JobSections) -> Iterator[Problem]:
     for name in _OF_TEXT if job.task is not None else ():
         if getattr(job.data, name) != DataSpec.model_fields[name].default:
             message = f"{name} is for training on text, and the job trains on the examples of its task"
-            yield Problem(message, (f"data.{name}", TASK), "leave it out")
+            yield Problem(message, (f"data.{name}", TASK), f"leave {name} out")
 
 
 def validation_of_the_task(job: JobSections) -> Iterator[Problem]:
