@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator.planning.memory.layer import LayerSizes
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers
 
 _ROUTING = 24
@@ -59,7 +60,18 @@ def saved_by_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     """Bytes kept to the backward pass, from the norm's output to what is added to the residual stream."""
     each = expert_sizes(job, sizes, layers)
     router = sizes.own_tokens * (job.model.num_experts or 0) * _ROUTING + each.rows * _INDEX
-    return router + each.routed + (each.gate + 1) * (each.inner + each.shared)
+    of_inner, of_shared = _times_kept(job.model)
+    return router + each.routed + of_inner * each.inner + of_shared * each.shared
+
+
+def _times_kept(model: ModelSpec) -> tuple[int, int]:
+    """How often the width inside routed experts, and inside the shared one, is kept. megatron-core weights what leaves
+    the activation by the router's choice: SwiGLU in one kernel with it, others in kernels of their own, which keep both
+    what they take and what they give; a gate that is not SwiGLU keeps both its factors and their product.
+    """
+    if model.activation == "swiglu":
+        return 3, 3
+    return (6, 5) if model.is_gated else (3, 2)
 
 
 def inputs_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:

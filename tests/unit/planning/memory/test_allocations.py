@@ -89,6 +89,10 @@ LAYERS: dict[str, dict[str, Any]] = {
         "runtime": {"recompute_granularity": "selective"},
     },
 }
+WITH_EXPERTS: dict[str, dict[str, Any]] = {
+    f"experts, {activation}": {"model": {**EXPERTS, **SHARED, "activation": activation}}
+    for activation in ("gelu", "squared_relu", "swiglu", "geglu")
+}
 STEPS: dict[str, dict[str, Any]] = {
     "plain": {},
     "everything in fp32": {"precision": {"dtype": "fp32"}},
@@ -152,7 +156,7 @@ def first_ranks(job: JobSpec) -> list[int]:
 def counted(make_job: MakeJob) -> dict[tuple[str, str], list[dict[str, int]]]:
     """What was counted, by kind and name; for steps one record per pipeline stage."""
     cases, owners = [], []
-    for what, table in (("layer", LAYERS), ("step", STEPS)):
+    for what, table in (("layer", LAYERS | WITH_EXPERTS), ("step", STEPS)):
         for name, sections in table.items():
             job = job_of(make_job, sections)
             for rank in first_ranks(job) if what == "step" else [0]:
@@ -188,6 +192,15 @@ def test_a_layer_keeps_exactly_what_is_counted(name: str, make_job: MakeJob, cou
     # The dispatcher of a layer with experts holds on to its last map, beside what is saved for a backward pass.
     beside = 8 * sizes.tokens * (job.model.num_experts or 0)
     assert expected <= counted["layer", name][0]["layer"] <= expected + beside
+
+
+@pytest.mark.parametrize("name", WITH_EXPERTS)
+def test_a_layer_with_experts_keeps_what_is_counted(name: str, make_job: MakeJob, counted: Any) -> None:
+    """Within what the router keeps per token and expert, which is counted rounded up."""
+    job = job_of(make_job, WITH_EXPERTS[name])
+    sizes = layer_sizes(job)
+    expected = saved_by_layer(job, sizes, "torch", selective=False, experts=saved_by_experts(job, sizes, "torch"))
+    assert expected == pytest.approx(counted["layer", name][0]["layer"], rel=0.01)
 
 
 @pytest.mark.parametrize("name", STEPS)
