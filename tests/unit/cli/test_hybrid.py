@@ -31,3 +31,7 @@ def test_what_is_missing(orchestrator: Any, tmp_path: Path) -> None:
     assert started.code == 2
     assert "need mamba-ssm and causal-conv1d and einops, which this Python lacks" in " ".join(started.err.split())
     assert not (tmp_path / "runs").exists()
+    path.write_text(JOB.replace("M*-M", "*-*-"))
+    started = orchestrator("run", path)
+    assert started.code == 2, "and not a rank's failure: it asks for the same whichever layers there are"
+    assert not (tmp_path / "runs").exists()
