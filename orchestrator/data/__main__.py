@@ -88,7 +88,7 @@ def _prepare(request: PrepareRequest, as_json: bool) -> int:
     for source, manifest in made:
         print(_wrote(Path(source.entry.path), manifest))
     if not made:
-        print("nothing to make: all data sets are there")
+        print(f"nothing to make: {'all data sets are there' if job.data.blend else 'the job names no data sets'}")
     return 0
 
 

@@ -22,7 +22,10 @@ class Example:
 
 def cleaned(text: str) -> str:
     """A text on one line, with single spaces and none before a full stop, as Megatron-LM prepares its tasks."""
-    return _SPACE.sub(" ", text).strip().replace(" . ", ". ")
+    text = _SPACE.sub(" ", text).strip()
+    for _ in range(3):  # stops in a row share the spaces between them
+        text = text.replace(" . ", ". ")
+    return text
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:

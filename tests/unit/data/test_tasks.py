@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import MNLI_COLUMNS, mnli_row, write_mnli, write_race
 
+from orchestrator.data.__main__ import run
+from orchestrator.data.request import PrepareRequest
 from orchestrator.data.tasks.dataset import NO_LABEL, HeldOutSamples, TaskSamples, TrainingSamples, open_task
 from orchestrator.data.tasks.examples import Example, cleaned
 from orchestrator.data.tasks.mnli import LABELS, read_mnli
@@ -165,6 +167,32 @@ def test_what_is_not_there_is_known_without_reading(tmp_path: Path) -> None:
         ("nowhere.tsv is not there", "task.validation"),
     ]
     assert task_problems(race(tmp_path)) == []
+
+
+def test_stops_in_a_row_are_cleaned_as_megatron_lm_does() -> None:
+    assert cleaned(" a\n . b .  . c . . . d .") == "a. b.. c. .. d ."
+
+
+def test_there_is_no_data_set_to_make(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.yaml"
+    sections: dict[str, Any] = {
+        "name": "job",
+        "model": {
+            "architecture": "bert",
+            "num_layers": 2,
+            "hidden_size": 32,
+            "num_attention_heads": 4,
+            "seq_length": 32,
+        },
+        "task": {"name": "mnli", "train": "nowhere.tsv"},
+        "data": {},
+        "batch": {"micro_batch_size": 1, "global_batch_size": 2},
+        "optimizer": {"lr": 1e-3},
+        "schedule": {"train_iters": 5},
+    }
+    path.write_text(json.dumps(sections))
+    assert run("prepare", PrepareRequest(jobs=(path,)), as_json=False) == 0
+    assert "nothing to make: the job names no data sets" in capsys.readouterr().out
 
 
 def samples(kind: type[TaskSamples], task: TaskSpec, examples: list[Example], length: int, seed: int = 7) -> Any:
