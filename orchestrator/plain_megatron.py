@@ -10,6 +10,7 @@ Where there is CUDA, with one cuDNN for torch and Transformer Engine.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -39,25 +40,27 @@ def share_torchs_cudnn() -> None:
     torch no longer takes cuDNN for attention (seen on an H200 with cuDNN 9.14 beside torch's 9.19: attention took 1.8
     times as long), or the parts of the two do not fit each other. A person's own CUDNN_HOME or CUDNN_PATH stands.
     """
-    folder = _folder_of_loaded("libcudnn.so")
-    if folder is None or "CUDNN_HOME" in os.environ or "CUDNN_PATH" in os.environ:
+    loaded = _file_of("libcudnn.so")
+    if loaded is None or "CUDNN_HOME" in os.environ or "CUDNN_PATH" in os.environ:
         return
-    os.environ["CUDNN_HOME"] = str(folder)
-    parts = sorted(folder.glob("libcudnn_*.so.*"))
+    os.environ["CUDNN_HOME"] = str(loaded.parent)
+    major = loaded.name.partition(".so.")[2].partition(".")[0]
+    parts = sorted(loaded.parent.glob(f"libcudnn_*.so.{major}"))
     for part in sorted(parts, key=lambda path: not path.name.startswith(_CUDNN_BASES)):
-        ctypes.CDLL(str(part), mode=ctypes.RTLD_GLOBAL)
+        with contextlib.suppress(OSError):  # who needs that part says so better
+            ctypes.CDLL(str(part), mode=ctypes.RTLD_GLOBAL)
 
 
 _CUDNN_BASES = ("libcudnn_graph", "libcudnn_ops")
 """The parts that others are linked against come first: a part that is loaded is not looked for."""
 
 
-def _folder_of_loaded(library: str) -> Path | None:
-    """Where the file lies that this process has loaded under that name."""
+def _file_of(library: str) -> Path | None:
+    """The file that this process has loaded under that name."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = Path(line.split(maxsplit=5)[-1])
         if path.name.startswith(library):
-            return path.parent
+            return path
     return None
 
 

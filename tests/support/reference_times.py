@@ -35,8 +35,6 @@ PUBLISHED_KERNELS = replace(
 )
 """Megatron-LM in 2024: tensor parallelism overlapped, gradients added up in the matrix product; the bytes for this are
 what the rows with micro-batches of one sequence say."""
-PUBLISHED_LINK = 0.8
-"""Of NVLink: whole machines with multicast, which the GPUs that were measured here had not."""
 
 
 @dataclass(frozen=True)

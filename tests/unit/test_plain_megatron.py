@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plain_megatron import _folder_of_loaded, share_torchs_cudnn
+from orchestrator.plain_megatron import _file_of, share_torchs_cudnn
 
 PROGRAM = """
 import ctypes, os, sys
@@ -20,7 +20,8 @@ from orchestrator.plain_megatron import share_torchs_cudnn
 ctypes.CDLL(f"{sys.argv[1]}/libcudnn.so.9")
 share_torchs_cudnn()
 loaded = Path("/proc/self/maps").read_text()
-print(os.environ["CUDNN_HOME"], *(name in loaded for name in ("libcudnn_graph.so.9", "libcudnn_adv.so.9")))
+names = ("libcudnn_graph.so.9", "libcudnn_adv.so.9", "libcudnn_ops.so.8")
+print(os.environ["CUDNN_HOME"], *(name in loaded for name in names))
 """
 
 
@@ -29,8 +30,9 @@ def folder(tmp_path: Path) -> Path:
     """Some shared library under the names of cuDNN's."""
     loaded = {Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
     smallest = min(loaded, key=lambda path: path.stat().st_size)
-    for name in ("libcudnn.so.9", "libcudnn_adv.so.9", "libcudnn_graph.so.9"):
+    for name in ("libcudnn.so.9", "libcudnn_adv.so.9", "libcudnn_graph.so.9", "libcudnn_ops.so.8"):
         shutil.copy(smallest, tmp_path / name)
+    (tmp_path / "libcudnn_cnn.so.9").write_text("no library")
     return tmp_path
 
 
@@ -39,14 +41,14 @@ def test_transformer_engine_gets_the_cudnn_that_torch_has_loaded(folder: Path) -
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=True, env=environment
     )
-    assert finished.stdout.split() == [str(folder), "True", "True"]
+    assert finished.stdout.split() == [str(folder), "True", "True", "False"]
 
 
 def test_a_persons_own_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDNN_HOME", "/opt/mine")
     library = ctypes.CDLL(str(folder / "libcudnn.so.9"))
     assert library is not None
-    assert _folder_of_loaded("libcudnn.so") == folder
+    assert _file_of("libcudnn.so") == folder / "libcudnn.so.9"
     share_torchs_cudnn()
     assert os.environ["CUDNN_HOME"] == "/opt/mine"
-    assert _folder_of_loaded("libcudnn_adv") is None
+    assert _file_of("libcudnn_adv") is None
