@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ class ChatDataset(MegatronDataset):
         super().__init__(*arguments)
         self._mask = IndexedDataset(str(loss_mask_prefix(Path(self.dataset_path))), multimodal=False, mmap=True)
         self._starts, self._members = self._packs()
+        self._order: tuple[int, Any] = (-1, None)
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: IndexedDataset) -> int:
@@ -59,8 +59,7 @@ class ChatDataset(MegatronDataset):
         return max(self.num_samples or 0, self.sequences)
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
-        epoch, place = divmod(int(idx), self.sequences)
-        which = _order(self.sequences, self.config.random_seed, epoch)[place]
+        which = self._sequence(*divmod(int(idx), self.sequences))
         length = self.config.sequence_length
         names = ("tokens", "labels", "position_ids", "segment_ids")
         fields: dict[str, Any] = {name: np.zeros(length, dtype=np.int64) for name in names}
@@ -77,6 +76,13 @@ class ChatDataset(MegatronDataset):
         fields["position_ids"][start:] = np.arange(length - start)
         fields["segment_ids"][start:] = number
         return fields
+
+    def _sequence(self, epoch: int, place: int) -> int:
+        """What stands at a place of an epoch, whose order is kept until another is asked for."""
+        if self._order[0] != epoch:
+            random = np.random.RandomState([self.config.random_seed % 2**32, epoch])
+            self._order = (epoch, random.permutation(self.sequences))
+        return int(self._order[1][place])
 
     def _packs(self) -> tuple[Any, Any]:
         """Where the conversations of each sequence begin, [sequences + 1], and their numbers in the data set."""
@@ -105,12 +111,6 @@ def _save(path: Path, array: Any) -> None:
     with open(draft, "wb") as file:
         np.save(file, array)
     os.replace(draft, path)
-
-
-@lru_cache(maxsize=16)
-def _order(sequences: int, seed: int, epoch: int) -> Any:
-    """The order of the sequences in one epoch."""
-    return np.random.RandomState([seed % 2**32, epoch]).permutation(sequences)
 
 
 def dataset(chat: ChatSpec, settings: dict[str, Any]) -> tuple[type[ChatDataset], ChatDatasetConfig]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -161,6 +162,21 @@ def test_items_are_the_same_for_every_reader(build: Any, chats: Path) -> None:
             assert np.array_equal(values, second[number][name]), name
     other = chat_job(chats).model_copy(update={"data": job.data.model_copy(update={"seed": 7})})
     assert any(not np.array_equal(build(other, train=100).train[n]["tokens"], first[n]["tokens"]) for n in range(3))
+
+
+def test_each_source_keeps_its_order(build: Any, chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many sources a blend has: their samples come in turn, and an order is drawn once an epoch."""
+    one = build(chat_job(chats), train=3).train
+    sources = [copy.copy(one) for _ in range(20)]
+    for seed, source in enumerate(sources):
+        source.config = copy.copy(one.config)
+        source.config.random_seed = seed
+    drawn, draw = [], np.random.RandomState
+    monkeypatch.setattr(np.random, "RandomState", lambda seed: drawn.append(seed) or draw(seed))
+    for number in (0, 1, one.sequences, one.sequences + 1):
+        for source in sources:
+            source[number]
+    assert drawn == [[seed, epoch] for epoch in (0, 1) for seed in range(20)]
 
 
 @pytest.mark.parametrize("packing", [True, False])
