@@ -28,6 +28,8 @@ def read_mnli(path: Path) -> Iterator[Example]:
     names = header.split("\t")
     columns = [_column(names, column, place) for column in _COLUMNS]
     for place, line in lines:
+        if not line.strip():
+            continue
         row = line.split("\t")
         if len(row) != len(names):
             raise UserError(f"{place}: this row has {len(row)} columns, and the first line names {len(names)}")

@@ -54,7 +54,7 @@ def test_any_text_of_mnli_is_read_as_it_is(
 
 def test_columns_go_by_their_names(tmp_path: Path) -> None:
     path = tmp_path / "short.tsv"
-    path.write_text("gold_label\tpremise\thypothesis\nneutral\tOne.\tTwo.\n", encoding="utf-8-sig")
+    path.write_text("gold_label\tpremise\thypothesis\n\nneutral\tOne.\tTwo.\n\n", encoding="utf-8-sig")  # blank lines
     assert list(read_mnli(path)) == [Example((("One.", "Two."),), LABELS.index("neutral"))]
 
 
