@@ -52,7 +52,7 @@ COMMANDS = (
     Entry("logs", "logs", LOOK, "Print or follow the logs of a run."),
     Entry("sync", "sync", LOOK, "Send metrics that MLflow has not got yet."),
     Entry("data", "data", PARTS, "Turn text into indexed data sets, and inspect them."),
-    Entry("checkpoint", "checkpoint", PARTS, "List and verify checkpoints."),
+    Entry("checkpoint", "checkpoint", PARTS, "List, verify, export and import checkpoints."),
     Entry("generate", "generate", PARTS, "Generate text from a checkpoint."),
 )
 

@@ -199,6 +199,15 @@ class RustTokenizer(Tokenizer):
         number: int | None = self._library.token_to_id(token)
         return number
 
+    @property
+    def end(self) -> int | None:
+        """The id that ends a document; None when it has none."""
+        return self._eod
+
+    def save(self, path: Path) -> None:
+        """Write it as a tokenizer.json."""
+        self._library.save(str(path))
+
     def tokens(self) -> dict[int, str]:
         return {number: token for token, number in sorted(self._library.get_vocab().items(), key=lambda item: item[1])}
 

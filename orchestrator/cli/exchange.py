@@ -1,0 +1,198 @@
+"""`orchestrator checkpoint export` and `checkpoint import`: checkpoints out to Hugging Face's layout and in from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+import yaml
+
+from orchestrator.checkpoints import latest_valid, verify
+from orchestrator.cli.common import AsJson, print_json, short_count, warn
+from orchestrator.cli.running import RunsDir, check_installed, label
+from orchestrator.errors import CheckpointError, JobError, UserError
+from orchestrator.exchange.configuration import read_config, to_model
+from orchestrator.exchange.families.choice import family_of_model, family_of_type
+from orchestrator.launch.runs import create_run, default_runs_dir, find_run
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved, load_text
+
+EXCHANGE_MODULE = "orchestrator.exchange"
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def export(
+    which: Annotated[
+        str, typer.Argument(metavar="RUN|PATH", help="A run (its newest checkpoint), or the folder of one checkpoint.")
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; it must not be there.")],
+    to: Annotated[Literal["hf"], typer.Option("--to", help="The layout to write.")],
+    max_shard_size: Annotated[
+        str, typer.Option("--max-shard-size", metavar="SIZE", help="Largest file, like 200MB or 5GB.")
+    ] = "5GB",
+    dtype: Annotated[
+        Literal["bf16", "fp16", "fp32"] | None,
+        typer.Option("--dtype", help="Format of the weights; as they are stored by default."),
+    ] = None,
+    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Leave the tokenizer's files out.")] = False,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=0, help="The checkpoint of a run; the newest by default.")
+    ] = None,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a checkpoint as the folder of a Hugging Face model: GPT-2, Llama, Mistral, Qwen 2 and 3, Gemma.
+
+    \b
+    Example:
+      orchestrator checkpoint export gpt-small my-model --to hf --max-shard-size 200MB --dtype bf16
+    """
+    most_bytes = _size(max_shard_size)
+    run, checkpoint = _checkpoint(which, iteration, runs_dir or default_runs_dir())
+    job = load_resolved(run.resolved())
+    family_of_model(job.model)
+    check_installed(job)
+    options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
+    if no_tokenizer or _has_no_tokenizer(job):
+        options.append("--no-tokenizer")
+    if not no_tokenizer and _has_no_tokenizer(job):
+        warn("the run was trained on random tokens: there is no tokenizer to write")
+    target = folder.absolute()
+    done = _convert("export", str(checkpoint), str(run.resolved()), str(target), *options)
+    if as_json:
+        print_json({**done, "checkpoint": str(checkpoint)})
+    else:
+        typer.echo(f"wrote {checkpoint} as {done['family']} to {target}: {done['files']} files, {_bytes(done)}")
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(metavar="HF_DIR", help="Folder of a Hugging Face model.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run that holds it; that of the folder by default.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="JOB.yaml", help="Write a job that starts from it here.")
+    ] = None,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run of a Hugging Face model, with its weights as the checkpoint of iteration 0.
+
+    \b
+    Example:
+      orchestrator checkpoint import Llama-3.2-1B --name llama -o finetune.yaml
+    """
+    source = folder.absolute()
+    config = read_config(source)
+    family = family_of_type(config.get("model_type"))
+    if output is not None and output.exists():
+        raise UserError(f"{output} exists already")
+    written = _document(name or _as_name(source.name), to_model(config, family), source)
+    text = yaml.safe_dump(written, sort_keys=False)
+    job = load_text(text, f"the job made of {source / 'config.json'}").job
+    check_installed(job)
+    runs = (runs_dir or default_runs_dir()).absolute()
+    draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
+    draft.path.mkdir(parents=True, exist_ok=True)
+    write_atomically(draft.path / "resolved.json", dump_resolved(job))
+    done = _convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
+    run = create_run(job, text, runs)
+    draft.checkpoints.rename(run.checkpoints)
+    (draft.path / "resolved.json").unlink()
+    draft.path.rmdir()
+    run.append_event("imported", source=str(source), family=done["family"])
+    if output is not None:
+        start = {**written, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
+        note = "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"
+        write_atomically(output, note + yaml.safe_dump(start, sort_keys=False))
+    if as_json:
+        print_json({**done, "path": str(run.checkpoint(0)), "run_id": run.run_id, "run": str(run.path)})
+    else:
+        typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {_bytes(done)}")
+
+
+def _document(name: str, model: dict[str, Any], source: Path) -> dict[str, Any]:
+    tokenizer = _tokenizer(source)
+    if tokenizer is None:
+        warn(
+            f"{source} has no tokenizer.json, tokenizer.model or vocab.json with merges.txt: name a tokenizer yourself"
+        )
+    return {
+        "name": name,
+        "model": model,
+        "data": {"random_tokens": True, **({"tokenizer": tokenizer} if tokenizer else {})},
+        "optimizer": {"lr": 1e-5},
+        "schedule": {"train_iters": 100},
+        "batch": {"micro_batch_size": 1, "global_batch_size": 8},
+    }
+
+
+def _tokenizer(folder: Path) -> dict[str, str] | None:
+    if (folder / "tokenizer.json").is_file():
+        return {"type": "huggingface", "path": str(folder / "tokenizer.json")}
+    if (folder / "tokenizer.model").is_file():
+        return {"type": "sentencepiece", "path": str(folder / "tokenizer.model")}
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return {"type": "gpt2_bpe", "path": str(folder / "vocab.json"), "merges": str(folder / "merges.txt")}
+    return None
+
+
+def _as_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "imported"
+
+
+def _has_no_tokenizer(job: JobSpec) -> bool:
+    """Whether the vocabulary is none of a tokenizer: random tokens, and no files that say which they would be."""
+    return job.data.random_tokens and job.data.tokenizer.path is None and (job.model.vocab_size or 0) < 261
+
+
+def _checkpoint(which: str, iteration: int | None, runs_dir: Path) -> tuple[RunDir, Path]:
+    """The run and its whole checkpoint. Raises UserError when there is none, CheckpointError when it is damaged."""
+    path = Path(which).absolute()
+    run = RunDir(path.parent.parent)
+    if path.is_dir() and path.parent.name == run.checkpoints.name and run.resolved_generations():
+        chosen = path
+    else:
+        run = find_run(which, runs_dir)
+        if iteration is None:
+            newest = latest_valid(run, lambda _, message: warn(f"skipped a checkpoint: {message}"))
+            if newest is None:
+                raise UserError(f"run {label(run)} has no whole checkpoint to export")
+            return run, newest.path
+        chosen = run.checkpoint(iteration)
+    if findings := verify(chosen):
+        raise CheckpointError("; ".join(findings))
+    return run, chosen
+
+
+def _convert(*arguments: str) -> dict[str, Any]:
+    """Run the program; its progress goes to our standard error. Raises what it says went wrong."""
+    process = subprocess.run(
+        [sys.executable, "-m", EXCHANGE_MODULE, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        answer: dict[str, Any] = json.loads(process.stdout)
+    except ValueError:
+        answer = {"error": f"the conversion ended with exit code {process.returncode}", "exit_code": 1}
+    if "error" in answer:
+        raise (UserError if answer["exit_code"] == UserError.exit_code else JobError)(answer["error"])
+    return answer
+
+
+def _size(text: str) -> int:
+    """Bytes of a size as people write it. Raises UserError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text.strip(), re.IGNORECASE)
+    size = int(float(match[1]) * _UNITS[(match[2] or "").upper()]) if match else 0
+    if size < 1:
+        raise UserError(f"--max-shard-size {text} is not a size: write it like 200MB, 5GB or 1GiB")
+    return size
+
+
+def _bytes(done: dict[str, Any]) -> str:
+    return f"{short_count(done['bytes'])}B"

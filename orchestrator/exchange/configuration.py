@@ -1,0 +1,149 @@
+"""config.json and the `model` section, one from the other, by a family's table. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.exchange.table import Family
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rope_scaling import RopeScaling
+
+_SCALING: dict[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
+}
+"""Kinds of scaled rotary positions that both sides have, and what is said of them."""
+_LONGEST_SAMPLE = 4096
+"""Training samples of an imported model are no longer than this unless its owner says so."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model's config.json. Raises UserError when it is none."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} has no config.json: it is not the folder of a Hugging Face model") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return config
+
+
+def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, Any]:
+    """What config.json says of a model that is of this family."""
+    config: dict[str, Any] = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": not model.untie_embeddings_and_output_weights,
+        **family.constants,
+    }
+    resolved = {
+        "num_query_groups": model.query_groups,
+        "kv_channels": model.head_dim,
+        "ffn_hidden_size": model.ffn_size,
+    }
+    for field, key in family.sizes.items():
+        config[key] = resolved.get(field, getattr(model, field))
+    if not family.rotary:
+        config |= {"n_positions": model.positions, "embd_pdrop": model.hidden_dropout}
+    else:
+        config |= {"max_position_embeddings": model.positions, "rope_theta": float(model.rotary_base)}
+        scaling = model.rope_scaling
+        if scaling is not None:
+            said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
+            given = {name: value for name, value in said.items() if value is not None}
+            config["rope_scaling"] = {"rope_type": scaling.type, **given}
+    for key in (family.activation_key, *(["hidden_activation"] if family.model_type == "gemma" else [])):
+        config[key] = family.activations[model.activation][0]
+    return config
+
+
+def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The `model` section of a config.json of this family. Raises UserError with what we cannot represent."""
+    _refuse_others(config, family)
+    fields: dict[str, Any] = {"architecture": "gpt"}
+    for field, key in family.sizes.items():
+        value = config.get(key, family.defaults.get(key))
+        if value is not None:
+            fields[field] = value
+    for field in ("num_layers", "hidden_size", "num_attention_heads"):
+        if field not in fields:
+            raise UserError(f"config.json has no {family.sizes[field]}")
+    if family.rotary and "ffn_hidden_size" not in fields:
+        raise UserError("config.json has no intermediate_size")
+    positions = config.get("max_position_embeddings" if family.rotary else "n_positions")
+    if positions is None:
+        positions = family.defaults["max_position_embeddings" if family.rotary else "n_positions"]
+    if not isinstance(config.get("vocab_size"), int) or not isinstance(positions, int):
+        raise UserError("config.json: vocab_size and the number of positions must be integers")
+    fields |= {
+        "seq_length": min(positions, _LONGEST_SAMPLE),
+        "max_position_embeddings": positions,
+        "vocab_size": config["vocab_size"],
+        "activation": _activation(config, family),
+        "untie_embeddings_and_output_weights": not config.get(
+            "tie_word_embeddings", family.defaults["tie_word_embeddings"]
+        ),
+        **{field: value for field, value in family.fixed.items() if value is not None},
+    }
+    if not family.rotary:
+        fields["hidden_dropout"] = config.get("resid_pdrop", family.defaults["resid_pdrop"])
+    else:
+        fields |= _rotary(config)
+    known = ModelSpec.model_fields
+    return {
+        field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
+    }
+
+
+def _refuse_others(config: Mapping[str, Any], family: Family) -> None:
+    for key, wanted in family.constants.items():
+        value = config.get(key, wanted)
+        if bool(value) != bool(wanted):
+            raise UserError(f"config.json: {key} is {json.dumps(value)}, which this version has no network for")
+    if config.get("quantization_config") is not None:
+        raise UserError("config.json: quantization_config is set; quantized weights are not imported")
+
+
+def _activation(config: Mapping[str, Any], family: Family) -> str:
+    first = next(iter(family.activations.values()))[0]
+    value = config.get("hidden_activation") if family.model_type == "gemma" else None
+    value = value or config.get(family.activation_key) or family.defaults.get(family.activation_key, first)
+    for ours, theirs in family.activations.items():
+        if value in theirs:
+            return ours
+    known = ", ".join(name for theirs in family.activations.values() for name in theirs)
+    raise UserError(f"config.json: {family.activation_key} is {value!r}; {family.name} is imported with {known}")
+
+
+def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
+    parameters = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    base = parameters.pop("rope_theta", None) or config.get("rope_theta") or 10000
+    if base != int(base):
+        raise UserError(f"config.json: rope_theta is {base}, and bases are whole numbers here")
+    fields: dict[str, Any] = {"rotary_base": int(base)}
+    kind = parameters.pop("rope_type", None) or parameters.pop("type", None) or "default"
+    parameters.pop("type", None)
+    if parameters.pop("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError("config.json: only a part of each head is rotated (partial_rotary_factor)")
+    if kind == "default":
+        return fields
+    if kind not in _SCALING:
+        raise UserError(f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}")
+    other = [name for name, value in parameters.items() if name not in _SCALING[kind] and value is not None]
+    if other:
+        raise UserError(
+            f"config.json: rotary positions of type {kind} with {', '.join(other)}, which is not known here"
+        )
+    scaling = RopeScaling.model_validate({"type": kind, **{k: v for k, v in parameters.items() if v is not None}})
+    fields["rope_scaling"] = scaling.model_dump(exclude_defaults=True)
+    return fields

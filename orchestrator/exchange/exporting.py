@@ -1,0 +1,123 @@
+"""A checkpoint of ours as the folder of a Hugging Face model, a tensor at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orchestrator.errors import CheckpointError, UserError
+from orchestrator.exchange.configuration import to_config
+from orchestrator.exchange.families.choice import family_of_model
+from orchestrator.exchange.progress import shown
+from orchestrator.exchange.reading import StoredWeights
+from orchestrator.exchange.shapes import shape_of
+from orchestrator.exchange.shards import Entry, ShardWriter, in_shards
+from orchestrator.exchange.table import LAYERS, Family, Weight
+from orchestrator.exchange.tokenizer_files import SpecialIds, write_tokenizer
+from orchestrator.exchange.transforms import TRANSFORMS
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import sync_folder
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model in a checkpoint. `rows` is the size of its vocabulary, `dtype` what is written; None: as it is stored."""
+
+    weights: StoredWeights
+    model: ModelSpec
+    family: Family
+    rows: int
+    dtype: torch.dtype | None
+
+    def entries(self) -> list[Entry]:
+        """What will be written. Raises CheckpointError when the checkpoint does not hold the model."""
+        found = []
+        for weight in self.family.weights(self.model):
+            key = weight.rule.ours
+            self._check(key)
+            shape = shape_of(key, self.model, max(self._rows(key), self.rows))
+            dtype = self.dtype or self.weights.dtype(key)
+            parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
+            found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
+        return found
+
+    def tensors(self, weight: Weight) -> Iterator[torch.Tensor]:
+        for part in self._parts(weight, self.weights.read(weight.rule.ours, weight.layer)):
+            yield part.to(self.dtype or part.dtype)
+
+    def _parts(self, weight: Weight, tensor: torch.Tensor) -> Any:
+        return TRANSFORMS[weight.rule.transform].to_theirs(tensor, self.model, self.rows)
+
+    def _rows(self, key: str) -> int:
+        return self.weights.shape(key)[0]
+
+    def _check(self, key: str) -> None:
+        if key not in self.weights:
+            raise CheckpointError(f"the checkpoint has no {key}: it does not hold the model that its run describes")
+        shape = self.weights.shape(key)
+        layers = (self.model.num_layers,) if key.startswith(LAYERS) else ()
+        if shape != (*layers, *shape_of(key, self.model, max(shape[0], self.rows))):
+            raise CheckpointError(f"{key} of the checkpoint is {shape}, which is not the model that its run describes")
+
+
+def export(
+    checkpoint: Path, job: JobSpec, target: Path, *, most_bytes: int, dtype: torch.dtype | None, with_tokenizer: bool
+) -> dict[str, Any]:
+    """Write the folder `target`, which appears when it is whole; says what was written.
+
+    Raises UserError when the model is of no family, or `target` exists; CheckpointError when the checkpoint does not
+    fit its spec.
+    """
+    family = family_of_model(job.model)
+    rows = vocabulary(job).size
+    check_target(target)
+    source = _Source(StoredWeights(checkpoint), job.model, family, rows, dtype)
+    shards = in_shards(source.entries(), most_bytes)
+    draft = target.with_name(f".{target.name}.export")
+    if draft.exists():
+        shutil.rmtree(draft)
+    draft.mkdir(parents=True)
+    try:
+        _write_weights(source, shards, draft)
+        tokenizer = write_tokenizer(job.data.tokenizer, draft) if with_tokenizer else SpecialIds()
+        config = to_config(job.model, family, rows) | tokenizer.record
+        written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
+        config["torch_dtype"] = str(written).removeprefix("torch.")
+        (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        generation = {key: value for key, value in tokenizer.record.items() if value is not None}
+        (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+        sync_folder(draft)
+        os.rename(draft, target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    sync_folder(target.parent)
+    size = sum(file.stat().st_size for file in target.iterdir())
+    return {"path": str(target), "family": family.name, "files": len(list(target.iterdir())), "bytes": size}
+
+
+def check_target(target: Path) -> None:
+    """Raises UserError where something is already."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target} exists already: name a folder that is not there")
+
+
+def _write_weights(source: _Source, shards: list[list[Entry]], folder: Path) -> None:
+    writer = ShardWriter(folder, shards)
+    weights = list(source.family.weights(source.model))
+    try:
+        for weight in shown(weights, len(weights), "exporting"):
+            for tensor in source.tensors(weight):
+                writer.add(tensor)
+        writer.finish()
+    finally:
+        writer.close()

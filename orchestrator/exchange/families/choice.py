@@ -1,0 +1,62 @@
+"""Which family a model, or a config.json, is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.exchange.families.gemma import GEMMA
+from orchestrator.exchange.families.gpt2 import GPT2
+from orchestrator.exchange.families.llama import LLAMA
+from orchestrator.exchange.families.mistral import MISTRAL
+from orchestrator.exchange.families.qwen import QWEN2, QWEN3
+from orchestrator.exchange.table import Family
+from orchestrator.spec.model import ModelSpec
+
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GPT2)
+
+
+def family_of_type(model_type: Any) -> Family:
+    """The family of a config.json's `model_type`. Raises UserError when there is none."""
+    for family in FAMILIES:
+        if family.model_type == model_type:
+            return family
+    known = ", ".join(f"{family.model_type} ({family.name})" for family in FAMILIES)
+    raise UserError(f"config.json: model_type {model_type!r} is none of those that can be imported: {known}")
+
+
+def family_of_model(model: ModelSpec) -> Family:
+    """The first family that a model is of. Raises UserError with what stands against the nearest one."""
+    against = {family.name: mismatches(model, family) for family in FAMILIES}
+    for family in FAMILIES:
+        if not against[family.name]:
+            return family
+    nearest = min(FAMILIES, key=lambda family: len(against[family.name]))
+    names = ", ".join(family.name for family in FAMILIES)
+    raise UserError(
+        f"no model of transformers that is known here ({names}) is this network; the nearest is {nearest.name}, but "
+        + "; ".join(against[nearest.name])
+    )
+
+
+def mismatches(model: ModelSpec, family: Family) -> list[str]:
+    """What of a model a family does not have, in words."""
+    found = []
+    for field, wanted in family.fixed.items():
+        value = getattr(model, field)
+        if field == "num_query_groups" and model.query_groups == model.num_attention_heads:
+            continue
+        if field == "kv_channels" and model.head_dim * model.num_attention_heads == model.hidden_size:
+            continue
+        if value != wanted:
+            written = "set" if field == "lora" else _text(value)
+            found.append(f"model.{field} is {written}, and {family.name} has {_text(wanted)}")
+    if model.activation not in family.activations:
+        found.append(f"model.activation is {model.activation}, and {family.name} has {' or '.join(family.activations)}")
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

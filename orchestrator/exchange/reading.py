@@ -1,0 +1,64 @@
+"""Single tensors of a checkpoint, or of one layer of it, whatever layout wrote it: nothing else is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+
+class StoredWeights:
+    """The tensors of a checkpoint in megatron-core's distributed format."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = FileSystemReader(folder)
+        metadata = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(metadata, is_coordinator=True)
+        self._entries = {
+            key: entry
+            for key, entry in metadata.state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return tuple(self._entries[key].size)
+
+    def dtype(self, key: str) -> torch.dtype:
+        return self._entries[key].properties.dtype
+
+    def read(self, key: str, layer: int | None) -> torch.Tensor:
+        """A tensor, or its part `layer` along the first dimension, without that dimension."""
+        entry = self._entries[key]
+        offsets, sizes = [0] * len(entry.size), list(entry.size)
+        if layer is not None:
+            offsets[0], sizes[0] = layer, 1
+        wanted = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+        tensor = torch.empty(sizes, dtype=entry.properties.dtype)
+        items = create_read_items_for_chunk_list(key, entry, [wanted])
+        self._reader.read_data(LoadPlan(items), _Into(tensor)).wait()
+        return tensor if layer is None else tensor[0]
+
+
+class _Into(DefaultLoadPlanner):
+    """Puts what is read into one tensor."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self._tensor = tensor
+
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        part = self._tensor
+        for dimension, (start, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
+            part = part.narrow(dimension, start, length)
+        return part
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        """It is in place already."""

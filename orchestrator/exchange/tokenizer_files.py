@@ -1,0 +1,87 @@
+"""A job's tokenizer as the files that transformers' AutoTokenizer loads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from orchestrator.data.tokenizers import RustTokenizer, load_tokenizer
+from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS, GPT2_EOD, special_tokens, tokenizer_file
+from orchestrator.errors import UserError
+from orchestrator.spec.data import TokenizerSpec
+
+_BESIDE = (
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt", "tokenizer.model"),
+)
+_PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """For config.json; None where a tokenizer has none."""
+
+    bos: int | None = None
+    eos: int | None = None
+
+    @property
+    def record(self) -> dict[str, int | None]:
+        return {"bos_token_id": self.bos, "eos_token_id": self.eos}
+
+
+def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
+    """Write the files. Raises UserError when its own cannot be read, or are of a kind that is not written."""
+    if spec.type == "sentencepiece":
+        raise UserError(
+            "a SentencePiece tokenizer is not exported in this version: export with --no-tokenizer, and put a "
+            "tokenizer.json of it there"
+        )
+    if spec.type == "byte_level":
+        byte_level_library().save(str(folder / "tokenizer.json"))
+        _write_config(folder, eos_token=GPT2_EOD, pad_token="[PAD]")
+        return SpecialIds(eos=BYTE_LEVEL_EOD)
+    tokenizer = load_tokenizer(spec)
+    assert isinstance(tokenizer, RustTokenizer)
+    names: dict[str, str] = {}
+    if spec.type == "huggingface":
+        source = tokenizer_file(spec)
+        shutil.copyfile(source, folder / "tokenizer.json")
+        for name in _BESIDE:
+            if (source.parent / name).is_file():
+                shutil.copyfile(source.parent / name, folder / name)
+        special = special_tokens(source)
+        names = {"eos_token": special.eos or "", "bos_token": special.bos or ""}
+    else:
+        tokenizer.save(folder / "tokenizer.json")
+        names = {"eos_token": GPT2_EOD if spec.type == "gpt2_bpe" else "[SEP]"}
+    if not (folder / "tokenizer_config.json").exists():
+        _write_config(folder, **{kind: token for kind, token in names.items() if token})
+    return SpecialIds(bos=tokenizer.bos, eos=tokenizer.end)
+
+
+def _write_config(folder: Path, **tokens: str) -> None:
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **tokens,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def byte_level_library() -> LibraryTokenizer:
+    """The tokenizer `byte_level` in the library's own terms: each byte has a character, which has the byte's id."""
+    shifted = (byte for byte in range(256) if byte not in _PRINTABLE)
+    characters = {byte: chr(byte) for byte in _PRINTABLE} | {
+        byte: chr(256 + number) for number, byte in enumerate(shifted)
+    }
+    tokenizer = LibraryTokenizer(models.BPE(vocab={characters[byte]: byte for byte in range(256)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in (GPT2_EOD, *BYTE_LEVEL_TOKENS)])
+    return tokenizer

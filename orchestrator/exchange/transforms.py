@@ -1,0 +1,55 @@
+"""How a tensor of ours becomes theirs and the other way round, by the names that tables use.
+
+Only views, cuts and copies: no number changes, so a way there and back is bitwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from orchestrator.spec.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Both directions. `rows` is the size of the vocabulary there, or padded here."""
+
+    to_theirs: Callable[[torch.Tensor, ModelSpec, int], Sequence[torch.Tensor]]
+    to_ours: Callable[[Sequence[torch.Tensor], ModelSpec, int], torch.Tensor]
+
+
+def _split_qkv(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Rows group by group, [q · heads of the group, k, v], as all queries, all keys and all values."""
+    groups, width = model.query_groups, model.head_dim
+    per_group = model.num_attention_heads // groups
+    grouped = tensor.view(groups, (per_group + 2) * width, *tensor.shape[1:])
+    parts = torch.tensor_split(grouped, (per_group * width, (per_group + 1) * width), dim=1)
+    return [part.flatten(0, 1) for part in parts]
+
+
+def _join_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    grouped = [part.view(model.query_groups, -1, *part.shape[1:]) for part in parts]
+    return torch.cat(grouped, dim=1).flatten(0, 1)
+
+
+def _pad_rows(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    [tensor] = parts
+    return torch.cat([tensor, tensor.new_zeros(rows - tensor.size(0), *tensor.shape[1:])])
+
+
+TRANSFORMS = {
+    "same": Transform(lambda ours, model, rows: [ours], lambda theirs, model, rows: theirs[0]),
+    "transposed": Transform(lambda ours, model, rows: [ours.t()], lambda theirs, model, rows: theirs[0].t()),
+    "joined_halves": Transform(
+        lambda ours, model, rows: ours.chunk(2), lambda theirs, model, rows: torch.cat([*theirs])
+    ),
+    "padded_rows": Transform(lambda ours, model, rows: [ours[:rows]], _pad_rows),
+    "interleaved_qkv": Transform(_split_qkv, _join_qkv),
+    "transposed_qkv": Transform(
+        lambda ours, model, rows: [torch.cat(_split_qkv(ours, model, rows)).t()],
+        lambda theirs, model, rows: _join_qkv(theirs[0].t().chunk(3), model, rows),
+    ),
+}

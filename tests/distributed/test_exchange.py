@@ -1,0 +1,226 @@
+"""Hugging Face models in and out: every family, at every layout, by the weights, the logits and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import CommandLine, Ranks
+from support.training import events, layout, make_run, tiny_job
+
+from orchestrator.checkpoints import committed, read_commit
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import load_job
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports eight models at four layouts")]
+
+HERE = Path(__file__).parents[1] / "unit" / "exchange"
+LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp1-pp2": (1, 2), "tp2-pp2": (2, 2)}
+FAMILIES = {
+    **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
+    **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"},
+    **{"qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM"},
+}
+
+
+def families_program(way: str, folder: Path) -> str:
+    finished = subprocess.run(
+        [sys.executable, str(HERE / "families_program.py"), way, str(folder)],
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Imported models, loaded and written anew at every layout."""
+    folder = tmp_path_factory.mktemp("families")
+    families_program("make", folder)
+    for name, (tp, pp) in LAYOUTS.items():
+        degrees = (name, str(tp), str(pp))
+        started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
+        assert started.wait() == 0, name
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, dict[str, Any]]:
+    answer: dict[str, dict[str, Any]] = json.loads(families_program("check", folder))
+    return answer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], family: str) -> None:
+    """From transformers' files by way of a checkpoint of each layout, whose vocabulary is padded."""
+    assert {name: found[family][f"layout-{name}"] for name in LAYOUTS} == dict.fromkeys(LAYOUTS, True)
+    assert found[family]["files"] > 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
+    """Ours, and those of what AutoModelForCausalLM makes of the export, in standard deviations."""
+    entry = found[family]
+    assert entry["class"] == FAMILIES[family]
+    assert entry["spread"] > 0.1, "logits that say something"
+    assert entry["theirs"] == 0.0
+    assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
+
+
+MODEL = {
+    **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
+    **{"add_bias_linear": False, "init_method_std": 0.3},
+}
+GREEDY = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import transformers
+transformers.logging.set_verbosity_error()
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
+words = tokenizer(sys.argv[2], return_tensors="pt", add_special_tokens=False)
+out = model.generate(**words, do_sample=False, max_new_tokens=20)[0, words.input_ids.size(1) :]
+print(json.dumps({"text": tokenizer.decode(out, skip_special_tokens=True), "dtype": str(model.dtype)}))
+"""
+DIES = """
+import os, sys
+from orchestrator.exchange import __main__ as program
+from orchestrator.exchange import exporting, importing
+calls = []
+def dying(function):
+    def wrapped(*arguments):
+        calls.append(0)
+        if len(calls) == 5:
+            os._exit(9)
+        return function(*arguments)
+    return wrapped
+exporting.ShardWriter.add = dying(exporting.ShardWriter.add)
+importing._Planner.resolve_data = dying(importing._Planner.resolve_data)
+sys.exit(program.main())
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = tiny_job("writer", model=MODEL, schedule={"train_iters": 5}, parallelism=layout(dp=1))
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+
+
+def dies(*arguments: object) -> None:
+    command = [sys.executable, "-c", DIES, *map(str, arguments)]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=100).returncode == 9
+
+
+def test_a_trained_model_writes_the_same_text(orchestrator: CommandLine, trained: RunDir) -> None:
+    """A run of ours, exported by the command: the greedy text of `generate` is transformers', with its tokenizer."""
+    said = orchestrator("checkpoint", "export", trained.path, "out", "--to", "hf", "--max-shard-size", "200KB", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["family"] == "Llama"
+    prompt = "def main("
+    options = ("--prompt", prompt, "--temperature", "0", "--max-new-tokens", "20", "--json")
+    ours = orchestrator("generate", trained.path, *options)
+    assert ours.code == 0, ours.err
+    theirs = subprocess.run(
+        [sys.executable, "-c", GREEDY, str(orchestrator.folder / "out"), prompt],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert theirs.returncode == 0, theirs.stderr
+    answer = json.loads(theirs.stdout)
+    assert answer["text"] == json.loads(ours.out)["text"]
+    assert len(answer["text"]) > 4
+    assert answer["dtype"] == "torch.float32"
+
+
+def test_an_imported_model_trains_at_another_layout(
+    ranks: Ranks, orchestrator: CommandLine, folder: Path
+) -> None:
+    """`checkpoint import` makes a run that verify, export and `checkpoint.pretrained` take, and a job to go on with."""
+    said = orchestrator("checkpoint", "import", folder / "llama3" / "theirs", "--name", "llama", "-o", "tune.yaml")
+    assert said.code == 0, said.err
+    assert "no tokenizer.json" in said.err
+    assert orchestrator("checkpoint", "verify", "llama").code == 0
+    assert orchestrator("validate", "tune.yaml").code == 0
+    tune = load_job(
+        [orchestrator.folder / "tune.yaml"],
+        [
+            *("schedule.train_iters=1", "precision.dtype=fp32", "tracking.mlflow=false", "runtime.device=cpu"),
+            *("parallelism.tensor_model_parallel_size=2", "parallelism.pipeline_model_parallel_size=2"),
+        ],
+    ).job
+    run = ranks.must_train(make_run(orchestrator.folder / "tuned", tune), tune)
+    [event] = events(run, "pretrained")
+    assert event["from_iteration"] == 0
+    said = orchestrator("checkpoint", "export", run.path, "tuned-hf", "--to", "hf", "--dtype", "bf16")
+    assert said.code == 0, said.err
+    config = json.loads((orchestrator.folder / "tuned-hf" / "config.json").read_text())
+    theirs = json.loads((folder / "llama3" / "theirs" / "config.json").read_text())
+    assert (config["torch_dtype"], config["tie_word_embeddings"]) == ("bfloat16", True)
+    assert config["rope_scaling"]["factor"] == theirs["rope_parameters"]["factor"] == 4.0
+
+
+def test_a_kill_leaves_nothing_that_looks_finished(folder: Path, tmp_path: Path, trained: RunDir) -> None:
+    checkpoint, target = committed(trained)[-1].path, tmp_path / "out"
+    dies("export", checkpoint, trained.resolved(), target, "--most-bytes=1000000")
+    assert [path.name for path in tmp_path.iterdir()] == [".out.export"]
+    source, imported = folder / "qwen2", tmp_path / "iter_0000000"
+    dies("import", source / "theirs", source / "run" / "resolved.json", imported)
+    assert imported.is_dir()
+    assert read_commit(imported) is None
+    # What was left is in nobody's way.
+    arguments = ("export", checkpoint, trained.resolved(), target, "--most-bytes=1000000", "--no-tokenizer")
+    subprocess.run([sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)], check=True, timeout=100)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iter_0000000", "out"]
+
+
+def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, tmp_path: Path) -> None:
+    """Exit code 2 and the reason, and nothing is written."""
+
+    def refusal(*arguments: str | Path) -> str:
+        said = orchestrator("checkpoint", *arguments)
+        assert (said.code, said.out) == (2, ""), said.err
+        assert "Traceback" not in said.err
+        return said.err
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    assert "exists already" in refusal("export", trained.path, "there", "--to", "hf")
+    assert "is not a size" in refusal("export", trained.path, "out", "--to", "hf", "--max-shard-size", "much")
+    alibi = tiny_job("alibi", model={**MODEL, "position_embedding_type": "alibi", "final_logit_softcapping": 9.0})
+    other = make_run(tmp_path / "runs", alibi)
+    shutil.copytree(trained.checkpoints, other.checkpoints)
+    message = refusal("export", other.path, "out", "--to", "hf")
+    assert "model.position_embedding_type is alibi, and Llama has rope" in message
+    assert "model.final_logit_softcapping is 9.0, and Llama has none" in message
+    assert not (tmp_path / "out").exists()
+    hf = tmp_path / "hf"
+    assert "no config.json" in refusal("import", hf)
+    hf.mkdir()
+    config = {"model_type": "mixtral", "vocab_size": 8}
+    (hf / "config.json").write_text(json.dumps(config))
+    assert "model_type 'mixtral' is none of those" in refusal("import", hf)
+    sizes = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+    llama = {"model_type": "llama", "vocab_size": 8, "num_key_value_heads": 2, **sizes}
+    for more, said in (
+        ({"attention_bias": True}, "attention_bias is true"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rotary positions of type 'dynamic'"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ({}, "safetensors alone"),
+    ):
+        (hf / "config.json").write_text(json.dumps({**llama, **more}))
+        assert said in refusal("import", hf)
+    (hf / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
+    assert "is damaged" in refusal("import", hf)
+    assert not list((tmp_path / "runs").glob("hf/[!.]*"))

@@ -1,0 +1,126 @@
+"""Models of transformers with random weights: `make` saves and imports them, `check` compares what was exported.
+
+Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, and for each layout `out-LAYOUT`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator.exchange.configuration import read_config, to_model
+from orchestrator.exchange.exporting import export
+from orchestrator.exchange.families.choice import family_of_type
+from orchestrator.exchange.importing import import_weights
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved
+
+VOCAB, LENGTH = 101, 16
+SIZES = {
+    **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
+}
+LLAMA3 = {
+    **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 16},
+    **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
+GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
+
+
+def configurations() -> dict[str, Any]:
+    """By name: grouped queries, tied and untied, each family once and Llama twice."""
+    return {
+        "gpt2": transformers.GPT2Config(**GPT2, resid_pdrop=0.0, attn_pdrop=0.0),
+        "gpt2-untied": transformers.GPT2Config(**GPT2, n_inner=40, tie_word_embeddings=False),
+        "llama2": transformers.LlamaConfig(**{**SIZES, "num_key_value_heads": 4}),
+        "llama3": transformers.LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
+        "mistral": transformers.MistralConfig(**SIZES, head_dim=16, sliding_window=5),
+        "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+        "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
+        "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
+    }
+
+
+def ids() -> torch.Tensor:
+    """Tokens [2, s]."""
+    return torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCAB
+
+
+def make(folder: Path) -> None:
+    """Save the models, and import each as a run."""
+    torch.manual_seed(1)
+    for name, config in configurations().items():
+        theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        with torch.no_grad():
+            for kind, parameter in theirs.named_parameters():
+                centre = 1.0 if "norm" in kind or "ln_" in kind else 0.0
+                parameter.copy_(centre + 0.2 * torch.randn_like(parameter))
+            torch.save(theirs(ids()).logits, _made(folder / name) / "logits.pt")
+        # Several files: an index, and weights of one layer in two of them.
+        theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
+        found = read_config(folder / name / "theirs")
+        family = family_of_type(found["model_type"])
+        job = JobSpec.model_validate(
+            {
+                **{"name": name, "model": to_model(found, family), "data": {"random_tokens": True}},
+                **{"batch": {"global_batch_size": 2}, "optimizer": {"lr": 1e-5}, "schedule": {"train_iters": 1}},
+                **{"precision": {"dtype": "fp32"}, "runtime": {"device": "cpu"}},
+            }
+        )
+        run = RunDir(_made(folder / name / "run"))
+        run.path.joinpath("resolved.json").write_text(dump_resolved(job))
+        import_weights(folder / name / "theirs", job, family, run.checkpoint(0))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check(folder: Path) -> dict[str, dict[str, Any]]:
+    """For each family and each layout's checkpoint: whether the weights are bitwise those that came, and for one
+    export the largest difference of the logits that AutoModelForCausalLM computes from it, and of ours.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in configurations():
+        home = folder / name
+        job = load_resolved(home / "run" / "resolved.json")
+        came, entry = _weights(home / "theirs"), {}
+        for checkpoint in sorted(home.glob("layout-*")):
+            target = home / checkpoint.name.replace("layout", "out")
+            export(checkpoint, job, target, most_bytes=20_000, dtype=None, with_tokenizer=False)
+            went = _weights(target)
+            entry[checkpoint.name] = came.keys() == went.keys() and all(torch.equal(came[k], went[k]) for k in came)
+            entry["files"] = len(list(target.glob("*.safetensors")))
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(target, attn_implementation="eager").eval()
+        expected = torch.load(home / "logits.pt")
+        with torch.no_grad():
+            entry["theirs"] = (loaded(ids()).logits - expected).abs().max().item()
+        entry["ours"] = (torch.load(home / "ours.pt") - expected).abs().max().item()
+        entry["spread"] = expected.std().item()
+        entry["class"] = type(loaded).__name__
+        found[name] = entry
+    return found
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    if sys.argv[1] == "make":
+        make(Path(sys.argv[2]))
+    else:
+        print(json.dumps(check(Path(sys.argv[2]))))

@@ -1,0 +1,63 @@
+"""A rank that loads imported checkpoints at a layout and writes them anew from there: FOLDER NAME TP PP."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.device import select_device
+from orchestrator.runtime.model import build_chunks, transformer_config
+from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups, stop_process_groups
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+
+def main() -> int:
+    folder, name, tp, pp = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    runs = {path.parent.name: RunDir(path) for path in sorted(folder.glob("*/run"))}
+    jobs = {family: _at(load_resolved(run.resolved()), tp, pp) for family, run in runs.items()}
+    device = select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    ranks, _ = start_process_groups(next(iter(jobs.values())), device, 60.0)
+    seed_everything(1, ranks)
+    for family, job in jobs.items():
+        config = transformer_config(job, device, "torch")
+        [module] = build_chunks(job, config, device, "torch", vocabulary(job), ranks)
+        loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(runs[family].checkpoint(0)))
+        module.load_state_dict(loaded["model"])
+        _save(module.eval(), folder / family / f"layout-{name}", ranks)
+        if dist.get_world_size() == 1:
+            tokens = torch.arange(32).reshape(2, 16) * 7 % 101
+            with torch.no_grad():
+                logits = module(tokens, torch.arange(16).expand_as(tokens), None)
+            torch.save(logits[..., :101], folder / family / "ours.pt")
+    stop_process_groups()
+    return 0
+
+
+def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:
+    degrees = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
+    return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=degrees)})
+
+
+def _save(module: torch.nn.Module, path: Path, ranks: Ranks) -> None:
+    path.mkdir(exist_ok=True)
+    request = megatron_compat.begin_save({"model": module.sharded_state_dict()}, str(path), {})
+    if request.async_fn is not None:
+        arguments = list(request.async_fn_args)
+        if request.preload_fn is not None:
+            arguments[1] = request.preload_fn()
+        request.async_fn(*arguments, **request.async_fn_kwargs)
+    dist.barrier()
+    request.finalize_fns[0]()
+    if ranks.is_first:
+        save_config(CheckpointingConfig("torch_dist", 1), str(path))
+    dist.barrier()
