@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.exchange.table import Family
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rope_scaling import RopeScaling
 
 _SCALING: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
@@ -82,8 +81,8 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     positions = config.get("max_position_embeddings" if family.rotary else "n_positions")
     if positions is None:
         positions = family.defaults["max_position_embeddings" if family.rotary else "n_positions"]
-    if not isinstance(config.get("vocab_size"), int) or not isinstance(positions, int):
-        raise UserError("config.json: vocab_size and the number of positions must be integers")
+    if not all(isinstance(value, int) and value > 0 for value in (config.get("vocab_size"), positions)):
+        raise UserError("config.json: vocab_size and the number of positions must be whole numbers above 0")
     fields |= {
         "seq_length": min(positions, _LONGEST_SAMPLE),
         "max_position_embeddings": positions,
@@ -126,24 +125,28 @@ def _activation(config: Mapping[str, Any], family: Family) -> str:
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
-    parameters = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    parameters = {**_section(config, "rope_scaling"), **_section(config, "rope_parameters")}
     base = parameters.pop("rope_theta", None) or config.get("rope_theta") or 10000
-    if base != int(base):
-        raise UserError(f"config.json: rope_theta is {base}, and bases are whole numbers here")
+    if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
+        raise UserError(f"config.json: rope_theta is {base!r}, and the base is a whole number here")
     fields: dict[str, Any] = {"rotary_base": int(base)}
-    kind = parameters.pop("rope_type", None) or parameters.pop("type", None) or "default"
-    parameters.pop("type", None)
-    if parameters.pop("partial_rotary_factor", 1.0) != 1.0:
+    old, new = parameters.pop("type", None), parameters.pop("rope_type", None)
+    kind = new or old or "default"
+    if (parameters.pop("partial_rotary_factor", None) or 1.0) != 1.0:
         raise UserError("config.json: only a part of each head is rotated (partial_rotary_factor)")
     if kind == "default":
         return fields
-    if kind not in _SCALING:
+    if not isinstance(kind, str) or kind not in _SCALING:
         raise UserError(f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}")
-    other = [name for name, value in parameters.items() if name not in _SCALING[kind] and value is not None]
+    given = {name: value for name, value in parameters.items() if value is not None}
+    other = sorted(given.keys() - set(_SCALING[kind]))
     if other:
-        raise UserError(
-            f"config.json: rotary positions of type {kind} with {', '.join(other)}, which is not known here"
-        )
-    scaling = RopeScaling.model_validate({"type": kind, **{k: v for k, v in parameters.items() if v is not None}})
-    fields["rope_scaling"] = scaling.model_dump(exclude_defaults=True)
-    return fields
+        raise UserError(f"config.json: rotary positions of type {kind} with {', '.join(other)}, not known here")
+    return {**fields, "rope_scaling": {"type": kind, **given}}
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"config.json: {key} is {value!r} and not an object")
+    return value or {}

@@ -43,7 +43,7 @@ GPT2 = Family(
         "init_method_std": "initializer_range",
     },
     fixed={
-        **{field: value for field, value in FIXED.items() if field not in ("hidden_dropout", "rotary_percent")},
+        **{field: value for field, value in FIXED.items() if field != "rotary_percent"},
         **{"position_embedding_type": "learned_absolute", "normalization": "LayerNorm", "add_bias_linear": True},
         **{"num_query_groups": None, "kv_channels": None},
     },

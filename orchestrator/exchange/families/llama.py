@@ -57,7 +57,6 @@ FIXED: dict[str, Any] = {
     "add_qkv_bias": False,
     "qk_layernorm": False,
     "scale_embeddings": False,
-    "hidden_dropout": 0.0,
     "num_experts": None,
     "lora": None,
 }

@@ -1,0 +1,106 @@
+"""config.json and the model section, one from the other, without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import UserError
+from orchestrator.exchange.configuration import read_config, to_config, to_model
+from orchestrator.exchange.families.choice import FAMILIES, family_of_model, family_of_type
+from orchestrator.exchange.shapes import shape_of
+from orchestrator.planning.parameters import parameters
+from orchestrator.spec.loading import load_text
+
+LLAMA: dict[str, Any] = {
+    **{"model_type": "llama", "vocab_size": 256, "num_hidden_layers": 1, "hidden_size": 8},
+    **{"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8},
+}
+PRESETS = {
+    **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
+    **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
+}
+
+
+def job_of(model: dict[str, Any]) -> Any:
+    document = {
+        **{"name": "imported", "model": model, "data": {"random_tokens": True}, "optimizer": {"lr": 1e-5}},
+        **{"batch": {"global_batch_size": 8}, "schedule": {"train_iters": 1}},
+    }
+    return load_text(yaml.safe_dump(document)).job
+
+
+@pytest.mark.parametrize(("preset", "family"), PRESETS.items())
+def test_presets_are_of_their_families(preset: str, family: str) -> None:
+    """And every weight that the plan counts is in the table, with its shape."""
+    job = job_of({"preset": preset})
+    found = family_of_model(job.model)
+    assert found.model_type == family
+    shapes = {
+        (weight.rule.ours, weight.layer): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
+        for weight in found.weights(job.model)
+    }
+    sizes = (shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes.values())
+    assert sum(sizes) == parameters(job, job.model.vocab_size).total
+    again = job_of(to_model(to_config(job.model, found, job.model.vocab_size), found)).model
+    unlike = {name for name in type(again).model_fields if getattr(again, name) != getattr(job.model, name)}
+    # What is the same, written out, and how long a training sample is.
+    said = {"preset", "seq_length", "max_position_embeddings", "num_query_groups", "kv_channels", "ffn_hidden_size"}
+    assert unlike <= said
+    assert (again.query_groups, again.head_dim, again.ffn_size, again.positions) == (
+        *(job.model.query_groups, job.model.head_dim),
+        *(job.model.ffn_size, job.model.positions),
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"model_type": "mixtral"}, "model_type 'mixtral' is none of those"),
+        ({"attention_bias": True}, "attention_bias is true"),
+        ({"quantization_config": {}}, "quantized weights"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rotary positions of type 'dynamic'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "with mscale"),
+        ({"rope_theta": 10000.5}, "rope_theta is 10000.5"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ({"intermediate_size": None}, "no intermediate_size"),
+        ({"vocab_size": "many"}, "whole numbers"),
+    ],
+)
+def test_what_cannot_be_represented_is_refused(more: dict[str, Any], said: str) -> None:
+    config = {**LLAMA, **more}
+    with pytest.raises(UserError, match=said):
+        to_model(config, family_of_type(config["model_type"]))
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_a_folder_that_is_no_model(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match=r"config\.json"):
+        read_config(tmp_path)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 300) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=3,
+)
+KEYS = sorted({key for family in FAMILIES for key in (*family.sizes.values(), *family.defaults, *family.constants)})
+
+
+@given(st.sampled_from(FAMILIES), st.dictionaries(st.sampled_from([*KEYS, "rope_theta", "rope_scaling"]), VALUES))
+def test_any_config_is_read_or_refused(family: Any, more: dict[str, Any]) -> None:
+    config = {**LLAMA, "n_layer": 1, "n_embd": 8, "n_head": 2, **more}
+    try:
+        model = job_of(to_model(config, family)).model
+    except UserError:
+        return
+    assert family_of_model(model).fixed.items() >= {("architecture", "gpt")}
+    assert json.dumps(to_config(model, family, 256))
