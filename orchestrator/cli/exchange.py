@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import typer
 import yaml
 
 from orchestrator.checkpoints import latest_valid, verify
-from orchestrator.cli.common import AsJson, print_json, short_count, warn
+from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.errors import CheckpointError, JobError, UserError
 from orchestrator.exchange.configuration import read_config, to_model
@@ -174,7 +175,12 @@ def _checkpoint(which: str, iteration: int | None, runs_dir: Path) -> tuple[RunD
 def _convert(*arguments: str) -> dict[str, Any]:
     """Run the program; its progress goes to our standard error. Raises what it says went wrong."""
     process = subprocess.run(
-        [sys.executable, "-m", EXCHANGE_MODULE, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", EXCHANGE_MODULE, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Libraries say what they lack when they are imported; progress alone is to be seen.
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     try:
         answer: dict[str, Any] = json.loads(process.stdout)
@@ -195,4 +201,5 @@ def _size(text: str) -> int:
 
 
 def _bytes(done: dict[str, Any]) -> str:
-    return f"{short_count(done['bytes'])}B"
+    size = int(done["bytes"])
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,17 @@ from orchestrator.exchange.table import Family
 _SINGLE = "model.safetensors"
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 _SHOWN = 4
+_BYTES_KEPT = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Header:
+    """Where a tensor is, and what it is; `stored` is its name there."""
+
+    path: Path
+    stored: str
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class PublishedWeights:
@@ -25,27 +37,27 @@ class PublishedWeights:
 
     def __init__(self, folder: Path, family: Family) -> None:
         self._folder, self._family = folder, family
+        self._headers: dict[str, _Header] = {}
         self._opened = ExitStack()
-        self._files: dict[str, Any] = {}
-        self._names: dict[str, str] = {}
+        self._file: Any = None
+        self._open_path: Path | None = None
+        self._bytes_read = 0
 
     def __enter__(self) -> PublishedWeights:
         """Raises UserError when files are missing or damaged."""
-        with self._opened as stack:
-            for file in self._file_names():
-                path = self._folder / file
-                try:
-                    opened = stack.enter_context(safe_open(path, framework="pt"))
-                    names = list(opened.keys())
-                except FileNotFoundError as error:
-                    raise UserError(f"{path} is missing") from error
-                except (OSError, SafetensorError) as error:
-                    raise UserError(f"{path} is damaged: {error}") from error
-                for name in names:
-                    if not name.endswith(self._family.buffers):
-                        full = self._full_name(name)
-                        self._files[full], self._names[full] = opened, name
-            self._opened = stack.pop_all()
+        for name in self._file_names():
+            path = self._folder / name
+            try:
+                with safe_open(path, framework="pt") as file:
+                    for stored in file.keys():  # noqa: SIM118 - it is no dictionary
+                        if not stored.endswith(self._family.buffers):
+                            part = file.get_slice(stored)
+                            header = _Header(path, stored, tuple(part.get_shape()), str(part.get_dtype()))
+                            self._headers[self._full_name(stored)] = header
+            except FileNotFoundError as error:
+                raise UserError(f"{path} is missing") from error
+            except (OSError, SafetensorError) as error:
+                raise UserError(f"{path} is damaged: {error}") from error
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -53,14 +65,14 @@ class PublishedWeights:
 
     def check(self, shapes: dict[str, tuple[int, ...]], ignored: Sequence[str]) -> None:
         """Raises UserError when the files hold anything else than tensors of these shapes."""
-        missing = [name for name in shapes if name not in self._files]
-        other = [name for name in self._files if name not in shapes and name not in ignored]
+        missing = [name for name in shapes if name not in self._headers]
+        other = [name for name in self._headers if name not in shapes and name not in ignored]
         wrong = [
-            f"{name} is {self._shape(name)} and not {shape}"
+            f"{name} is {self._headers[name].shape} and not {shape}"
             for name, shape in shapes.items()
-            if name in self._files and self._shape(name) != shape
+            if name in self._headers and self._headers[name].shape != shape
         ]
-        strange = [name for name in shapes if name in self._files and self._dtype(name) not in _DTYPES]
+        strange = [name for name in shapes if name in self._headers and self._headers[name].dtype not in _DTYPES]
         found = {
             "they lack": missing,
             f"{self._family.name} has no": other,
@@ -72,21 +84,26 @@ class PublishedWeights:
             raise UserError(f"the weights in {self._folder} are not those of its config.json: {'; '.join(said)}")
 
     def dtype(self, name: str) -> torch.dtype:
-        return _DTYPES[self._dtype(name)]
+        return _DTYPES[self._headers[name].dtype]
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor. Raises UserError when its file cannot be read."""
+        header = self._headers[name]
         try:
-            tensor: torch.Tensor = self._files[name].get_tensor(self._names[name])
+            self._open(header.path)
+            tensor: torch.Tensor = self._file.get_tensor(header.stored)
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{name} in {self._folder} cannot be read: {error}") from error
+            raise UserError(f"{name} in {header.path} cannot be read: {error}") from error
+        self._bytes_read += tensor.nbytes
         return tensor
 
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(self._names[name]).get_shape())
-
-    def _dtype(self, name: str) -> str:
-        return str(self._files[name].get_slice(self._names[name]).get_dtype())
+    def _open(self, path: Path) -> None:
+        """What was read of a file stays in memory while it is open: it is opened anew now and then."""
+        if path != self._open_path or self._bytes_read > _BYTES_KEPT:
+            self._opened.close()
+            self._opened = ExitStack()
+            self._file = self._opened.enter_context(safe_open(path, framework="pt"))
+            self._open_path, self._bytes_read = path, 0
 
     def _full_name(self, name: str) -> str:
         base = self._family.base
