@@ -17,8 +17,9 @@ from orchestrator.checkpoints import latest_valid, verify
 from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.errors import CheckpointError, JobError, UserError
-from orchestrator.exchange.configuration import read_config, to_model
+from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_model, family_of_type
+from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run, default_runs_dir, find_run
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
@@ -94,7 +95,7 @@ def import_(
     family = family_of_type(config.get("model_type"))
     if output is not None and output.exists():
         raise UserError(f"{output} exists already")
-    written = _document(name or _as_name(source.name), to_model(config, family), source)
+    written = _document(name or _as_name(source.name), config, family, source)
     text = yaml.safe_dump(written, sort_keys=False)
     job = load_text(text, f"the job made of {source / 'config.json'}").job
     check_installed(job)
@@ -118,7 +119,8 @@ def import_(
         typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {_bytes(done)}")
 
 
-def _document(name: str, model: dict[str, Any], source: Path) -> dict[str, Any]:
+def _document(name: str, config: dict[str, Any], family: Family, source: Path) -> dict[str, Any]:
+    """A job with the network, the format and the tokenizer of a folder."""
     tokenizer = _tokenizer(source)
     if tokenizer is None:
         warn(
@@ -126,7 +128,8 @@ def _document(name: str, model: dict[str, Any], source: Path) -> dict[str, Any]:
         )
     return {
         "name": name,
-        "model": model,
+        "model": to_model(config, family),
+        "precision": {"dtype": to_dtype(config)},
         "data": {"random_tokens": True, **({"tokenizer": tokenizer} if tokenizer else {})},
         "optimizer": {"lr": 1e-5},
         "schedule": {"train_iters": 100},

@@ -103,6 +103,12 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     }
 
 
+def to_dtype(config: Mapping[str, Any]) -> str:
+    """The format in which a model computes, in our words: as it is stored, else bf16."""
+    stored = config.get("dtype") or config.get("torch_dtype")
+    return {"float32": "fp32", "float16": "fp16"}.get(str(stored).removeprefix("torch."), "bf16")
+
+
 def _refuse_others(config: Mapping[str, Any], family: Family) -> None:
     for key, wanted in family.constants.items():
         value = config.get(key, wanted)

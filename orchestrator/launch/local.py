@@ -163,7 +163,13 @@ def check_startable(run: RunDir, job: JobSpec) -> None:
     holder = read_holder(run)
     if holder is not None and holder.live:
         raise RunIsHeld(held_message(run, holder))
-    launched = last_launch(run.events())
+    events = run.events()
+    if any(event.get("event") == "imported" for event in events):
+        raise UserError(
+            f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
+            f"      Start another job from it, with checkpoint.pretrained: {run.path}"
+        )
+    launched = last_launch(events)
     if launched is not None and launched["exited"] is None:
         process = Process.from_record(launched)
         if process.is_alive and process.pid != os.getpid():

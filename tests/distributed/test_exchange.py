@@ -153,16 +153,20 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     assert "no tokenizer.json" in said.err
     assert orchestrator("checkpoint", "verify", "llama").code == 0
     assert orchestrator("validate", "tune.yaml").code == 0
+    refused = orchestrator("resume", "llama")
+    assert refused.code == 2
+    assert "no optimizer" in refused.err
     tune = load_job(
         [orchestrator.folder / "tune.yaml"],
         [
-            *("schedule.train_iters=1", "precision.dtype=fp32", "tracking.mlflow=false", "runtime.device=cpu"),
+            *("schedule.train_iters=1", "tracking.mlflow=false", "runtime.device=cpu"),
             *("parallelism.tensor_model_parallel_size=2", "parallelism.pipeline_model_parallel_size=2"),
         ],
     ).job
     run = ranks.must_train(make_run(orchestrator.folder / "tuned", tune), tune)
     [event] = events(run, "pretrained")
     assert event["from_iteration"] == 0
+    assert tune.precision.dtype == "fp32", "as it is stored"
     said = orchestrator("checkpoint", "export", run.path, "tuned-hf", "--to", "hf", "--dtype", "bf16")
     assert said.code == 0, said.err
     config = json.loads((orchestrator.folder / "tuned-hf" / "config.json").read_text())
