@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +19,14 @@ from orchestrator.tracking.metrics import Metric, MetricTail
 
 _SECONDS_BETWEEN_LINES = 5.0
 _RATE_WINDOW = 20
+
+
+_OF_EVALUATION = (
+    ("validation/loss", "validation loss", 4),
+    ("validation/perplexity", "perplexity", 2),
+    ("validation/accuracy", "accuracy", 4),
+)
+"""What is said of an evaluation where it is known: metric, name, digits."""
 
 
 class EventTail:
@@ -182,8 +189,12 @@ class LineWatcher(Follower):
     def show(self, metric: Metric) -> None:
         where = f"iteration {metric.iteration}/{self.snapshot.total}"
         if "validation/loss" in metric.values:
-            perplexity = metric.values.get("validation/perplexity", math.nan)
-            self.say(f"{where}  validation loss {metric.values['validation/loss']:.4f}  perplexity {perplexity:.2f}")
+            said = [
+                f"{name} {metric.values[key]:.{digits}f}"
+                for key, name, digits in _OF_EVALUATION
+                if key in metric.values
+            ]
+            self.say("  ".join([where, *said]))
         now = time.monotonic()
         is_last = metric.iteration >= self.snapshot.total
         if "train/loss" not in metric.values or (not is_last and now - self._last < self._pause):

@@ -12,6 +12,7 @@ from orchestrator.planning.blend import evaluations
 from orchestrator.planning.hardware.choice import device_of
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
+from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.cluster import ClusterSpec
@@ -142,10 +143,13 @@ def training_seconds(job: JobSpec, batch: BatchSchedule, step_seconds: float) ->
     return seconds + evaluations(job, batch) * job.evaluation.eval_iters * step_seconds * FORWARD_SHARE
 
 
-_CHECKPOINT_BYTES: Mapping[str, int] = {"bf16": 14, "fp16": 14, "fp32": 12}
-"""Per parameter: the weights as they are, and in fp32 the weights (once) and the two moments of Adam."""
+_CHECKPOINT_BYTES: Mapping[str, tuple[int, int]] = {"bf16": (2, 12), "fp16": (2, 12), "fp32": (4, 8)}
+"""Per parameter the weight as it is; and per trained one the two moments of Adam and, beside another format, the weight
+in fp32."""
 
 
 def checkpoint_bytes(job: JobSpec, parameters: int) -> int:
     """Size of one checkpoint on disk."""
-    return _CHECKPOINT_BYTES[job.precision.dtype] * parameters
+    weight, state = _CHECKPOINT_BYTES[job.precision.dtype]
+    trained = parameters if job.model.lora is None else job.model.num_layers * adapter_parameters(job.model, 1)
+    return weight * parameters + state * trained

@@ -27,6 +27,7 @@ from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
+_WAY_OUT = "write the model that it was trained with, or let checkpoint.pretrained lead to another one"
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
 _OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora")
 """Fields that a resume may not change and this may: the vocabulary itself is compared, and adapters may be new."""
@@ -90,8 +91,8 @@ def load_weights(
     """Fill the network from a checkpoint of any layout, and the optimizer's main copy from the network; collective.
     Returns what the checkpoint has not and the model has: adapters, or the head of a task.
 
-    Raises CheckpointError, on all ranks, when the checkpoint has other weights, weights of another meaning, or another
-    vocabulary; how far the vocabulary is padded does not matter.
+    Raises UserError, on all ranks, when the checkpoint has other weights, weights of another meaning, or another
+    vocabulary; how far the vocabulary is padded does not matter. Raises CheckpointError when it cannot be read.
     """
     path = source.commit.path
     theirs = source.job
@@ -99,7 +100,7 @@ def load_weights(
         _check_vocabulary(path, theirs, words)
     findings, fresh = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
     if findings:
-        raise CheckpointError(f"the weights of {path} are not those of this model: {findings}")
+        raise UserError(f"the weights of {path} are not those of this model: {findings}; {_WAY_OUT}")
     if theirs is not None:
         _check_network(path, theirs, job)
     states = {}
@@ -128,7 +129,7 @@ def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
         if change.kind == "forbidden" and not change.path.startswith(_OTHERWISE_CHECKED)
     ]
     if other:
-        raise CheckpointError(f"the weights of {path} are those of another network: {'; '.join(other)}")
+        raise UserError(f"the weights of {path} are those of another network: {'; '.join(other)}; {_WAY_OUT}")
 
 
 def _check_vocabulary(path: Path, job: JobSpec, words: Vocabulary) -> None:
@@ -138,7 +139,7 @@ def _check_vocabulary(path: Path, job: JobSpec, words: Vocabulary) -> None:
         print(f"warning: whether {path} has this job's vocabulary is not known: {error}", flush=True)
         return
     if theirs.size != words.size:
-        raise CheckpointError(
+        raise UserError(
             f"the vocabulary of {path} has {theirs.size} tokens, and this job's has {words.size}: "
             "token ids would mean something else; use the tokenizer that it was trained with"
         )

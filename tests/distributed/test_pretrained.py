@@ -112,8 +112,9 @@ def test_other_weights_are_refused(
     job = tuned("other", source, model)
     run = make_run(tmp_path, job)
     assert ranks.start(run, job).wait() == 1
-    message = json.loads(run.exit_record("test", 0).read_text())["message"]
-    assert said in message
+    record = json.loads(run.exit_record("test", 0).read_text())
+    assert record["cause"] == "user_error"
+    assert said in record["message"]
 
 
 def test_a_place_without_a_checkpoint_is_a_users_error(ranks: Ranks, tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def test_plain_lines(run: RunDir) -> None:
     measure(run, 10, validation__loss=3.25, validation__perplexity=25.79)
     run.append_event("checkpoint_saved", iteration=10, seconds=1.23, bytes=34_000_000)
     watcher.poll()
+    measure(run, 10, validation__loss=0.5, validation__accuracy=0.75)
+    watcher.poll()
     measure(run, 11, train__loss=3.0)
     watcher.poll()
     assert out.getvalue().splitlines() == [
@@ -57,6 +59,7 @@ def test_plain_lines(run: RunDir) -> None:
         "saved a checkpoint at iteration 10 (34MB in 1.2 s)",
         "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s  1.25 TFLOP/s  0:03:00 left",
         "iteration 10/100  validation loss 3.2500  perplexity 25.79",
+        "iteration 10/100  validation loss 0.5000  accuracy 0.7500",
         "iteration 11/100  loss 3.0000  grad norm 1.5  12.3k tokens/s  1.25 TFLOP/s  0:02:58 left",
     ]
 

@@ -224,3 +224,6 @@ def test_the_size_of_a_checkpoint(make_job: Any) -> None:
     model = {**shape, "vocab_size": 131_072, "untie_embeddings_and_output_weights": True, "add_bias_linear": False}
     _, taken = taken_by(make_job(model=model, launch=H100))
     assert taken.checkpoint_bytes == pytest.approx(24.4e9, rel=0.01)
+    plan, adapted = taken_by(make_job(model={**model, "lora": {"rank": 8}}, launch=H100))
+    adapters = plan.parameters.total - taken.checkpoint_bytes / 14
+    assert adapted.checkpoint_bytes == 2 * plan.parameters.total + 12 * adapters, "only they have an optimizer"
