@@ -42,9 +42,11 @@ def main() -> int:
         job = load_resolved(run.resolved())
         outcome, iteration = run_rank(run, job, launch_id, arguments.from_scratch)
     except BaseException as error:
-        # The boundary of the process: whatever happened is recorded, and the traceback goes to this rank's log.
-        traceback.print_exc()
+        # The boundary of the process: whatever happened is recorded, and the traceback goes to this rank's log. A
+        # person's mistake is said by its message, unless their own code raised it.
         outcome, iteration = outcome_of(error), None
+        if outcome.cause != "user_error" or error.__cause__ is not None:
+            traceback.print_exc()
     write_exit_record(run, launch_id, rank, outcome, iteration)
     print(f"rank {rank}: {outcome.cause}" + (f": {outcome.message}" if outcome.message else ""), flush=True)
     sys.stderr.flush()

@@ -115,6 +115,8 @@ def test_other_weights_are_refused(
     record = json.loads(run.exit_record("test", 0).read_text())
     assert record["cause"] == "user_error"
     assert said in record["message"]
+    assert said in (log := run.rank_log(0).read_text())
+    assert "Traceback" not in log
 
 
 def test_a_place_without_a_checkpoint_is_a_users_error(ranks: Ranks, tmp_path: Path) -> None:
