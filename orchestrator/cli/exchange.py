@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,7 +104,11 @@ def import_(
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
     draft.path.mkdir(parents=True, exist_ok=True)
     write_atomically(draft.path / "resolved.json", dump_resolved(job))
-    done = _convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
+    try:
+        done = _convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
+    except BaseException:
+        shutil.rmtree(draft.path)
+        raise
     run = create_run(job, text, runs)
     draft.checkpoints.rename(run.checkpoints)
     (draft.path / "resolved.json").unlink()

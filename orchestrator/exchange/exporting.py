@@ -29,7 +29,7 @@ from orchestrator.spec.model import ModelSpec
 
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """A model in a checkpoint. `rows` is the size of its vocabulary, `dtype` what is written; None: as it is stored."""
 
     weights: StoredWeights
@@ -51,8 +51,12 @@ class _Source:
         return found
 
     def tensors(self, weight: Weight) -> Iterator[torch.Tensor]:
-        for part in self._parts(weight, self.weights.read(weight.rule.ours, weight.layer)):
-            yield part.to(self.dtype or part.dtype)
+        """Raises UserError when a number is too large for the format that was asked for."""
+        stored = self.weights.read(weight.rule.ours, weight.layer)
+        tensor = stored.to(self.dtype or stored.dtype)
+        if tensor.dtype == torch.float16 != stored.dtype and not torch.equal(tensor.isfinite(), stored.isfinite()):
+            raise UserError(f"{weight.theirs[0]} has numbers that fp16 cannot hold: export it as bf16 or fp32")
+        yield from self._parts(weight, tensor)
 
     def _parts(self, weight: Weight, tensor: torch.Tensor) -> Any:
         return TRANSFORMS[weight.rule.transform].to_theirs(tensor, self.model, self.rows)
@@ -80,7 +84,7 @@ def export(
     family = family_of_model(job.model)
     rows = vocabulary(job).size
     check_target(target)
-    source = _Source(StoredWeights(checkpoint), job.model, family, rows, dtype)
+    source = Source(StoredWeights(checkpoint), job.model, family, rows, dtype)
     shards = in_shards(source.entries(), most_bytes)
     draft = target.with_name(f".{target.name}.export")
     if draft.exists():
@@ -111,7 +115,7 @@ def check_target(target: Path) -> None:
         raise UserError(f"{target} exists already: name a folder that is not there")
 
 
-def _write_weights(source: _Source, shards: list[list[Entry]], folder: Path) -> None:
+def _write_weights(source: Source, shards: list[list[Entry]], folder: Path) -> None:
     writer = ShardWriter(folder, shards)
     weights = list(source.family.weights(source.model))
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -189,6 +190,41 @@ def test_a_kill_leaves_nothing_that_looks_finished(folder: Path, tmp_path: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iter_0000000", "out"]
 
 
+class Call:
+    """A pickle that makes a folder where it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._folder),)
+
+
+def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, trained: RunDir) -> None:
+    """Nor does one that holds another network than its run says come through."""
+
+    def refusal(checkpoint: Path, resolved: Path, *options: str) -> tuple[int, str]:
+        arguments = ("export", checkpoint, resolved, tmp_path / "out", "--most-bytes=1000000", *options)
+        command = [sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)]
+        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+        assert not (tmp_path / "out").exists()
+        answer = json.loads(finished.stdout)
+        assert answer["exit_code"] == finished.returncode
+        return finished.returncode, answer["error"]
+
+    checkpoint = committed(trained)[-1].path
+    foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
+    (foreign / ".metadata").write_bytes(pickle.dumps(Call(tmp_path / "ran")))
+    code, message = refusal(foreign, trained.resolved())
+    assert code == 1
+    assert "it names posix.mkdir" in message
+    assert not (tmp_path / "ran").exists()
+    wider = tiny_job("wider", model={**MODEL, "ffn_hidden_size": 320})
+    code, message = refusal(checkpoint, make_run(tmp_path, wider).resolved())
+    assert code == 1
+    assert "linear_fc1.weight of the checkpoint is (2, " in message
+
+
 def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, tmp_path: Path) -> None:
     """Exit code 2 and the reason, and nothing is written."""
 
@@ -216,4 +252,4 @@ def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, t
     (hf / "config.json").write_text(json.dumps(llama))
     (hf / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     assert "is damaged" in refusal("import", hf)
-    assert not list((tmp_path / "runs").glob("hf/[!.]*"))
+    assert not list((tmp_path / "runs" / "hf").iterdir())
