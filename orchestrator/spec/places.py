@@ -12,6 +12,10 @@ from orchestrator.spec.written import Written
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
+_OF_THE_FIRST = ("is ", "has ", "says ", "does ")
+"""How messages begin whose subject is the first field. Where another is pointed at, they need its name."""
+
+
 @dataclass(frozen=True)
 class Places:
     """The places of a composed job."""
@@ -32,7 +36,10 @@ class Places:
         paths, location = self._first_written(problem.paths)
         hints = [problem.hint] if problem.hint else []
         hints += [note for path in problem.paths if (note := self._elsewhere(path, location))]
-        return replace(problem, paths=paths, location=location, hint="\n".join(hints) or None)
+        message = problem.message
+        if paths[:1] != problem.paths[:1] and message.startswith(_OF_THE_FIRST):
+            message = f"{problem.paths[0]} {message}"
+        return replace(problem, message=message, paths=paths, location=location, hint="\n".join(hints) or None)
 
     def ordered(self, problems: list[Problem]) -> list[Problem]:
         """Each problem once, in the order of places."""

@@ -146,6 +146,15 @@ def test_locations_of_overrides_and_presets(small: Any) -> None:
     assert str(places.location("data.blend")) == "a.yaml:4:8"
 
 
+def test_a_problem_of_one_field_that_is_shown_at_another_names_it(small: Any) -> None:
+    text = small.text + "parallelism: {pipeline_model_parallel_size: 2, pipeline_model_parallel_layout: Ett|ttL}\n"
+    assert load_text(text, overrides=["model.num_layers=4", "launch.gpus_per_node=2"]).job.model.num_layers == 4
+    with pytest.raises(
+        SpecError, match="num_layers: parallelism.pipeline_model_parallel_layout has 4 t, and num_layers is 8"
+    ):
+        load_text(text, overrides=["launch.gpus_per_node=2", "model.num_layers=8"])
+
+
 def test_the_text_is_kept_as_written(tmp_path: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("base.yaml"), small.text)
