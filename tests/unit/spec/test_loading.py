@@ -150,7 +150,7 @@ def test_a_problem_of_one_field_that_is_shown_at_another_names_it(small: Any) ->
     text = small.text + "parallelism: {pipeline_model_parallel_size: 2, pipeline_model_parallel_layout: Ett|ttL}\n"
     assert load_text(text, overrides=["model.num_layers=4", "launch.gpus_per_node=2"]).job.model.num_layers == 4
     with pytest.raises(
-        SpecError, match="num_layers: parallelism.pipeline_model_parallel_layout has 4 t, and num_layers is 8"
+        SpecError, match=r"num_layers: parallelism\.pipeline_model_parallel_layout has 4 t, and num_layers is 8"
     ):
         load_text(text, overrides=["launch.gpus_per_node=2", "model.num_layers=8"])
 
