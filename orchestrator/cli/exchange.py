@@ -17,6 +17,7 @@ import yaml
 from orchestrator.checkpoints import latest_valid, verify
 from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.running import RunsDir, check_installed, label
+from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, JobError, UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_model, family_of_type
@@ -65,7 +66,7 @@ def export(
     if no_tokenizer or _has_no_tokenizer(job):
         options.append("--no-tokenizer")
     if not no_tokenizer and _has_no_tokenizer(job):
-        warn("the run was trained on random tokens: there is no tokenizer to write")
+        warn("the job reads random tokens and names no tokenizer of this vocabulary: none is written")
     target = folder.absolute()
     done = _convert("export", str(checkpoint), str(run.resolved()), str(target), *options)
     if as_json:
@@ -157,8 +158,11 @@ def _as_name(text: str) -> str:
 
 
 def _has_no_tokenizer(job: JobSpec) -> bool:
-    """Whether the vocabulary is none of a tokenizer: random tokens, and no files that say which they would be."""
-    return job.data.random_tokens and job.data.tokenizer.path is None and (job.model.vocab_size or 0) < 261
+    """Whether the token ids mean no text: they are random, and the vocabulary is not that of the job's tokenizer."""
+    tokenizer = job.data.tokenizer
+    if not job.data.random_tokens or tokenizer.path is not None:
+        return False
+    return job.model.vocab_size not in (None, vocabulary_size(tokenizer))
 
 
 def _checkpoint(which: str, iteration: int | None, runs_dir: Path) -> tuple[RunDir, Path]:

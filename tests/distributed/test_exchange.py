@@ -173,6 +173,8 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     config = json.loads((orchestrator.folder / "tuned-hf" / "config.json").read_text())
     theirs = json.loads((folder / "llama3" / "theirs" / "config.json").read_text())
     assert (config["torch_dtype"], config["tie_word_embeddings"]) == ("bfloat16", True)
+    assert "none is written" in said.err
+    assert not (orchestrator.folder / "tuned-hf" / "tokenizer.json").exists()
     assert config["rope_scaling"]["factor"] == theirs["rope_parameters"]["factor"] == 4.0
 
 
