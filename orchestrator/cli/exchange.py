@@ -111,10 +111,9 @@ def import_(
         shutil.rmtree(draft.path)
         raise
     run = create_run(job, text, runs)
-    draft.checkpoints.rename(run.checkpoints)
-    (draft.path / "resolved.json").unlink()
-    draft.path.rmdir()
     run.append_event("imported", source=str(source), family=done["family"])
+    draft.checkpoints.rename(run.checkpoints)
+    shutil.rmtree(draft.path)
     if output is not None:
         start = {**written, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
         note = "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"

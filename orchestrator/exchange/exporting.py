@@ -91,8 +91,8 @@ def export(
         shutil.rmtree(draft)
     draft.mkdir(parents=True)
     try:
-        _write_weights(source, shards, draft)
         tokenizer = write_tokenizer(job.data.tokenizer, draft) if with_tokenizer else SpecialIds()
+        _write_weights(source, shards, draft)
         config = to_config(job.model, family, rows) | tokenizer.record
         written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
         config["torch_dtype"] = str(written).removeprefix("torch.")

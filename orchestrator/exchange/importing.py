@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from orchestrator.checkpoints import file_record, write_commit
+from orchestrator.errors import UserError
 from orchestrator.exchange.progress import shown
 from orchestrator.exchange.published import PublishedWeights
 from orchestrator.exchange.shapes import shape_of
@@ -36,7 +37,9 @@ from orchestrator.spec.model import ModelSpec
 
 _MODULES = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
 """What megatron-core keeps an object beside the weights of, which is for FP8 and empty."""
-_OUTPUT = "lm_head.weight"
+_NORMS = ("self_attention.q_layernorm", "self_attention.k_layernorm")
+"""The same where queries and keys are normalised."""
+_OUTPUT, _EMBEDDING = "lm_head.weight", "embedding.word_embeddings.weight"
 
 
 def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> dict[str, Any]:
@@ -49,6 +52,8 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> 
     with PublishedWeights(source, family) as published:
         weights = list(family.weights(job.model))
         published.check(_their_shapes(weights, job.model, words), ignored=(_OUTPUT,))
+        if not job.model.untie_embeddings_and_output_weights:
+            _check_tied(published, weights)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         try:
@@ -71,6 +76,16 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> 
             shutil.rmtree(target, ignore_errors=True)
             raise
     return {"path": str(target), "family": family.name, "bytes": sum(record.bytes for record in files.values())}
+
+
+def _check_tied(published: PublishedWeights, weights: list[Weight]) -> None:
+    """Raises UserError where an output layer is stored that is not the embedding, which it is said to be."""
+    [table] = next(weight.theirs for weight in weights if weight.rule.ours == _EMBEDDING)
+    if _OUTPUT in published and not torch.equal(published.read(_OUTPUT), published.read(table)):
+        raise UserError(
+            f"config.json says tie_word_embeddings: true, and {_OUTPUT} is not {table}: "
+            "write false there if the output layer has weights of its own"
+        )
 
 
 def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) -> dict[str, tuple[int, ...]]:
@@ -123,8 +138,9 @@ def _dtypes(published: PublishedWeights, weights: list[Weight]) -> dict[str, tor
 
 
 def _objects(model: ModelSpec) -> Iterator[str]:
+    yield "decoder.final_layernorm._extra_state/shard_0_1"
     for layer in range(model.num_layers):
-        for module in _MODULES:
+        for module in (*_MODULES, *(_NORMS if model.qk_layernorm else ())):
             yield f"{LAYERS}{module}._extra_state/shard_{layer}_{model.num_layers}"
 
 

@@ -45,15 +45,18 @@ class PublishedWeights:
 
     def __enter__(self) -> PublishedWeights:
         """Raises UserError when files are missing or damaged."""
-        for name in self._file_names():
-            path = self._folder / name
+        for file_name in self._file_names():
+            path = self._folder / file_name
             try:
                 with safe_open(path, framework="pt") as file:
                     for stored in file.keys():  # noqa: SIM118 - it is no dictionary
                         if not stored.endswith(self._family.buffers):
                             part = file.get_slice(stored)
                             header = _Header(path, stored, tuple(part.get_shape()), str(part.get_dtype()))
-                            self._headers[self._full_name(stored)] = header
+                            name = self._full_name(stored)
+                            if name in self._headers:
+                                raise UserError(f"{self._headers[name].path} and {path} both hold {name}")
+                            self._headers[name] = header
             except FileNotFoundError as error:
                 raise UserError(f"{path} is missing") from error
             except (OSError, SafetensorError) as error:
@@ -83,6 +86,9 @@ class PublishedWeights:
         if said:
             raise UserError(f"the weights in {self._folder} are not those of its config.json: {'; '.join(said)}")
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._headers
+
     def dtype(self, name: str) -> torch.dtype:
         return _DTYPES[self._headers[name].dtype]
 
@@ -110,10 +116,10 @@ class PublishedWeights:
         return name if name.startswith((base, "lm_head.")) else base + name
 
     def _file_names(self) -> list[str]:
+        if (self._folder / _SINGLE).is_file():  # transformers takes it, too, where there is an index beside it
+            return [_SINGLE]
         index = self._folder / INDEX
         if not index.is_file():
-            if (self._folder / _SINGLE).is_file():
-                return [_SINGLE]
             raise UserError(
                 f"{self._folder} has no {_SINGLE} and no {INDEX}; weights are imported from safetensors alone "
                 "(pickled files can run code): convert them with transformers' save_pretrained"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ class StoredWeights:
         wanted = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
         tensor = torch.empty(sizes, dtype=entry.properties.dtype)
         items = create_read_items_for_chunk_list(key, entry, [wanted])
+        if sum(math.prod(item.lengths) for item in items) != tensor.numel():
+            raise CheckpointError(f"{key} is not whole in the checkpoint")
         self._reader.read_data(LoadPlan(items), _Into(tensor)).wait()
         return tensor if layer is None else tensor[0]
 

@@ -52,7 +52,7 @@ def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
     if spec.type == "huggingface":
         source = tokenizer_file(spec)
         shutil.copyfile(source, folder / "tokenizer.json")
-        for name in _BESIDE:
+        for name in _BESIDE if source.name == "tokenizer.json" else ():  # beside another one they may be of another
             if (source.parent / name).is_file():
                 shutil.copyfile(source.parent / name, folder / name)
         special = special_tokens(source)

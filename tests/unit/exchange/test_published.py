@@ -1,0 +1,53 @@
+"""What is read of a folder of Hugging Face's, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator.errors import UserError
+from orchestrator.exchange.families.llama import LLAMA
+from orchestrator.exchange.importing import _check_tied
+from orchestrator.exchange.published import PublishedWeights
+from orchestrator.spec.model import ModelSpec
+
+MODEL = ModelSpec(num_layers=1, hidden_size=4, num_attention_heads=1, seq_length=8, vocab_size=2)
+TABLE, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+ONES, ZEROS = torch.ones(2, 4), torch.zeros(2, 4)
+
+
+def index(folder: Path, **shards: dict[str, torch.Tensor]) -> None:
+    """Shards and the list of what they hold."""
+    for name, tensors in shards.items():
+        save_file(tensors, folder / f"{name}.safetensors")
+    names = {key: f"{name}.safetensors" for name, tensors in shards.items() for key in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+
+def test_the_single_file_goes_before_an_index_as_in_transformers(tmp_path: Path) -> None:
+    index(tmp_path, one={TABLE: ZEROS})
+    save_file({TABLE: ONES}, tmp_path / "model.safetensors")
+    with PublishedWeights(tmp_path, LLAMA) as published:
+        assert torch.equal(published.read(TABLE), ONES)
+
+
+def test_files_that_hold_the_same_weight_are_refused(tmp_path: Path) -> None:
+    index(tmp_path, one={TABLE: ONES}, two={"embed_tokens.weight": ZEROS})
+    with pytest.raises(UserError, match=rf"one\.safetensors and .*two\.safetensors both hold {TABLE}"):
+        PublishedWeights(tmp_path, LLAMA).__enter__()
+
+
+@pytest.mark.parametrize(("output", "refused"), [(ONES, False), (ZEROS, True)])
+def test_an_output_layer_that_is_said_to_be_the_embedding(output: torch.Tensor, refused: bool, tmp_path: Path) -> None:
+    save_file({TABLE: ONES, OUTPUT: output.clone()}, tmp_path / "model.safetensors")
+    with PublishedWeights(tmp_path, LLAMA) as published:
+        if not refused:
+            _check_tied(published, list(LLAMA.weights(MODEL)))
+            return
+        with pytest.raises(UserError, match=f"tie_word_embeddings: true, and {OUTPUT} is not {TABLE}: write false"):
+            _check_tied(published, list(LLAMA.weights(MODEL)))
