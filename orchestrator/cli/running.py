@@ -23,7 +23,7 @@ from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
+from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -60,11 +60,7 @@ def check_installed(job: JobSpec) -> None:
             f"training needs {' and '.join(missing)}, which this Python lacks: "
             "pip install 'megatron-orchestrator[train]'"
         )
-    if missing := libraries_missing(job):
-        raise MissingDependency(
-            f"the state space layers of architecture: mamba need {' and '.join(missing)}, which this Python lacks: "
-            f"pip install --no-build-isolation '{EXTRA}' on a machine with a GPU and CUDA's compiler"
-        )
+    require_libraries(job)
 
 
 def _is_installed(module: str) -> bool:

@@ -75,7 +75,9 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     with closing(ordered_map(build, chunks, workers)) as encoded:
         for chunk, result in encoded:
             if result.malformed and request.on_error == "fail":
-                raise UserError(f"{result.malformed[0]}. Mend it, or go on without such records with --on-error skip")
+                raise UserError(
+                    f"{result.malformed[0]}. Mend it, or leave such records out: data tokenize --on-error skip"
+                )
             out.append(result, chunk.end, chunk.text_bytes, chunk.disk_bytes)
             uncommitted += chunk.text_bytes
             if uncommitted >= shard:

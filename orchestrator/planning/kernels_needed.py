@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
+from orchestrator.errors import MissingDependency
 from orchestrator.spec.job import JobSpec
 
 _OF_STATE_SPACE = {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "einops": "einops"}
@@ -15,4 +17,17 @@ def libraries_missing(job: JobSpec) -> list[str]:
     space layers whichever layers a hybrid has."""
     if job.model.architecture != "mamba":
         return []
-    return [package for module, package in _OF_STATE_SPACE.items() if importlib.util.find_spec(module) is None]
+    return [
+        package
+        for module, package in _OF_STATE_SPACE.items()
+        if module not in sys.modules and importlib.util.find_spec(module) is None
+    ]
+
+
+def require_libraries(job: JobSpec) -> None:
+    """Raises MissingDependency where one of them is missing."""
+    if missing := libraries_missing(job):
+        raise MissingDependency(
+            f"the state space layers of architecture: mamba need {' and '.join(missing)}, which this Python lacks: "
+            f"pip install --no-build-isolation '{EXTRA}' on a machine with a GPU and CUDA's compiler"
+        )

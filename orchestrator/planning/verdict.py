@@ -262,7 +262,8 @@ def _weights_to_start_from(plan: Plan, forecast: Forecast, cluster: ClusterSpec 
     try:
         find_weights(text, Path(plan.job.launch.runs_dir))
     except UserError as error:
-        yield Problem(str(error), ("checkpoint.pretrained",), "without them the run ends at its start")
+        said = str(error).removeprefix("checkpoint.pretrained ")
+        yield Problem(said, ("checkpoint.pretrained",), "without them the run ends at its start")
 
 
 DOUBTS = (

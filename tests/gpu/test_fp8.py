@@ -5,7 +5,6 @@ what a step takes is what was predicted.
 from __future__ import annotations
 
 import json
-import signal
 import statistics
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from typing import Any
 
 import pytest
 from support.configurations import Configuration
-from support.faults import Ranks, wait_until
+from support.faults import Ranks
 from support.fixtures import tokenize
 from support.measured import Measured, Meter, gpu_name, needs_gpus, padded_vocab
-from support.training import events, largest_difference, layout, losses, make_run, tiny_job
+from support.training import largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
@@ -180,15 +179,10 @@ def test_resume_is_bitwise(recipe: str, ranks: Ranks, tmp_path: Path) -> None:
     # Evaluations of one run only: they must not show.
     job = dropping_job("cut", recipe, evaluation={"eval_interval": 15, "eval_iters": 1})
     run = make_run(tmp_path, job)
-    started = ranks.start(run, job)
-    wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
-    started.signal(signal.SIGKILL)
-    assert started.wait() == 1
-    ranks.must_train(run, job)
-    [resumed] = events(run, "resumed")
+    resumed = ranks.killed_and_resumed(run, job)
     found = losses(run)
     different = [step for step in expected if found[step] != expected[step]]
-    print(f"\nRESULT FP8 {recipe} resumed from {resumed['iteration']}: bitwise {not different}, differs at {different}")
+    print(f"\nRESULT FP8 {recipe} resumed from {resumed}: bitwise {not different}, differs at {different}")
     assert found == expected
 
 

@@ -83,13 +83,8 @@ def test_resume_is_bitwise_with_dropout(layers: str, ranks: Ranks, tmp_path: Pat
     whole, job = (dropping_job(name, layers) for name in ("whole", "cut"))
     expected = losses(ranks.must_train(make_run(tmp_path, whole), whole))
     run = make_run(tmp_path, job)
-    started = ranks.start(run, job)
-    wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
-    started.signal(signal.SIGKILL)
-    assert started.wait() == 1
-    ranks.must_train(run, job)
-    [resumed] = events(run, "resumed")
-    print(f"\nRESULT resume {layers} from {resumed['iteration']}: {losses(run) == expected}")
+    resumed = ranks.killed_and_resumed(run, job)
+    print(f"\nRESULT resume {layers} from {resumed}: {losses(run) == expected}")
     assert losses(run) == expected
 
 

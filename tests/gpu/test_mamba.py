@@ -16,7 +16,9 @@ from orchestrator.spec.job import JobSpec
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(580),
-    pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is None, reason="mamba-ssm is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("mamba_ssm") is None, reason="needs the kernels of mamba-ssm, which are not installed"
+    ),
 ]
 
 MODEL = {

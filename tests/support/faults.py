@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from support.ranks import RankStarter, Started
-from support.training import kill_session, logs, losses, make_run
+from support.training import events, kill_session, logs, losses, make_run
 
 Found = TypeVar("Found")
 
@@ -40,6 +41,16 @@ class Ranks:
         """Train to the end, and show the logs when that fails."""
         assert self.start(run, job, *arguments, **options).wait() == 0, logs(run)
         return run
+
+    def killed_and_resumed(self, run: RunDir, job: JobSpec) -> int:
+        """Train, with every rank killed once a checkpoint is saved; returns the iteration that it went on from."""
+        started = self.start(run, job)
+        wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
+        started.signal(signal.SIGKILL)
+        assert started.wait() == 1, "it was killed before its end"
+        self.must_train(run, job)
+        [resumed] = events(run, "resumed")
+        return int(resumed["iteration"])
 
     def losses_of(self, job: JobSpec, folder: Path) -> dict[int, float]:
         """The losses of an undisturbed training."""

@@ -71,7 +71,8 @@ def scan(
 
 
 def rearrange(x: torch.Tensor, pattern: str) -> torch.Tensor:
-    return _PATTERNS[pattern](x)  # type: ignore[no-any-return]
+    arranged: torch.Tensor = _PATTERNS[pattern](x)
+    return arranged
 
 
 def install() -> None:
@@ -86,6 +87,7 @@ def install() -> None:
             "mamba_chunk_scan_combined": None,
             "mamba_split_conv1d_scan_combined": scan,
         },
+        "causal_conv1d": {},
         "einops": {"rearrange": rearrange, "repeat": None},
     }
     if importlib.util.find_spec("triton") is None:  # what inference alone calls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sized
+from typing import Any, cast
 
 import torch
 from torch.utils.data import Dataset
@@ -105,7 +105,7 @@ def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
     After the last step there is no later evaluation that would make up for this one, so it is not stopped.
     """
     job, schedule = session.job, session.schedule
-    held_out = len(dataset)  # type: ignore[arg-type]  # torch's class has no length, and all of ours have one
+    held_out = len(cast(Sized, dataset))  # torch's class has no length, and all of ours have one
     batches = min(job.evaluation.eval_iters, math.ceil(held_out / job.global_batch_size))
     samples = batches * job.global_batch_size
     full = schedule.at_full_size()

@@ -25,3 +25,8 @@ class Family(Protocol):
     def train_step(self, job: JobSpec) -> TrainStep:
         """What a step does with a micro-batch of this family's data."""
         ...
+
+
+def virtual_stage(job: JobSpec, index: int) -> int | None:
+    """megatron-core's number of model chunk `index`: none where each rank has one."""
+    return index if job.parallelism.virtual_pipeline_model_parallel_size is not None else None

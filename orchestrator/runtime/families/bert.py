@@ -13,6 +13,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
 from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
@@ -114,7 +115,7 @@ def build_chunk(
 ) -> Bert:
     """Model chunk `index` of this rank."""
     model = job.model
-    vp_stage = index if job.parallelism.virtual_pipeline_model_parallel_size is not None else None
+    vp_stage = virtual_stage(job, index)
     settings: dict[str, Any] = {
         "model": model,
         "valid_vocab_size": vocabulary.size,

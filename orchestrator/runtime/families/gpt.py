@@ -12,6 +12,7 @@ from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, 
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.rotary import scaled_frequencies
@@ -122,11 +123,6 @@ def build_chunk(
     """Model chunk `index` of this rank."""
     vp_stage = virtual_stage(job, index)
     return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index)
-
-
-def virtual_stage(job: JobSpec, index: int) -> int | None:
-    """megatron-core's number of model chunk `index`: none where each rank has one."""
-    return index if job.parallelism.virtual_pipeline_model_parallel_size is not None else None
 
 
 def decoder(

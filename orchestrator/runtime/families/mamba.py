@@ -8,15 +8,13 @@ virtual stages nor the same constructor from version to version.
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from orchestrator.errors import MissingDependency
-from orchestrator.planning.kernels_needed import EXTRA
+from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.runtime.families.gpt import GPT, decoder, virtual_stage
+from orchestrator.runtime.families.base import virtual_stage
+from orchestrator.runtime.families.gpt import GPT, decoder
 from orchestrator.runtime.process_groups import Ranks
 from orchestrator.runtime.steps.gpt import NextToken
 from orchestrator.spec.hybrid import layer_pattern
@@ -27,13 +25,8 @@ from orchestrator.spec.runtime import Layers
 def build_chunk(
     job: JobSpec, config: TransformerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> GPT:
-    """Model chunk `index` of this rank. Raises MissingDependency where mamba-ssm is not installed."""
-    for module in ("mamba_ssm", "einops"):
-        if module not in sys.modules and importlib.util.find_spec(module) is None:
-            raise MissingDependency(
-                f"the state space layers of architecture: mamba need {module}, which is not installed: "
-                f"pip install --no-build-isolation '{EXTRA}'"
-            )
+    """Model chunk `index` of this rank. Raises MissingDependency where its kernels are not installed."""
+    require_libraries(job)
     # Only here: importing these layers imports mamba-ssm's kernels, which other models do without.
     hybrid_layers = importlib.import_module("orchestrator.runtime.layers.hybrid_layers")
     block = hybrid_layers.block_spec(config, virtual_stage(job, index), layer_pattern(job.model), layers)

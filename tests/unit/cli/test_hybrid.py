@@ -19,7 +19,10 @@ schedule: {train_iters: 2}
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is not None, reason="mamba-ssm is installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("mamba_ssm") is not None,
+    reason="mamba-ssm is installed, and this is what is said without it",
+)
 def test_what_is_missing(orchestrator: Any, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(JOB)

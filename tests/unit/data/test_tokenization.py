@@ -208,7 +208,7 @@ class TestWrongInput:
 
     def test_line_number_of_what_is_malformed(self, tokenize: Any, tmp_path: Path) -> None:
         (tmp_path / "x.jsonl").write_bytes(self.LINES)
-        with pytest.raises(UserError, match=r"x\.jsonl:3: not valid JSON: .* --on-error skip"):
+        with pytest.raises(UserError, match=r"x\.jsonl:3: not valid JSON: .* data tokenize --on-error skip"):
             tokenize(tmp_path / "x.jsonl")
         assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
 
