@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from megatron.core import dist_checkpointing
 
 from orchestrator.checkpoints import Commit
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, UserError
 from orchestrator.inference.generation import Generator
+from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
@@ -26,6 +28,12 @@ _TIMEOUT_SECONDS = 600.0
 
 
 def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Generator, Commit]:
+    """`open_network`, for text."""
+    network, commit = open_network(run, job, iteration)
+    return Generator(network.module, network.ranks, network.groups, network.device, network.vocab_size), commit
+
+
+def open_network(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Network, Commit]:
     """Join the processes of one replica at the job's TP and PP and load a checkpoint: the newest whole one by default.
 
     Those that are passed over are named on standard error. Raises CheckpointError, on all ranks alike, when there is
@@ -49,7 +57,7 @@ def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Ge
     loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(commit.path))
     module.load_state_dict(loaded["model"])
     merge_adapters(module)
-    return Generator(module.eval(), ranks, groups, device, words.size), commit
+    return Network(module.eval(), job, words.size, ranks, groups, device), commit
 
 
 def _warn(path: Path, message: str) -> None:
@@ -71,3 +79,28 @@ def _without_training(job: JobSpec) -> JobSpec:
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
     runtime = job.runtime.model_copy(update={**unused, "gradient_accumulation_fusion": False})
     return job.model_copy(update={"parallelism": parallelism, "runtime": runtime})
+
+
+def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:
+    """The job with its network split over TP · PP ranks. Raises UserError when it cannot be split so."""
+    model, own = job.model, job.parallelism
+    if (tp, pp) == (own.tensor_model_parallel_size, own.pipeline_model_parallel_size):
+        return job
+    for size, what in ((model.num_attention_heads, "attention heads"), (model.query_groups, "query groups")):
+        if size % tp and tp % size:
+            raise UserError(f"tensor_model_parallel_size {tp} does not divide the model's {size} {what}")
+    if pp > model.num_layers:
+        raise UserError(f"pipeline_model_parallel_size {pp} is more than the model's {model.num_layers} layers")
+    # What says how layers are shared out goes with the pipeline that it was written for.
+    shared_out = evenly(model.num_layers, pp) if pp > 1 and model.architecture != "t5" else None
+    unset = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "expert_tensor_parallel_size")
+    changes: dict[str, Any] = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "pipeline_model_parallel_layout": shared_out,
+        "pipeline_model_parallel_split_rank": None,
+        "account_for_embedding_in_pipeline_split": False,
+        "account_for_loss_in_pipeline_split": False,
+        **dict.fromkeys(unset),
+    }
+    return job.model_copy(update={"parallelism": own.model_copy(update=changes)})

@@ -13,13 +13,14 @@ from typing import Any
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.inference.generation import Generator
-from orchestrator.inference.loading import load_generator
+from orchestrator.inference.loading import open_network
+from orchestrator.inference.model import Model
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.spec.loading import load_resolved
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 TOKENS = 12
+LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [250, 299]]
 
 
 def generate(generator: Generator, prompt: list[int], count: int, **options: Any) -> list[int]:
@@ -36,8 +37,15 @@ def recomputed(generator: Generator) -> list[int]:
 
 def main() -> int:
     run_dir, job, out = map(Path, sys.argv[1:])
-    generator, _ = load_generator(RunDir(run_dir), load_resolved(job), None)
-    found = {
+    network, commit = open_network(RunDir(run_dir), load_resolved(job), None)
+    generator = Generator(network.module, network.ranks, network.groups, network.device, network.vocab_size)
+    model = Model(network, commit)
+    likelihoods, likeliest = model.log_probabilities(LISTS)
+    found: dict[str, Any] = {
+        "logits": [row[: len(tokens)].tolist() for row, tokens in zip(model.logits(LISTS), LISTS, strict=True)],
+        "alone": model.logits(LISTS[:1])[0].tolist(),
+        "log-probabilities": likelihoods.tolist(),
+        "likeliest": likeliest.tolist(),
         "cached": generate(generator, PROMPT, TOKENS, temperature=0.0, top_k=0, seed=1),
         "recomputed": recomputed(generator),
         "drawn": generate(generator, PROMPT, TOKENS, temperature=1.0, top_k=20, seed=5),
@@ -45,7 +53,7 @@ def main() -> int:
     }
     end = found["cached"][4]
     found["ended"] = list(generator.generate(PROMPT, max_new_tokens=TOKENS, temperature=0.0, top_k=0, seed=1, end=end))
-    stop_process_groups()
+    model.close()
     (out / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
     return 0
 

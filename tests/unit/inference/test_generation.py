@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.training import layout, make_run, must_train, tiny_job
 
 from orchestrator.rundir import RunDir
@@ -41,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return must_train(make_run(tmp_path_factory.mktemp("runs"), trained), trained)
 
 
-def generate(run: RunDir, name: str, out: Path) -> list[dict[str, list[int]]]:
+def generate(run: RunDir, name: str, out: Path) -> list[dict[str, Any]]:
     """What each rank generated at a layout."""
     written = job(LAYOUTS[name])
     (out / "job.json").write_text(dump_resolved(written))
@@ -62,26 +63,43 @@ def generate(run: RunDir, name: str, out: Path) -> list[dict[str, list[int]]]:
 
 
 @pytest.fixture(scope="module")
-def alone(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+def alone(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     [found] = generate(run, "tp1", tmp_path_factory.mktemp("tp1"))
     return found
 
 
-def test_the_cache_changes_nothing(alone: dict[str, list[int]]) -> None:
+def test_the_cache_changes_nothing(alone: dict[str, Any]) -> None:
     assert len(alone["cached"]) == 12
     assert alone["cached"] == alone["recomputed"]
 
 
-def test_seed_and_end(alone: dict[str, list[int]]) -> None:
+def test_seed_and_end(alone: dict[str, Any]) -> None:
     assert alone["drawn"] != alone["other seed"]
     end = alone["cached"][4]
     assert alone["ended"] == alone["cached"][: alone["cached"].index(end)]
 
 
 @pytest.mark.parametrize("name", ["tp2", "pp2"])
-def test_other_layouts_generate_the_same(run: RunDir, alone: dict[str, list[int]], name: str, tmp_path: Path) -> None:
+def test_other_layouts_generate_the_same(run: RunDir, alone: dict[str, Any], name: str, tmp_path: Path) -> None:
+    logits = ("logits", "alone", "log-probabilities")
     for rank in generate(run, name, tmp_path):
-        assert rank == alone
+        for field in logits:
+            for ours, theirs in zip(rank.pop(field), alone[field], strict=True):
+                torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), atol=1e-5, rtol=0)
+        assert rank == {name: value for name, value in alone.items() if name not in logits}
+
+
+def test_logits_are_those_of_each_list_alone_without_padding(alone: dict[str, Any]) -> None:
+    """300 tokens are padded to 384; the longest list has five tokens."""
+    logits = [torch.tensor(rows) for rows in alone["logits"]]
+    assert [tuple(rows.shape) for rows in logits] == [(3, 300), (5, 300), (2, 300)]
+    torch.testing.assert_close(logits[0], torch.tensor(alone["alone"]), atol=1e-5, rtol=0)
+    assert logits[0].std() > 0.1
+    for row, tokens in enumerate(([7, 8, 9], [1, 2, 3, 4, 5], [250, 299])):
+        for place, token in enumerate(tokens[1:]):
+            scores = logits[row][place]
+            assert alone["log-probabilities"][row][place] == pytest.approx(scores.log_softmax(0)[token].item(), 1e-5)
+            assert alone["likeliest"][row][place] == (scores.argmax().item() == token)
 
 
 def orchestrator(run: RunDir, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,58 @@
+"""A loaded network under tensor and pipeline parallelism: what a rank holds, and how its stage talks to the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.process_groups import Groups, Ranks
+from orchestrator.spec.job import JobSpec
+
+
+@dataclass(frozen=True)
+class Network:
+    """This rank's stage, and where it stands. There is one replica: the ranks are TP · PP."""
+
+    module: Any
+    job: JobSpec
+    vocab_size: int
+    """Tokens of the vocabulary; its padding is cut off everything that leaves the network."""
+    ranks: Ranks
+    groups: Groups
+    device: Device
+
+    @property
+    def source(self) -> int:
+        """The rank whose word counts where all ranks of the last stage have computed the same."""
+        return (self.ranks.pp_size - 1) * self.ranks.tp_size
+
+    def tensor(self, values: Any, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        """Numbers from the host, on this rank's device."""
+        return torch.tensor(values, dtype=dtype, device=self.device.torch_device)
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory on this rank's device."""
+        return torch.empty(*shape, dtype=dtype, device=self.device.torch_device)
+
+    def receive(self, length: int, batch: int) -> torch.Tensor | None:
+        """What the stage before has sent, [s, b, h]; None on the first stage."""
+        if self.ranks.pp == 0:
+            return None
+        config = self.module.config
+        hidden = self.empty(length, batch, config.hidden_size, dtype=config.pipeline_dtype)
+        dist.recv(hidden, group=self.groups.pipeline, group_src=self.ranks.pp - 1)
+        return hidden
+
+    def send(self, hidden: torch.Tensor) -> None:
+        """Hand [s, b, h] to the next stage."""
+        dist.send(hidden.contiguous(), group=self.groups.pipeline, group_dst=self.ranks.pp + 1)
+
+    def from_source(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The source's tensor on every rank, written into that of the others, which has its shape."""
+        if self.ranks.world_size > 1:
+            dist.broadcast(tensor, src=self.source)
+        return tensor
