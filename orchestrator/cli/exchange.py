@@ -51,7 +51,8 @@ def export(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint as the folder of a Hugging Face model: GPT-2, Llama, Mistral, Qwen 2 and 3, Gemma.
+    """Write a checkpoint as the folder of a Hugging Face model: GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3,
+    Gemma.
 
     \b
     Example:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.table import Family
+from orchestrator.exchange.table import Family, only
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {
@@ -47,28 +47,26 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
     resolved = {
         "num_query_groups": model.query_groups,
         "kv_channels": model.head_dim,
-        "ffn_hidden_size": model.ffn_size,
+        "ffn_hidden_size": model.ffn_size if model.num_experts is None else model.moe_ffn_size,
     }
     for field, key in family.sizes.items():
         config[key] = resolved.get(field, getattr(model, field))
-    if not family.rotary:
-        config |= {"n_positions": model.positions, "embd_pdrop": model.hidden_dropout}
-    else:
-        config |= {"max_position_embeddings": model.positions, "rope_theta": float(model.rotary_base)}
+    config[family.positions] = model.positions
+    if family.rotary:
+        config["rope_theta"] = float(model.rotary_base)
         scaling = model.rope_scaling
         if scaling is not None:
             said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
             given = {name: value for name, value in said.items() if value is not None}
             config["rope_scaling"] = {"rope_type": scaling.type, **given}
-    for key in (family.activation_key, *(["hidden_activation"] if family.model_type == "gemma" else [])):
-        config[key] = family.activations[model.activation][0]
-    return config
+    config[family.activation_key] = family.activations[model.activation][0]
+    return config | {key: config[source] for key, source in family.repeated.items()}
 
 
 def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The `model` section of a config.json of this family. Raises UserError with what we cannot represent."""
     _refuse_others(config, family)
-    fields: dict[str, Any] = {"architecture": "gpt"}
+    fields: dict[str, Any] = {}
     for field, key in family.sizes.items():
         value = config.get(key, family.defaults.get(key))
         if value is not None:
@@ -78,9 +76,9 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             raise UserError(f"config.json has no {family.sizes[field]}")
     if family.rotary and "ffn_hidden_size" not in fields:
         raise UserError("config.json has no intermediate_size")
-    positions = config.get("max_position_embeddings" if family.rotary else "n_positions")
+    positions = config.get(family.positions)
     if positions is None:
-        positions = family.defaults["max_position_embeddings" if family.rotary else "n_positions"]
+        positions = family.defaults[family.positions]
     if not all(isinstance(value, int) and value > 0 for value in (config.get("vocab_size"), positions)):
         raise UserError("config.json: vocab_size and the number of positions must be whole numbers above 0")
     fields |= {
@@ -91,12 +89,10 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
         "untie_embeddings_and_output_weights": not config.get(
             "tie_word_embeddings", family.defaults["tie_word_embeddings"]
         ),
-        **{field: value for field, value in family.fixed.items() if value is not None},
+        **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
-    if not family.rotary:
-        fields["hidden_dropout"] = config.get("resid_pdrop", family.defaults["resid_pdrop"])
-    else:
-        fields |= _rotary(config)
+    if family.rotary:
+        fields |= _rotary(config, family.defaults.get("rope_theta", 10000))
     known = ModelSpec.model_fields
     return {
         field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
@@ -112,16 +108,17 @@ def to_dtype(config: Mapping[str, Any]) -> str:
 def _refuse_others(config: Mapping[str, Any], family: Family) -> None:
     for key, wanted in family.constants.items():
         value = config.get(key, wanted)
-        if bool(value) != bool(wanted):
+        yes_or_no = wanted is None or isinstance(wanted, bool)
+        if bool(value) != bool(wanted) if yes_or_no else value != wanted:
             raise UserError(f"config.json: {key} is {json.dumps(value)}, which this version has no network for")
     if config.get("quantization_config") is not None:
         raise UserError("config.json: quantization_config is set; quantized weights are not imported")
 
 
 def _activation(config: Mapping[str, Any], family: Family) -> str:
-    first = next(iter(family.activations.values()))[0]
-    value = config.get("hidden_activation") if family.model_type == "gemma" else None
-    value = value or config.get(family.activation_key) or family.defaults.get(family.activation_key, first)
+    keys = (family.activation_key, *(key for key, of in family.repeated.items() if of == family.activation_key))
+    value = next((config[key] for key in keys if config.get(key)), None)
+    value = value or family.defaults.get(family.activation_key, next(iter(family.activations.values()))[0])
     for ours, theirs in family.activations.items():
         if value in theirs:
             return ours
@@ -129,10 +126,10 @@ def _activation(config: Mapping[str, Any], family: Family) -> str:
     raise UserError(f"config.json: {family.activation_key} is {value!r}; {family.name} is imported with {known}")
 
 
-def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
+def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
     """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
     parameters = {**_section(config, "rope_scaling"), **_section(config, "rope_parameters")}
-    base = parameters.pop("rope_theta", None) or config.get("rope_theta") or 10000
+    base = parameters.pop("rope_theta", None) or config.get("rope_theta") or default_base
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
         raise UserError(f"config.json: rope_theta is {base!r}, and the base is a whole number here")
     fields: dict[str, Any] = {"rotary_base": int(base)}

@@ -19,7 +19,7 @@ from orchestrator.exchange.progress import shown
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.shards import Entry, ShardWriter, in_shards
-from orchestrator.exchange.table import LAYERS, Family, Weight
+from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.planning.vocabulary import vocabulary
@@ -43,8 +43,8 @@ class Source:
         found = []
         for weight in self.family.weights(self.model):
             key = weight.rule.ours
-            self._check(key)
-            shape = shape_of(key, self.model, max(self._rows(key), self.rows))
+            self._check(key, weight.within)
+            shape = shape_of(key, self.model, max(self.weights.shape(key)[0], self.rows))
             dtype = self.dtype or self.weights.dtype(key)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
             found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
@@ -52,7 +52,7 @@ class Source:
 
     def tensors(self, weight: Weight) -> Iterator[torch.Tensor]:
         """Raises UserError when a number is too large for the format that was asked for."""
-        stored = self.weights.read(weight.rule.ours, weight.layer)
+        stored = self.weights.read(weight.rule.ours, weight.place)
         tensor = stored.to(self.dtype or stored.dtype)
         if tensor.dtype == torch.float16 != stored.dtype and not torch.equal(tensor.isfinite(), stored.isfinite()):
             raise UserError(f"{weight.theirs[0]} has numbers that fp16 cannot hold: export it as bf16 or fp32")
@@ -61,15 +61,11 @@ class Source:
     def _parts(self, weight: Weight, tensor: torch.Tensor) -> Any:
         return TRANSFORMS[weight.rule.transform].to_theirs(tensor, self.model, self.rows)
 
-    def _rows(self, key: str) -> int:
-        return self.weights.shape(key)[0]
-
-    def _check(self, key: str) -> None:
+    def _check(self, key: str, within: tuple[int, ...]) -> None:
         if key not in self.weights:
             raise CheckpointError(f"the checkpoint has no {key}: it does not hold the model that its run describes")
         shape = self.weights.shape(key)
-        layers = (self.model.num_layers,) if key.startswith(LAYERS) else ()
-        if shape != (*layers, *shape_of(key, self.model, max(shape[0], self.rows))):
+        if shape != (*within, *shape_of(key, self.model, max(shape[0], self.rows))):
             raise CheckpointError(f"{key} of the checkpoint is {shape}, which is not the model that its run describes")
 
 

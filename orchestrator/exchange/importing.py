@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,12 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.progress import shown
 from orchestrator.exchange.published import PublishedWeights
 from orchestrator.exchange.shapes import shape_of
-from orchestrator.exchange.table import LAYERS, Family, Weight
+from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.rundir import sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-
-_MODULES = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
-"""What megatron-core keeps an object beside the weights of, which is for FP8 and empty."""
-_NORMS = ("self_attention.q_layernorm", "self_attention.k_layernorm")
-"""The same where queries and keys are normalised."""
-_OUTPUT, _EMBEDDING = "lm_head.weight", "embedding.word_embeddings.weight"
 
 
 def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> dict[str, Any]:
@@ -51,9 +44,8 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> 
     words = vocabulary(job)
     with PublishedWeights(source, family) as published:
         weights = list(family.weights(job.model))
-        published.check(_their_shapes(weights, job.model, words), ignored=(_OUTPUT,))
-        if not job.model.untie_embeddings_and_output_weights:
-            _check_tied(published, weights)
+        published.check(_their_shapes(weights, job.model, words), ignored=tuple(family.copies))
+        _check_copies(published, weights)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         try:
@@ -78,14 +70,15 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> 
     return {"path": str(target), "family": family.name, "bytes": sum(record.bytes for record in files.values())}
 
 
-def _check_tied(published: PublishedWeights, weights: list[Weight]) -> None:
+def _check_copies(published: PublishedWeights, weights: list[Weight]) -> None:
     """Raises UserError where an output layer is stored that is not the embedding, which it is said to be."""
-    [table] = next(weight.theirs for weight in weights if weight.rule.ours == _EMBEDDING)
-    if _OUTPUT in published and not torch.equal(published.read(_OUTPUT), published.read(table)):
-        raise UserError(
-            f"config.json says tie_word_embeddings: true, and {_OUTPUT} is not {table}: "
-            "write false there if the output layer has weights of its own"
-        )
+    used = {name for weight in weights for name in weight.theirs}
+    for name, of in published.family.copies.items():
+        if name in published and name not in used and not torch.equal(published.read(name), published.read(of)):
+            raise UserError(
+                f"config.json says tie_word_embeddings: true, and {name} is not {of}: "
+                "write false there if the output layer has weights of its own"
+            )
 
 
 def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) -> dict[str, tuple[int, ...]]:
@@ -108,15 +101,14 @@ def _write(
     for weight in weights:
         key, shape = weight.rule.ours, shape_of(weight.rule.ours, model, words.padded_size)
         properties = TensorProperties(dtype=dtypes[key])
-        layers = (model.num_layers,) if weight.layer is not None else ()
-        offsets = torch.Size([*([weight.layer] if weight.layer is not None else []), *(0 for _ in shape)])
-        chunk = ChunkStorageMetadata(offsets, torch.Size([*(1 for _ in layers), *shape]))
-        entry = entries.setdefault(key, TensorStorageMetadata(properties, torch.Size([*layers, *shape]), []))
+        offsets = torch.Size([*weight.place, *(0 for _ in shape)])
+        chunk = ChunkStorageMetadata(offsets, torch.Size([*(1 for _ in weight.place), *shape]))
+        entry = entries.setdefault(key, TensorStorageMetadata(properties, torch.Size([*weight.within, *shape]), []))
         entry.chunks.append(chunk)
         index = MetadataIndex(key, offsets)
         of_index[index] = weight
         items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, properties, entry.size)))
-    for key in _objects(model):
+    for key in _objects(weights):
         entries[key] = BytesStorageMetadata()
         items.append(WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO))
     planner = _Planner(published, of_index, dtypes, model, words.padded_size)
@@ -137,11 +129,18 @@ def _dtypes(published: PublishedWeights, weights: list[Weight]) -> dict[str, tor
     return found
 
 
-def _objects(model: ModelSpec) -> Iterator[str]:
-    yield "decoder.final_layernorm._extra_state/shard_0_1"
-    for layer in range(model.num_layers):
-        for module in (*_MODULES, *(_NORMS if model.qk_layernorm else ())):
-            yield f"{LAYERS}{module}._extra_state/shard_{layer}_{model.num_layers}"
+def _objects(weights: list[Weight]) -> list[str]:
+    """What megatron-core keeps beside the weights of a module of every layer, and of the last norm, and is for FP8:
+    nothing."""
+    found = []
+    for weight in weights:
+        module = weight.rule.ours.rpartition(".")[0]
+        if weight.within:
+            numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
+            found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
+        elif module.endswith("final_layernorm"):
+            found.append(f"{module}._extra_state/shard_0_1")
+    return list(dict.fromkeys(found))
 
 
 class _Planner(DefaultSavePlanner):
@@ -170,4 +169,4 @@ class _Planner(DefaultSavePlanner):
         parts = [self._published.read(name) for name in weight.theirs]
         tensor = TRANSFORMS[weight.rule.transform].to_ours(parts, self._model, self._rows)
         tensor = tensor.to(self._dtypes[weight.rule.ours]).contiguous()
-        return tensor if weight.layer is None else tensor[None]
+        return tensor[(None,) * len(weight.place)]

@@ -36,7 +36,7 @@ class PublishedWeights:
     """A context manager. Names are the family's, whether the files leave its base out or not."""
 
     def __init__(self, folder: Path, family: Family) -> None:
-        self._folder, self._family = folder, family
+        self._folder, self.family = folder, family
         self._headers: dict[str, _Header] = {}
         self._opened = ExitStack()
         self._file: Any = None
@@ -50,7 +50,7 @@ class PublishedWeights:
             try:
                 with safe_open(path, framework="pt") as file:
                     for stored in file.keys():  # noqa: SIM118 - it is no dictionary
-                        if not stored.endswith(self._family.buffers):
+                        if not stored.endswith(self.family.buffers):
                             part = file.get_slice(stored)
                             header = _Header(path, stored, tuple(part.get_shape()), str(part.get_dtype()))
                             name = self._full_name(stored)
@@ -78,7 +78,7 @@ class PublishedWeights:
         strange = [name for name in shapes if name in self._headers and self._headers[name].dtype not in _DTYPES]
         found = {
             "they lack": missing,
-            f"{self._family.name} has no": other,
+            f"{self.family.name} has no": other,
             "other shapes than config.json says:": wrong,
             f"not stored as {', '.join(_DTYPES)}:": strange,
         }
@@ -112,8 +112,8 @@ class PublishedWeights:
             self._open_path, self._bytes_read = path, 0
 
     def _full_name(self, name: str) -> str:
-        base = self._family.base
-        return name if name.startswith((base, "lm_head.")) else base + name
+        base = self.family.base
+        return name if name.startswith((base, *self.family.heads)) else base + name
 
     def _file_names(self) -> list[str]:
         if (self._folder / _SINGLE).is_file():  # transformers takes it, too, where there is an index beside it

@@ -53,19 +53,18 @@ class StoredWeights:
     def dtype(self, key: str) -> torch.dtype:
         return self._entries[key].properties.dtype
 
-    def read(self, key: str, layer: int | None) -> torch.Tensor:
-        """A tensor, or its part `layer` along the first dimension, without that dimension."""
+    def read(self, key: str, place: tuple[int, ...]) -> torch.Tensor:
+        """A tensor, or its part at a place along the first dimensions, without these."""
         entry = self._entries[key]
-        offsets, sizes = [0] * len(entry.size), list(entry.size)
-        if layer is not None:
-            offsets[0], sizes[0] = layer, 1
+        rest = entry.size[len(place) :]
+        offsets, sizes = [*place, *(0 for _ in rest)], [*(1 for _ in place), *rest]
         wanted = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
         tensor = torch.empty(sizes, dtype=entry.properties.dtype)
         items = create_read_items_for_chunk_list(key, entry, [wanted])
         if sum(math.prod(item.lengths) for item in items) != tensor.numel():
             raise CheckpointError(f"{key} is not whole in the checkpoint")
         self._reader.read_data(LoadPlan(items), _Into(tensor)).wait()
-        return tensor if layer is None else tensor[0]
+        return tensor.view(rest)
 
 
 class _Reader(FileSystemReader):

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from orchestrator.spec.model import ModelSpec
 
-LAYERS = "decoder.layers."
+ENCODER, DECODER = "encoder.layers.", "decoder.layers."
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One weight of ours, or one of every layer, and what it is called there; `{n}` is the layer's number from 0."""
+    """One weight of ours, or one of every layer or expert, and what it is called there."""
 
     ours: str
     """Key in a checkpoint."""
     theirs: tuple[str, ...]
+    """`{n}` is the number of the layer and `{e}` that of the expert, both from 0."""
     transform: str = "same"
     """A name of `transforms.TRANSFORMS`."""
-    untied: bool = False
-    """Only where the output layer has its own weights."""
+    only_with: str | None = None
+    """Only where this field of `model` is set."""
+    of_experts: bool = False
+    """Keys of experts hold those of all, along their second dimension."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,23 @@ class Weight:
     """A rule at work: one tensor of ours, and those there that it is made of."""
 
     rule: Rule
-    layer: int | None
+    place: tuple[int, ...]
+    """Where it is along the first dimensions of its key: of its layer, and of its expert."""
+    within: tuple[int, ...]
+    """How many there are along these."""
     theirs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class OneOf:
+    """Several values of a field that a family takes alike; the first is that of an import."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class Family:
-    """A decoder of transformers."""
+    """A model of transformers."""
 
     name: str
     """For people."""
@@ -50,9 +64,10 @@ class Family:
     sizes: Mapping[str, str]
     """Field of `model` -> key of config.json, where the value is the same."""
     fixed: Mapping[str, Any]
-    """Field of `model` -> the only value with which the two are one network."""
+    """Field of `model` -> the only value, or a `OneOf`, with which the two are one network."""
     constants: Mapping[str, Any]
-    """Key of config.json -> the only value with which they are; one that is missing there counts as this."""
+    """Key of config.json -> the only value with which they are; one that is missing there counts as this. Of those that
+    are true, false or nothing it only counts whether they are true."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Key of config.json -> what transformers takes where it is missing."""
     activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -61,17 +76,51 @@ class Family:
     rotary: bool = True
     buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
     """Ends of the names of what some files hold and is no weight."""
+    positions: str = "max_position_embeddings"
+    """Key of config.json for the longest sequence."""
+    repeated: Mapping[str, str] = field(default_factory=dict)
+    """Key of config.json -> another one, of which it has the value."""
+    heads: tuple[str, ...] = ("lm_head.",)
+    """Names that begin so never have the base before them."""
+    copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
+    """What some files hold a second time -> what it is a copy of."""
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
-        untied = model.untie_embeddings_and_output_weights
-        rules = [rule for rule in self.rules if untied or not rule.untied]
-        in_layers = [rule for rule in rules if rule.ours.startswith(LAYERS)]
-        first = next(place for place, rule in enumerate(rules) if rule in in_layers)
-        for rule in rules[:first]:
-            yield Weight(rule, None, rule.theirs)
-        for layer in range(model.num_layers):
-            for rule in in_layers:
-                yield Weight(rule, layer, tuple(name.format(n=layer) for name in rule.theirs))
-        for rule in rules[first + len(in_layers) :]:
-            yield Weight(rule, None, rule.theirs)
+        rules = [rule for rule in self.rules if rule.only_with is None or getattr(model, rule.only_with)]
+        for stack, group in groupby(rules, lambda rule: stack_of(rule.ours)):
+            of_stack = list(group)
+            for layer in range(layers_of(stack, model)) if stack else (None,):
+                for rule in of_stack:
+                    yield from _of_layer(rule, layer, model)
+
+
+def only(value: Any) -> Any:
+    """The value of a field that an import writes."""
+    return value.values[0] if isinstance(value, OneOf) else value
+
+
+def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weight]:
+    if layer is None:
+        yield Weight(rule, (), (), rule.theirs)
+        return
+    layers = layers_of(stack_of(rule.ours), model)
+    if not rule.of_experts:
+        yield Weight(rule, (layer,), (layers,), tuple(name.format(n=layer) for name in rule.theirs))
+        return
+    assert model.num_experts is not None
+    for expert in range(model.num_experts):
+        theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)
+        yield Weight(rule, (layer, expert), (layers, model.num_experts), theirs)
+
+
+def stack_of(key: str) -> str:
+    """What a key of a weight of every layer begins with; nothing for others."""
+    return next((stack for stack in (ENCODER, DECODER) if key.startswith(stack)), "")
+
+
+def layers_of(stack: str, model: ModelSpec) -> int:
+    """How many layers a stack has."""
+    if model.architecture != "t5":
+        return model.num_layers
+    return model.encoder_layers if stack == ENCODER else model.decoder_layers

@@ -25,8 +25,8 @@ HERE = Path(__file__).parents[1] / "unit" / "exchange"
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp1-pp2": (1, 2), "tp2-pp2": (2, 2)}
 FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
-    **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"},
-    **{"qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM"},
+    **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
+    **{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM"},
 }
 
 

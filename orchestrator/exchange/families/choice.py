@@ -9,11 +9,12 @@ from orchestrator.exchange.families.gemma import GEMMA
 from orchestrator.exchange.families.gpt2 import GPT2
 from orchestrator.exchange.families.llama import LLAMA
 from orchestrator.exchange.families.mistral import MISTRAL
+from orchestrator.exchange.families.mixtral import MIXTRAL
 from orchestrator.exchange.families.qwen import QWEN2, QWEN3
-from orchestrator.exchange.table import Family
+from orchestrator.exchange.table import Family, OneOf
 from orchestrator.spec.model import ModelSpec
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GPT2)
+FAMILIES = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2)
 
 
 def family_of_type(model_type: Any) -> Family:
@@ -31,12 +32,17 @@ def family_of_model(model: ModelSpec) -> Family:
     for family in FAMILIES:
         if not against[family.name]:
             return family
-    nearest = min(FAMILIES, key=lambda family: len(against[family.name]))
+    nearest = min(FAMILIES, key=lambda family: _distance(against[family.name]))
     names = ", ".join(family.name for family in FAMILIES)
     raise UserError(
         f"no model of transformers that is known here ({names}) is this network; the nearest is {nearest.name}, but "
         + "; ".join(against[nearest.name])
     )
+
+
+def _distance(against: list[str]) -> tuple[bool, int]:
+    """Another kind of network is further than any number of other values."""
+    return any(text.startswith(("model.architecture ", "model.num_experts ")) for text in against), len(against)
 
 
 def mismatches(model: ModelSpec, family: Family) -> list[str]:
@@ -48,15 +54,21 @@ def mismatches(model: ModelSpec, family: Family) -> list[str]:
             continue
         if field == "kv_channels" and model.head_dim * model.num_attention_heads == model.hidden_size:
             continue
-        if value != wanted:
+        if field == "moe_layer_freq" and all(model.moe_layers):
+            continue
+        if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
             written = "set" if field == "lora" else _text(value)
             found.append(f"model.{field} is {written}, and {family.name} has {_text(wanted)}")
+    if "num_experts" in family.sizes and model.num_experts is None:
+        found.append(f"model.num_experts is none, and {family.name} has some")
     if model.activation not in family.activations:
         found.append(f"model.activation is {model.activation}, and {family.name} has {' or '.join(family.activations)}")
     return found
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, OneOf):
+        return " or ".join(map(_text, value.values))
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)

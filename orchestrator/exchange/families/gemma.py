@@ -20,4 +20,6 @@ GEMMA = replace(
     },
     # What published files call gelu is computed as its approximation all the same.
     activations={"geglu": ("gelu_pytorch_tanh", "gelu")},
+    activation_key="hidden_activation",
+    repeated={"hidden_act": "hidden_activation"},
 )

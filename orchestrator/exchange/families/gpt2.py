@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.exchange.families.llama import FIXED
-from orchestrator.exchange.table import LAYERS, Family, Rule
+from orchestrator.exchange.table import DECODER, Family, Rule
 
 _NAMES = {
     "self_attention.linear_qkv.layer_norm_": ("ln_1.", "same"),
@@ -14,7 +14,7 @@ _NAMES = {
     "mlp.linear_fc2.": ("mlp.c_proj.", "transposed"),
 }
 _LAYER = tuple(
-    Rule(f"{LAYERS}{ours}{kind}", (f"transformer.h.{{n}}.{theirs}{kind}",), transform)
+    Rule(f"{DECODER}{ours}{kind}", (f"transformer.h.{{n}}.{theirs}{kind}",), transform)
     for ours, (theirs, transform) in _NAMES.items()
     for kind in ("weight", "bias")
 )
@@ -30,7 +30,9 @@ GPT2 = Family(
         *_LAYER,
         Rule("decoder.final_layernorm.weight", ("transformer.ln_f.weight",)),
         Rule("decoder.final_layernorm.bias", ("transformer.ln_f.bias",)),
-        Rule("output_layer.weight", ("lm_head.weight",), "padded_rows", untied=True),
+        Rule(
+            "output_layer.weight", ("lm_head.weight",), "padded_rows", only_with="untie_embeddings_and_output_weights"
+        ),
     ),
     sizes={
         "num_layers": "n_layer",
@@ -59,5 +61,8 @@ GPT2 = Family(
     activations={"gelu_tanh": ("gelu_new", "gelu_pytorch_tanh"), "gelu": ("gelu",)},
     activation_key="activation_function",
     rotary=False,
+    positions="n_positions",
+    repeated={"embd_pdrop": "resid_pdrop"},
+    copies={"lm_head.weight": "transformer.wte.weight"},
     buffers=(".attn.bias", ".attn.masked_bias"),
 )

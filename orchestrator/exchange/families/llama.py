@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.exchange.table import LAYERS, Family, Rule
+from orchestrator.exchange.table import DECODER, Family, Rule
 
-ATTENTION, MLP = f"{LAYERS}self_attention.", f"{LAYERS}mlp."
+ATTENTION, MLP = f"{DECODER}self_attention.", f"{DECODER}mlp."
 THEIR_ATTENTION, THEIR_MLP = "model.layers.{n}.self_attn.", "model.layers.{n}.mlp."
 QKV = Rule(
     f"{ATTENTION}linear_qkv.weight", tuple(f"{THEIR_ATTENTION}{part}_proj.weight" for part in "qkv"), "interleaved_qkv"
@@ -22,7 +22,7 @@ REST = (
     Rule(f"{MLP}linear_fc1.weight", (f"{THEIR_MLP}gate_proj.weight", f"{THEIR_MLP}up_proj.weight"), "joined_halves"),
     Rule(f"{MLP}linear_fc2.weight", (f"{THEIR_MLP}down_proj.weight",)),
     Rule("decoder.final_layernorm.weight", ("model.norm.weight",)),
-    Rule("output_layer.weight", ("lm_head.weight",), "padded_rows", untied=True),
+    Rule("output_layer.weight", ("lm_head.weight",), "padded_rows", only_with="untie_embeddings_and_output_weights"),
 )
 
 SIZES = {

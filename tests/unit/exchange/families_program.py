@@ -44,6 +44,7 @@ def configurations() -> dict[str, Any]:
         "llama2": transformers.LlamaConfig(**{**SIZES, "num_key_value_heads": 4}),
         "llama3": transformers.LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
         "mistral": transformers.MistralConfig(**SIZES, head_dim=16, sliding_window=5),
+        "mixtral": transformers.MixtralConfig(**SIZES, num_local_experts=4, sliding_window=5, rope_theta=10000.0),
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),

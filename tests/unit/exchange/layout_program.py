@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,7 +45,9 @@ def main() -> int:
 
 
 def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:
-    degrees = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
+    degrees: dict[str, Any] = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
+    if tp > 1 and pp > 1:  # whole experts on different ranks; else each is split as other layers are
+        degrees |= {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}
     return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=degrees)})
 
 

@@ -25,6 +25,7 @@ LLAMA: dict[str, Any] = {
 PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
+    **{"mixtral-8x7b": "mixtral"},
 }
 
 
@@ -43,7 +44,7 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     found = family_of_model(job.model)
     assert found.model_type == family
     shapes = {
-        (weight.rule.ours, weight.layer): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
+        (weight.rule.ours, weight.place): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
         for weight in found.weights(job.model)
     }
     sizes = (shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes.values())
@@ -62,7 +63,7 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"model_type": "mixtral"}, "model_type 'mixtral' is none of those"),
+        ({"model_type": "phi3"}, "model_type 'phi3' is none of those"),
         ({"attention_bias": True}, "attention_bias is true"),
         ({"quantization_config": {}}, "quantized weights"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rotary positions of type 'dynamic'"),
@@ -77,6 +78,23 @@ def test_what_cannot_be_represented_is_refused(more: dict[str, Any], said: str) 
     config = {**LLAMA, **more}
     with pytest.raises(UserError, match=said):
         to_model(config, family_of_type(config["model_type"]))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"moe_layer_freq": 2}, "model.moe_layer_freq is 2, and Mixtral has 1"),
+        ({"moe_router_pre_softmax": True}, "model.moe_router_pre_softmax is true, and Mixtral has false"),
+        (
+            {"moe_router_load_balancing_type": "sinkhorn", "moe_aux_loss_coeff": 0},
+            "is sinkhorn, and Mixtral has aux_loss or seq_aux_loss or",
+        ),
+        ({"moe_shared_expert_intermediate_size": 64}, "is 64, and Mixtral has none"),
+    ],
+)
+def test_other_experts_are_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        family_of_model(job_of({"preset": "mixtral-8x7b", **more}).model)
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])

@@ -19,7 +19,7 @@ class Stored:
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
 
-    def read(self, key: str, layer: int | None) -> torch.Tensor:
+    def read(self, key: str, place: tuple[int, ...]) -> torch.Tensor:
         return self._tensor
 
 

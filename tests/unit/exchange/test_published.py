@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import UserError
 from orchestrator.exchange.families.llama import LLAMA
-from orchestrator.exchange.importing import _check_tied
+from orchestrator.exchange.importing import _check_copies
 from orchestrator.exchange.published import PublishedWeights
 from orchestrator.spec.model import ModelSpec
 
@@ -47,7 +47,7 @@ def test_an_output_layer_that_is_said_to_be_the_embedding(output: torch.Tensor, 
     save_file({TABLE: ONES, OUTPUT: output.clone()}, tmp_path / "model.safetensors")
     with PublishedWeights(tmp_path, LLAMA) as published:
         if not refused:
-            _check_tied(published, list(LLAMA.weights(MODEL)))
+            _check_copies(published, list(LLAMA.weights(MODEL)))
             return
         with pytest.raises(UserError, match=f"tie_word_embeddings: true, and {OUTPUT} is not {TABLE}: write false"):
-            _check_tied(published, list(LLAMA.weights(MODEL)))
+            _check_copies(published, list(LLAMA.weights(MODEL)))
