@@ -14,27 +14,25 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from orchestrator.checkpoints import latest_valid, verify
 from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.running import RunsDir, check_installed, label
+from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.data.vocabulary import vocabulary_size
-from orchestrator.errors import CheckpointError, JobError, UserError
+from orchestrator.errors import JobError, UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_model, family_of_type
 from orchestrator.exchange.table import Family
-from orchestrator.launch.runs import create_run, default_runs_dir, find_run
+from orchestrator.launch.runs import create_run, default_runs_dir
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import dump_resolved, load_resolved, load_text
+from orchestrator.spec.loading import dump_resolved, load_text
 
 EXCHANGE_MODULE = "orchestrator.exchange"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def export(
-    which: Annotated[
-        str, typer.Argument(metavar="RUN|PATH", help="A run (its newest checkpoint), or the folder of one checkpoint.")
-    ],
+    which: WeightsName,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; it must not be there.")],
     to: Annotated[Literal["hf"], typer.Option("--to", help="The layout to write.")],
     max_shard_size: Annotated[
@@ -59,9 +57,10 @@ def export(
       orchestrator checkpoint export gpt-small my-model --to hf --max-shard-size 200MB --dtype bf16
     """
     most_bytes = _size(max_shard_size)
-    run, checkpoint = _checkpoint(which, iteration, runs_dir or default_runs_dir())
-    job = load_resolved(run.resolved())
+    weights = weights_named(which, iteration, runs_dir or default_runs_dir())
+    job = weights.job
     family_of_model(job.model)
+    checkpoint = whole_checkpoint(weights, iteration)
     check_installed(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
     if no_tokenizer or _has_no_tokenizer(job):
@@ -69,7 +68,7 @@ def export(
     if not no_tokenizer and _has_no_tokenizer(job):
         warn("the job reads random tokens and names no tokenizer of this vocabulary: none is written")
     target = folder.absolute()
-    done = _convert("export", str(checkpoint), str(run.resolved()), str(target), *options)
+    done = _convert("export", str(checkpoint), str(target), *options)
     if as_json:
         print_json({**done, "checkpoint": str(checkpoint)})
     else:
@@ -163,25 +162,6 @@ def _has_no_tokenizer(job: JobSpec) -> bool:
     if not job.data.random_tokens or tokenizer.path is not None:
         return False
     return job.model.vocab_size not in (None, vocabulary_size(tokenizer))
-
-
-def _checkpoint(which: str, iteration: int | None, runs_dir: Path) -> tuple[RunDir, Path]:
-    """The run and its whole checkpoint. Raises UserError when there is none, CheckpointError when it is damaged."""
-    path = Path(which).absolute()
-    run = RunDir(path.parent.parent)
-    if path.is_dir() and path.parent.name == run.checkpoints.name and run.resolved_generations():
-        chosen = path
-    else:
-        run = find_run(which, runs_dir)
-        if iteration is None:
-            newest = latest_valid(run, lambda _, message: warn(f"skipped a checkpoint: {message}"))
-            if newest is None:
-                raise UserError(f"run {label(run)} has no whole checkpoint to export")
-            return run, newest.path
-        chosen = run.checkpoint(iteration)
-    if findings := verify(chosen):
-        raise CheckpointError("; ".join(findings))
-    return run, chosen
 
 
 def _convert(*arguments: str) -> dict[str, Any]:

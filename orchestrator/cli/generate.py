@@ -1,4 +1,4 @@
-"""`orchestrator generate`: text from a checkpoint of a run."""
+"""`orchestrator generate`: text from a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.running import RunName, RunsDir, check_installed, label
+from orchestrator.cli.running import RunsDir, check_installed
+from orchestrator.cli.weights import WeightsName, weights_named
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, failed_ranks, last_exception
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import render_program
-from orchestrator.launch.runs import default_runs_dir, find_run
-from orchestrator.rundir import RunDir
+from orchestrator.launch.runs import default_runs_dir
+from orchestrator.portable import Weights
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
 
 INFERENCE_MODULE = "orchestrator.inference"
 
 
 def command(
-    run_name: RunName,
+    which: WeightsName,
     prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.")],
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to add at most.")] = 100,
     temperature: Annotated[
@@ -40,18 +39,16 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a text with the model of a run, from its latest checkpoint.
+    """Continue a text with the model of a run, from its latest checkpoint, or with a checkpoint by itself.
 
     \b
     Example:
       orchestrator generate gpt-small --prompt "def main(" --max-new-tokens 50
       orchestrator generate 3f9a --prompt "Once" --temperature 0.8 --top-k 40 --iteration 500
     """
-    run = find_run(run_name, runs_dir or default_runs_dir())
-    job = load_resolved(run.resolved())
-    check_family(run, job)
-    check_checkpoint(run, iteration)
-    check_installed(job)
+    weights = weights_named(which, iteration, runs_dir or default_runs_dir())
+    check_family(weights)
+    check_installed(weights.job)
     options = {
         "--prompt": prompt,
         "--max-new-tokens": str(max_new_tokens),
@@ -62,40 +59,31 @@ def command(
     }
     # `--name=value`, so that a prompt that starts with a dash stays a prompt.
     arguments = [
-        str(run.path),
+        str(weights.path),
         *(f"{name}={value}" for name, value in options.items()),
         *(["--json"] if as_json else []),
     ]
-    run_inference(job, arguments)
+    run_inference(weights.job, arguments)
 
 
-def check_family(run: RunDir, job: JobSpec) -> None:
-    """Raises UserError when the model of a run does not continue texts."""
+def check_family(weights: Weights) -> None:
+    """Raises UserError when the model does not continue texts."""
+    job, label = weights.job, weights.label
     if job.model.architecture == "bert":
         raise UserError(
-            f"run {label(run)} has trained a BERT: BERT predicts masked tokens from what stands on both sides of them, "
+            f"{label} holds a BERT: BERT predicts masked tokens from what stands on both sides of them, "
             "and does not continue a text"
         )
     if job.model.architecture == "t5":
         raise UserError(
-            f"run {label(run)} has trained a T5: it gives back the spans that were taken out of its encoder's "
+            f"{label} holds a T5: it gives back the spans that were taken out of its encoder's "
             "input, and generation is there for decoders alone so far"
         )
     if job.model.architecture == "mamba":
         raise UserError(
-            f"run {label(run)} has trained a hybrid with state space layers, whose states are not kept from token to "
+            f"{label} holds a hybrid with state space layers, whose states are not kept from token to "
             "token in this version: generation is there for architecture gpt"
         )
-
-
-def check_checkpoint(run: RunDir, iteration: int | None) -> None:
-    """Raises UserError when there is no committed checkpoint, or not the one asked for."""
-    iterations = [commit.iteration for commit in committed(run)]
-    if not iterations:
-        raise UserError(f"run {label(run)} has no checkpoint yet")
-    if iteration is not None and iteration not in iterations:
-        known = ", ".join(str(number) for number in iterations)
-        raise UserError(f"run {label(run)} has no checkpoint of iteration {iteration}; it has {known}")
 
 
 def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MODULE) -> None:

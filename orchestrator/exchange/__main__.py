@@ -20,6 +20,7 @@ from orchestrator.exchange.configuration import read_config
 from orchestrator.exchange.exporting import export
 from orchestrator.exchange.families.choice import family_of_type
 from orchestrator.exchange.importing import import_weights
+from orchestrator.portable import job_of
 from orchestrator.spec.loading import load_resolved
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -31,7 +32,6 @@ def main() -> int:
     ways = parser.add_subparsers(dest="way", required=True)
     out = ways.add_parser("export")
     out.add_argument("checkpoint", type=Path)
-    out.add_argument("resolved", type=Path)
     out.add_argument("target", type=Path)
     out.add_argument("--most-bytes", type=int, required=True)
     out.add_argument("--dtype", choices=_DTYPES)
@@ -55,18 +55,17 @@ def main() -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
-    job = load_resolved(arguments.resolved)
     if arguments.way == "export":
         return export(
             arguments.checkpoint,
-            job,
+            job_of(arguments.checkpoint),
             arguments.target,
             most_bytes=arguments.most_bytes,
             dtype=_DTYPES[arguments.dtype] if arguments.dtype else None,
             with_tokenizer=not arguments.no_tokenizer,
         )
     family = family_of_type(read_config(arguments.source).get("model_type"))
-    return import_weights(arguments.source, job, family, arguments.target)
+    return import_weights(arguments.source, load_resolved(arguments.resolved), family, arguments.target)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
+from orchestrator.portable import files_to_carry
 from orchestrator.rundir import sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -52,7 +53,12 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> 
             _write(published, weights, job.model, words, target)
             torch.save({}, target / "common.pt")
             save_config(CheckpointingConfig("torch_dist", 1), str(target))
-            files = {file.name: file_record(file) for file in target.iterdir()}
+            carried = files_to_carry(job)
+            for name, content in carried.items():
+                (target / name).parent.mkdir(exist_ok=True)
+                (target / name).write_bytes(content)
+            names = {*carried, *(file.name for file in target.iterdir() if file.is_file())}
+            files = {name: file_record(target / name) for name in names}
             write_commit(
                 target,
                 iteration=0,

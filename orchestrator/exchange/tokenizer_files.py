@@ -11,15 +11,12 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from orchestrator.data.tokenizer_copies import files_to_copy
 from orchestrator.data.tokenizers import RustTokenizer, load_tokenizer
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS, GPT2_EOD, special_tokens, tokenizer_file
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
 
-_BESIDE = (
-    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "merges.txt", "tokenizer.model"),
-)
 _PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
 
 
@@ -50,12 +47,9 @@ def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
     assert isinstance(tokenizer, RustTokenizer)
     names: dict[str, str] = {}
     if spec.type == "huggingface":
-        source = tokenizer_file(spec)
-        shutil.copyfile(source, folder / "tokenizer.json")
-        for name in _BESIDE if source.name == "tokenizer.json" else ():  # beside another one they may be of another
-            if (source.parent / name).is_file():
-                shutil.copyfile(source.parent / name, folder / name)
-        special = special_tokens(source)
+        for name, path in files_to_copy(spec).items():
+            shutil.copyfile(path, folder / name)
+        special = special_tokens(tokenizer_file(spec))
         names = {"eos_token": special.eos or "", "bos_token": special.bos or ""}
     else:
         tokenizer.save(folder / "tokenizer.json")

@@ -1,4 +1,6 @@
-"""`python -m orchestrator.inference RUN_DIR --prompt TEXT`: continue a text with a run's newest checkpoint."""
+"""`python -m orchestrator.inference RUN_DIR|CHECKPOINT --prompt TEXT`: continue a text with a checkpoint, or with a
+run's newest.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,15 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.inference.loading import load_generator
-from orchestrator.rundir import RunDir
+from orchestrator.portable import Weights, open_weights
 from orchestrator.runtime.process_groups import stop_process_groups
-from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.values import resolve_environment
 
 
 def main() -> int:
     """Print the continuation to standard output as it comes (rank 0), or one JSON object with --json."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.inference", description=__doc__)
-    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("weights", type=Path, help="folder of a run or of a checkpoint")
     parser.add_argument("--prompt", default="", help="text to continue")
     parser.add_argument("--max-new-tokens", type=int, default=100)
     parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the most probable token")
@@ -32,7 +33,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     try:
-        _generate(RunDir(arguments.run_dir.resolve()), arguments)
+        _generate(open_weights(arguments.weights.absolute()), arguments)
     except OrchestratorError as error:
         # In one write: every rank says it, and print would write the end of the line by itself.
         sys.stderr.write(f"error: {error}\n")
@@ -40,8 +41,8 @@ def main() -> int:
     return 0
 
 
-def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
-    job = load_resolved(run.resolved())
+def _generate(weights: Weights, arguments: argparse.Namespace) -> None:
+    job = weights.job
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
     tokenizer = load_tokenizer(job.data.tokenizer)
@@ -52,7 +53,7 @@ def _generate(run: RunDir, arguments: argparse.Namespace) -> None:
             f"{len(prompt)} prompt tokens + {arguments.max_new_tokens} new ones = {longest}, but the model has learned "
             f"{job.model.positions} positions; ask for at most {max(job.model.positions - len(prompt), 0)} new tokens"
         )
-    generator, commit = load_generator(run, job, arguments.iteration)
+    generator, commit = load_generator(weights, arguments.iteration)
     tokens = generator.generate(
         prompt,
         max_new_tokens=arguments.max_new_tokens,

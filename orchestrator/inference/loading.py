@@ -13,43 +13,47 @@ from orchestrator.errors import CheckpointError, UserError
 from orchestrator.inference.generation import Generator
 from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import RunDir
+from orchestrator.portable import Weights
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.device import select_device
 from orchestrator.runtime.lora import merge_adapters
 from orchestrator.runtime.model import build_chunks, transformer_config
 from orchestrator.runtime.process_groups import seed_everything, start_process_groups
-from orchestrator.runtime.verification import newest_whole, require_whole
+from orchestrator.runtime.verification import newest_whole, require_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.stage_letters import evenly
 
 _TIMEOUT_SECONDS = 600.0
 
 
-def load_generator(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Generator, Commit]:
+def load_generator(weights: Weights, iteration: int | None = None) -> tuple[Generator, Commit]:
     """`open_network`, for text."""
-    network, commit = open_network(run, job, iteration)
+    network, commit = open_network(weights, iteration)
     return Generator(network.module, network.ranks, network.groups, network.device, network.vocab_size), commit
 
 
-def open_network(run: RunDir, job: JobSpec, iteration: int | None) -> tuple[Network, Commit]:
-    """Join the processes of one replica at the job's TP and PP and load a checkpoint: the newest whole one by default.
+def open_network(weights: Weights, iteration: int | None = None) -> tuple[Network, Commit]:
+    """Join the processes of one replica at the job's TP and PP and load a checkpoint: the one that was named, or of a
+    run the newest whole one by default.
 
     Those that are passed over are named on standard error. Raises CheckpointError, on all ranks alike, when there is
     none, or when the one of `iteration` is not whole.
     """
-    job = _without_training(job)
+    job, run = _without_training(weights.job), weights.run
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
     megatron_compat.apply(device)
     ranks, groups = start_process_groups(job, device, _TIMEOUT_SECONDS)
     control = Control(groups.control)
-    if iteration is None:
+    commit: Commit | None
+    if run is None:
+        commit = require_whole_at(weights.path, control, ranks)
+    elif iteration is None:
         commit = newest_whole(run, control, ranks, _warn)
     else:
         commit = require_whole(run, iteration, control, ranks)
     if commit is None:
-        raise CheckpointError(f"run {run.run_id} has no whole checkpoint to generate from")
+        raise CheckpointError(f"{weights.label} has no whole checkpoint to generate from")
     seed_everything(job.runtime.seed, ranks)
     words = vocabulary(job)
     config = transformer_config(job, device, "torch")

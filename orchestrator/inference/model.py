@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
-from orchestrator.checkpoints import Commit, read_commit
+from orchestrator.checkpoints import Commit
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference import scoring
 from orchestrator.inference.loading import at_layout, open_network
 from orchestrator.inference.network import Network
-from orchestrator.rundir import RunDir
+from orchestrator.portable import open_weights
 from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
 
 _DECODERS = ("gpt", "mamba")
 
@@ -125,23 +125,12 @@ def load(
         with load("runs/gpt-small/20260102-030405-1a2b") as model:
             model.logits([model.tokenizer.encode("def main(")])
     """
-    run, chosen = _find(Path(which), iteration)
-    job = load_resolved(run.resolved())
-    network, commit = open_network(
-        run, _laid_out(job, tensor_model_parallel_size, pipeline_model_parallel_size), chosen
-    )
+    weights = open_weights(Path(which).absolute())
+    if weights.run is None and iteration is not None:
+        raise UserError(f"{which} is one checkpoint: an iteration goes with a run, whose checkpoint it chooses")
+    job = _laid_out(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
+    network, commit = open_network(replace(weights, job=job), iteration)
     return Model(network, commit)
-
-
-def _find(folder: Path, iteration: int | None) -> tuple[RunDir, int | None]:
-    """The run, and the iteration of its checkpoint; None for the newest."""
-    folder = folder.absolute()
-    if RunDir(folder).resolved_generations():
-        return RunDir(folder), iteration
-    commit, run = read_commit(folder), RunDir(folder.parent.parent)
-    if commit is None or not run.resolved_generations():
-        raise UserError(f"{folder} is neither the folder of a run nor that of one of its checkpoints")
-    return run, commit.iteration
 
 
 def _laid_out(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:

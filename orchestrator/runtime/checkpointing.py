@@ -13,7 +13,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, outdated, write_commit
 from orchestrator.errors import CheckpointError, LeaseLost
 from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, sync_folder
+from orchestrator.rundir import RunDir, sync_folder, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.exits import is_full_disk
@@ -117,12 +117,15 @@ class Checkpointer:
         data_parallel_group: dist.ProcessGroup,
         code: dict[str, str],
         beat: Callable[[], None],
+        carried: Mapping[str, bytes],
     ) -> None:
-        """`beat` is called while a save is waited for, which may take longer than any step."""
+        """`beat` is called while a save is waited for, which may take longer than any step. `carried` is, on rank 0,
+        what is written beside the weights, by name (`portable.files_to_carry`).
+        """
         self._run, self._job, self._ranks, self._control, self._lease = run, job, ranks, control, lease
         self._records, self._chunks, self._optimizer = records, chunks, optimizer
         self._metadata = {**_CONTENT, "dp_cp_group": data_parallel_group}
-        self._code, self._beat = code, beat
+        self._code, self._beat, self._carried = code, beat, carried
         self._device = next(parameter.device.type for chunk in chunks for parameter in chunk.parameters())
         self._saving: _Save | None = None
         self.failure: Failure | None = None
@@ -272,16 +275,18 @@ class Checkpointer:
 
     def _start_writing(self, saving: _Save) -> None:
         request = saving.request
-        if request.async_fn is None:
+        if request.async_fn is None and not self._carried:
             return
         arguments = list(request.async_fn_args)
         if request.preload_fn is not None:
             arguments[1] = request.preload_fn()
 
         def write() -> None:
-            saving.error = self._attempt(lambda: request.async_fn(*arguments, **request.async_fn_kwargs))
-            if saving.error is None:
-                saving.error = self._attempt(self._sum_up, saving)
+            if request.async_fn is not None:
+                saving.error = self._attempt(lambda: request.async_fn(*arguments, **request.async_fn_kwargs))
+            for action in (self._sum_up, self._write_carried):
+                if saving.error is None:
+                    saving.error = self._attempt(action, saving)
 
         saving.thread = threading.Thread(target=write, name="checkpoint-writer")
         saving.thread.start()
@@ -289,6 +294,13 @@ class Checkpointer:
     def _sum_up(self, saving: _Save) -> None:
         for file in saving.path.glob(f"__{self._ranks.rank}_*.distcp"):
             saving.files[file.name] = file_record(file)
+
+    def _write_carried(self, saving: _Save) -> None:
+        for name, content in self._carried.items():
+            path = saving.path / name
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, content)
+            saving.files[name] = file_record(path)
 
     @staticmethod
     def _attempt(action: Callable[..., Any], *arguments: Any) -> Failure | None:
@@ -309,7 +321,7 @@ class Checkpointer:
             self._lease.check()
             save_config(CheckpointingConfig("torch_dist", 1), str(saving.path))
             for file in saving.path.iterdir():
-                if file.name not in files:
+                if file.is_file() and file.name not in files:
                     files[file.name] = file_record(file)
             write_commit(
                 saving.path,

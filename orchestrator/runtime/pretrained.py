@@ -16,6 +16,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factor
 from orchestrator.checkpoints import Commit, find_weights, read_commit
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
+from orchestrator.portable import JOB_FILE, job_of, run_of
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.checkpointing import LOAD_ERRORS, model_key
 from orchestrator.runtime.control import Control
@@ -25,7 +26,6 @@ from orchestrator.runtime.process_groups import Ranks
 from orchestrator.runtime.verification import newest_whole, require_whole_at
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
 
 _WAY_OUT = "write the model that it was trained with, or let checkpoint.pretrained lead to another one"
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
@@ -45,8 +45,8 @@ class Source:
 
     @property
     def job(self) -> JobSpec | None:
-        """What that run trained."""
-        return load_resolved(self.run.resolved()) if self.run is not None else None
+        """What it is of, as far as it says so."""
+        return job_of(self.commit.path) if self.run is not None or JOB_FILE in self.commit.files else None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -81,8 +81,7 @@ def find_source(text: str, run: RunDir, control: Control, ranks: Ranks) -> Sourc
         if newest is None:
             raise CheckpointError(f"checkpoint.pretrained {text}: {found} has no whole checkpoint")
         commit = newest
-    owner = RunDir(commit.path.parent.parent)
-    return Source(commit, owner if owner.resolved_generations() else None)
+    return Source(commit, run_of(commit.path))
 
 
 def load_weights(

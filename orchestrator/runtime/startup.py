@@ -20,6 +20,7 @@ from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
+from orchestrator.portable import files_to_carry
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.batches import RandomTokens
@@ -81,8 +82,9 @@ def open_session(
     datasets = _open_data(job, run, words, schedule)
     assert datasets.train is not None, "the schedule has at least one step"
     code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
+    carried = files_to_carry(job) if ranks.is_first else {}
     checkpointer = Checkpointer(
-        run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code, watchdog.beat
+        run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code, watchdog.beat, carried
     )
     session = Session(
         run=run,

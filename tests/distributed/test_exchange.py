@@ -17,7 +17,7 @@ from support.training import events, layout, make_run, tiny_job
 
 from orchestrator.checkpoints import committed, read_commit
 from orchestrator.rundir import RunDir
-from orchestrator.spec.loading import load_job
+from orchestrator.spec.loading import dump_resolved, load_job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports eight models at four layouts")]
 
@@ -123,15 +123,16 @@ def dies(*arguments: object) -> None:
 
 
 def test_a_trained_model_writes_the_same_text(orchestrator: CommandLine, trained: RunDir) -> None:
-    """A run of ours, exported by the command: the greedy text of `generate` is transformers', with its tokenizer."""
-    said = orchestrator(
-        "checkpoint", "export", trained.path, "out", "--to", "hf", "--max-shard-size", "200KB", "--json"
-    )
+    """A checkpoint of ours, copied elsewhere and exported by the command: the greedy text of `generate` is that of
+    transformers, with its tokenizer.
+    """
+    alone = shutil.copytree(committed(trained)[-1].path, orchestrator.folder / "alone")
+    said = orchestrator("checkpoint", "export", alone, "out", "--to", "hf", "--max-shard-size", "200KB", "--json")
     assert said.code == 0, said.err
     assert json.loads(said.out)["family"] == "Llama"
     prompt = "def main("
     options = ("--prompt", prompt, "--temperature", "0", "--max-new-tokens", "20", "--json")
-    ours = orchestrator("generate", trained.path, *options)
+    ours = orchestrator("generate", alone, *options)
     assert ours.code == 0, ours.err
     theirs = subprocess.run(
         [sys.executable, "-c", GREEDY, str(orchestrator.folder / "out"), prompt],
@@ -180,14 +181,14 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
 
 def test_a_kill_leaves_nothing_that_looks_finished(folder: Path, tmp_path: Path, trained: RunDir) -> None:
     checkpoint, target = committed(trained)[-1].path, tmp_path / "out"
-    dies("export", checkpoint, trained.resolved(), target, "--most-bytes=1000000")
+    dies("export", checkpoint, target, "--most-bytes=1000000")
     assert [path.name for path in tmp_path.iterdir()] == [".out.export"]
     source, imported = folder / "qwen2", tmp_path / "iter_0000000"
     dies("import", source / "theirs", source / "run" / "resolved.json", imported)
     assert imported.is_dir()
     assert read_commit(imported) is None
     # What was left is in nobody's way.
-    arguments = ("export", checkpoint, trained.resolved(), target, "--most-bytes=1000000", "--no-tokenizer")
+    arguments = ("export", checkpoint, target, "--most-bytes=1000000", "--no-tokenizer")
     subprocess.run([sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)], check=True, timeout=100)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iter_0000000", "out"]
 
@@ -205,8 +206,8 @@ class Call:
 def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, trained: RunDir) -> None:
     """Nor does one that holds another network than its run says come through."""
 
-    def refusal(checkpoint: Path, resolved: Path, *options: str) -> tuple[int, str]:
-        arguments = ("export", checkpoint, resolved, tmp_path / "out", "--most-bytes=1000000", *options)
+    def refusal(checkpoint: Path, *options: str) -> tuple[int, str]:
+        arguments = ("export", checkpoint, tmp_path / "out", "--most-bytes=1000000", *options)
         command = [sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)]
         finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
         assert not (tmp_path / "out").exists()
@@ -217,12 +218,14 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, trained: RunDir) -> None
     checkpoint = committed(trained)[-1].path
     foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
     (foreign / ".metadata").write_bytes(pickle.dumps(Call(tmp_path / "ran")))
-    code, message = refusal(foreign, trained.resolved())
+    code, message = refusal(foreign)
     assert code == 1
     assert "it names posix.mkdir" in message
     assert not (tmp_path / "ran").exists()
     wider = tiny_job("wider", model={**MODEL, "ffn_hidden_size": 320})
-    code, message = refusal(checkpoint, make_run(tmp_path, wider).resolved())
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    (other / "job.json").write_text(dump_resolved(wider))
+    code, message = refusal(other)
     assert code == 1
     assert "linear_fc1.weight of the checkpoint is (2, " in message
 
@@ -238,6 +241,9 @@ def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, t
 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
+    assert "is one checkpoint: --iteration goes with a run" in refusal(
+        "export", committed(trained)[-1].path, "out", "--to", "hf", "--iteration", "5"
+    )
     assert "exists already" in refusal("export", trained.path, "there", "--to", "hf")
     assert "is not a size" in refusal("export", trained.path, "out", "--to", "hf", "--max-shard-size", "much")
     alibi = tiny_job("alibi", model={**MODEL, "position_embedding_type": "alibi", "final_logit_softcapping": 9.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,8 @@ def test_the_main_copy_of_bf16_weights_is_theirs_too(ranks: Ranks, tmp_path: Pat
 def test_other_weights_are_refused(
     ranks: Ranks, tmp_path: Path, source: RunDir, model: dict[str, Any], said: str
 ) -> None:
-    job = tuned("other", source, model)
+    alone = shutil.copytree(committed(source)[-1].path, tmp_path / "alone")  # what it holds it says itself
+    job = tuned("other", str(alone), model)
     run = make_run(tmp_path, job)
     assert ranks.start(run, job).wait() == 1
     record = json.loads(run.exit_record("test", 0).read_text())

@@ -15,6 +15,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.inference.generation import Generator
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.model import Model
+from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
@@ -37,7 +38,7 @@ def recomputed(generator: Generator) -> list[int]:
 
 def main() -> int:
     run_dir, job, out = map(Path, sys.argv[1:])
-    network, commit = open_network(RunDir(run_dir), load_resolved(job), None)
+    network, commit = open_network(Weights(run_dir, load_resolved(job), RunDir(run_dir)))
     generator = Generator(network.module, network.ranks, network.groups, network.device, network.vocab_size)
     model = Model(network, commit)
     likelihoods, likeliest = model.log_probabilities(LISTS)

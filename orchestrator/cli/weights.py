@@ -1,0 +1,67 @@
+"""The weights that a person names: a run, by what `find_run` takes, or the folder of one checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.checkpoints import committed, latest_valid, read_commit, verify
+from orchestrator.cli.common import warn
+from orchestrator.errors import CheckpointError, UserError
+from orchestrator.launch.runs import find_run
+from orchestrator.portable import Weights, open_weights
+from orchestrator.rundir import RunDir
+
+WeightsName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|CHECKPOINT",
+        help="A run (its id, the start of one, a job's name or a path), or the folder of one checkpoint.",
+        show_default=False,
+    ),
+]
+
+
+def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:
+    """What is named, with a checkpoint in it that is committed: that of `iteration` where this is given.
+
+    Raises UserError when there is none, and when a checkpoint is named and an iteration as well.
+    """
+    path = Path(which).absolute()
+    if is_checkpoint(path):
+        if iteration is not None:
+            raise UserError(f"{which} is one checkpoint: --iteration goes with a run, whose checkpoint it chooses")
+        return open_weights(path)
+    weights = open_weights(find_run(which, runs_dir).path)
+    assert weights.run is not None
+    iterations = [commit.iteration for commit in committed(weights.run)]
+    if not iterations:
+        raise UserError(f"{weights.label} has no checkpoint yet")
+    if iteration is not None and iteration not in iterations:
+        known = ", ".join(str(number) for number in iterations)
+        raise UserError(f"{weights.label} has no checkpoint of iteration {iteration}; it has {known}")
+    return weights
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is one checkpoint, whole or not."""
+    return read_commit(path) is not None or (path.is_dir() and path.parent.name == RunDir(path).checkpoints.name)
+
+
+def whole_checkpoint(weights: Weights, iteration: int | None) -> Path:
+    """The folder of the checkpoint to read: the one named, that of an iteration, or the newest whole one of a run.
+    Reads every byte; warns of those that are passed over.
+
+    Raises UserError when a run has no whole one, CheckpointError when the one asked for is damaged.
+    """
+    if weights.run is not None and iteration is None:
+        newest = latest_valid(weights.run, lambda _, message: warn(f"skipped a checkpoint: {message}"))
+        if newest is None:
+            raise UserError(f"{weights.label} has no whole checkpoint")
+        return newest.path
+    chosen = weights.path if weights.run is None or iteration is None else weights.run.checkpoint(iteration)
+    if findings := verify(chosen):
+        raise CheckpointError("; ".join(findings))
+    return chosen

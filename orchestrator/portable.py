@@ -1,0 +1,128 @@
+"""What a checkpoint carries so that its folder alone is enough: the resolved spec and the tokenizer.
+
+    iter_0000500/
+        job.json        the resolved spec of the job that wrote it
+        tokenizer/      the files of its tokenizer, under the names of tokenizer_copies; a byte-level one has none
+
+Both are named in the commit marker. A checkpoint that an older version wrote has neither, and is read with the spec of
+the run that it lies in.
+
+A checkpoint may come from anywhere: its spec says what the network is, and never what is run. Nothing that it says of
+programs, templates, environments and steps of one's own is taken over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoints import Commit, committed, read_commit
+from orchestrator.data.tokenizer_copies import carried, files_to_copy
+from orchestrator.errors import UserError
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.launch import LaunchSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved
+from orchestrator.spec.tracking import TrackingSpec
+
+JOB_FILE = "job.json"
+TOKENIZER_FOLDER = "tokenizer"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that a person named: those of a run, one of whose checkpoints is still to be chosen, or of a checkpoint.
+
+    `job` has the network, and a tokenizer that can be read.
+    """
+
+    path: Path
+    """The folder of the run or of the checkpoint."""
+    job: JobSpec
+    run: RunDir | None
+    """None where a checkpoint was named, also where that lies in a run."""
+
+    @property
+    def label(self) -> str:
+        """What to call it in messages."""
+        return f"run {self.run.name}/{self.run.run_id}" if self.run is not None else f"checkpoint {self.path}"
+
+
+def files_to_carry(job: JobSpec) -> dict[str, bytes]:
+    """Name in the checkpoint -> content of what is written beside the weights.
+
+    A tokenizer that cannot be read on this machine, which a job of random tokens may have, is left out.
+    """
+    try:
+        copies = {name: path.read_bytes() for name, path in files_to_copy(job.data.tokenizer).items()}
+    except (UserError, OSError):
+        copies = {}
+    return {
+        JOB_FILE: dump_resolved(job).encode(),
+        **{f"{TOKENIZER_FOLDER}/{name}": content for name, content in copies.items()},
+    }
+
+
+def open_weights(path: Path) -> Weights:
+    """The weights in the folder of a run or of a committed checkpoint.
+
+    Raises UserError when it is neither, or the checkpoint does not say what it holds.
+    """
+    run = RunDir(path)
+    if run.resolved_generations():
+        job = load_resolved(run.resolved())
+        newest = committed(run)[-1:]
+        return Weights(path, _with_tokenizer_of(newest[0], job) if newest else job, run)
+    return Weights(path, job_of(path), None)
+
+
+def job_of(path: Path) -> JobSpec:
+    """The job that wrote a committed checkpoint, with the tokenizer that it carries and without anything that is run:
+    by the checkpoint itself, or else by the run that it lies in.
+
+    Raises UserError when it is no checkpoint, or neither is there, or what is there cannot be read.
+    """
+    commit = read_commit(path)
+    if commit is None:
+        raise UserError(f"{path} is neither a run nor a committed checkpoint: it has no commit.json that can be read")
+    return _with_tokenizer_of(commit, without_programs(load_resolved(spec_of(commit))))
+
+
+def spec_of(commit: Commit) -> Path:
+    """The file that holds a checkpoint's spec. Raises UserError when there is none."""
+    if JOB_FILE in commit.files:
+        return commit.path / JOB_FILE
+    run = run_of(commit.path)
+    if run is None:
+        raise UserError(
+            f"{commit.path} does not say what it holds: it has no {JOB_FILE}, as checkpoints of earlier versions have "
+            "none, and it lies in no run; put it back into the checkpoints folder of its run"
+        )
+    return run.resolved()
+
+
+def run_of(path: Path) -> RunDir | None:
+    """The run that a checkpoint lies in."""
+    run = RunDir(path.absolute().parent.parent)
+    return run if path.absolute().parent == run.checkpoints and run.resolved_generations() else None
+
+
+def without_programs(job: JobSpec) -> JobSpec:
+    """A job of unknown origin without what would be run, imported or written for it, and without its machine."""
+    runtime: dict[str, Any] = {"train_step": None, "train_step_arguments": {}, "device": "auto"}
+    return job.model_copy(
+        update={
+            "launch": LaunchSpec(),
+            "tracking": TrackingSpec(mlflow=False),
+            "runtime": job.runtime.model_copy(update=runtime),
+            "checkpoint": job.checkpoint.model_copy(update={"pretrained": None}),
+        }
+    )
+
+
+def _with_tokenizer_of(commit: Commit, job: JobSpec) -> JobSpec:
+    prefix = f"{TOKENIZER_FOLDER}/"
+    names = {name.removeprefix(prefix) for name in commit.files if name.startswith(prefix)}
+    tokenizer = carried(job.data.tokenizer, commit.path / TOKENIZER_FOLDER, names)
+    return job.model_copy(update={"data": job.data.model_copy(update={"tokenizer": tokenizer})})
