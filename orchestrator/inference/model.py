@@ -87,13 +87,14 @@ class Model:
     def log_probabilities(self, tokens: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """How likely each token was after those before it, and whether it was the likeliest: `[b, s - 1]` each.
 
-        `tokens` as for `logits`, two at least in each list. `[i, j]` are of `tokens[i][j + 1]`: the natural logarithm
-        of its probability in fp32, and a bool. Positions behind the end of a shorter list mean nothing.
+        `tokens` as for `logits`, two at least in each list, whose last one is not read: it may follow the last
+        position. `[i, j]` are of `tokens[i][j + 1]`: the natural logarithm of its probability in fp32, and a bool.
+        Positions behind the end of a shorter list mean nothing.
         """
-        self._check(tokens, least=2)
+        self._check(tokens, least=2, unread=1)
         return scoring.log_probabilities(self.network, tokens)
 
-    def _check(self, tokens: Sequence[Sequence[int]], least: int) -> None:
+    def _check(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
         if self.job.model.architecture not in _DECODERS:
             raise UserError(f"a {self.job.model.architecture} has no next token: logits are there for decoders")
         if not tokens:
@@ -101,7 +102,7 @@ class Model:
         for number, row in enumerate(tokens):
             if len(row) < least:
                 raise UserError(f"list {number} has {len(row)} tokens; {least} at least are needed")
-            if self.longest is not None and len(row) > self.longest:
+            if self.longest is not None and len(row) - unread > self.longest:
                 raise UserError(f"list {number} has {len(row)} tokens; the model has {self.longest} positions")
             if not 0 <= min(row) <= max(row) < self.vocab_size:
                 raise UserError(f"list {number} has ids that the vocabulary of {self.vocab_size} tokens has not")

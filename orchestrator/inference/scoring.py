@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 
 from orchestrator.inference.network import Network
+from orchestrator.runtime.families.padding import hide_padding
+from orchestrator.runtime.process_groups import get_tensor_model_parallel_group
 
 Tokens = Sequence[Sequence[int]]
 
@@ -14,7 +17,7 @@ Tokens = Sequence[Sequence[int]]
 @torch.no_grad()
 def logits(network: Network, tokens: Tokens) -> torch.Tensor:
     """[b, s, v] in fp32 on every rank; see `Model.logits`."""
-    found, length = _pass(network, tokens), max(map(len, tokens))
+    found, length = _pass(network, tokens, gathers=True), max(map(len, tokens))
     if found is None:
         found = network.empty(len(tokens), length, network.vocab_size, dtype=torch.float32)
     return network.from_source(found.float().contiguous())
@@ -22,17 +25,41 @@ def logits(network: Network, tokens: Tokens) -> torch.Tensor:
 
 @torch.no_grad()
 def log_probabilities(network: Network, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
-    """[b, s - 1] in fp32 and bool, on every rank; see `Model.log_probabilities`."""
-    found, shape = _pass(network, tokens), (len(tokens), max(map(len, tokens)) - 1)
+    """[b, s - 1] in fp32 and bool, on every rank; see `Model.log_probabilities`.
+
+    Each tensor-parallel rank looks at its own part of the vocabulary; four numbers for each token are exchanged.
+    """
+    # The last token of a list is scored and not read.
+    part = _pass(network, [row[:-1] for row in tokens], gathers=False)
+    shape = (len(tokens), max(map(len, tokens)) - 1)
     likelihoods = network.empty(*shape, dtype=torch.float32)
     likeliest = network.empty(*shape, dtype=torch.uint8)
-    if found is not None:
+    if part is not None:
+        first = network.ranks.tp * part.size(-1)
+        hide_padding(part, network.vocab_size)
         following = _padded(network, tokens)[:, 1:]
-        for row, wanted in enumerate(following):  # one by one: all in fp32 could need more memory than the network
-            scores = found[row, :-1].float()
-            likelihoods[row] = scores.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
-            likeliest[row] = scores.argmax(-1) == wanted
+        # One list by one: all of them in fp32 could need more memory than the network.
+        own = torch.stack([_facts(*pair, first) for pair in zip(part, following, strict=True)])
+        every = network.empty(network.ranks.tp_size, *own.shape, dtype=own.dtype)
+        dist.all_gather_into_tensor(every, own, group=get_tensor_model_parallel_group())
+        total, wanted, largest, place = every.unbind(-1)
+        likelihoods = (wanted.max(0).values - total.logsumexp(0)).float()
+        best = place.gather(0, largest.max(0, keepdim=True).indices)[0]
+        likeliest = (best == following).to(torch.uint8)
     return network.from_source(likelihoods), network.from_source(likeliest).bool()
+
+
+def _facts(part: torch.Tensor, wanted: torch.Tensor, first: int) -> torch.Tensor:
+    """[s, 4] in fp64, of a part [s, v] of the logits, which begins with the token `first`: the logarithm of the sum of
+    their exponentials, the logit of the wanted token [s] (-inf where it is in another part), the largest logit, and of
+    which token that is.
+    """
+    scores, local = part.float(), wanted - first
+    is_here = (local >= 0) & (local < part.size(-1))
+    logit = scores.gather(-1, local.clamp(0, part.size(-1) - 1)[:, None])[:, 0]
+    largest, place = scores.max(-1)
+    logit = logit.masked_fill(~is_here, -torch.inf)
+    return torch.stack([scores.logsumexp(-1), logit, largest, place + first], -1).double()
 
 
 def _padded(network: Network, tokens: Tokens) -> torch.Tensor:
@@ -41,16 +68,18 @@ def _padded(network: Network, tokens: Tokens) -> torch.Tensor:
     return network.tensor([[*row, *[0] * (length - len(row))] for row in tokens])
 
 
-def _pass(network: Network, tokens: Tokens) -> torch.Tensor | None:
-    """Logits [b, s, v] on the last stage, in the network's precision; None on the others."""
+def _pass(network: Network, tokens: Tokens, *, gathers: bool) -> torch.Tensor | None:
+    """Logits on the last stage, in the network's precision; None on the others. [b, s, v], or with the vocabulary's
+    padding this rank's part of them.
+    """
     padded = _padded(network, tokens)
     batch, length = padded.shape
     received = network.receive(length, batch)
     if received is not None:
         network.module.set_input_tensor([received])
     positions = torch.arange(length, device=padded.device).expand_as(padded)
-    out: torch.Tensor = network.module(padded, positions, None, runtime_gather_output=True)
+    out: torch.Tensor = network.module(padded, positions, None, runtime_gather_output=gathers)
     if network.ranks.is_last_stage:
-        return out[..., : network.vocab_size]
+        return out[..., : network.vocab_size] if gathers else out
     network.send(out)
     return None
