@@ -40,9 +40,9 @@ def log_probabilities(network: Network, tokens: Tokens) -> tuple[torch.Tensor, t
         following = _padded(network, tokens)[:, 1:]
         # One list by one: all of them in fp32 could need more memory than the network.
         own = torch.stack([_facts(*pair, first) for pair in zip(part, following, strict=True)])
-        every = network.empty(network.ranks.tp_size, *own.shape, dtype=own.dtype)
+        every = network.empty(network.ranks.tp_size * len(own), *own.shape[1:], dtype=own.dtype)
         dist.all_gather_into_tensor(every, own, group=get_tensor_model_parallel_group())
-        total, wanted, largest, place = every.unbind(-1)
+        total, wanted, largest, place = every.view(-1, *own.shape).unbind(-1)
         likelihoods = (wanted.max(0).values - total.logsumexp(0)).float()
         best = place.gather(0, largest.max(0, keepdim=True).indices)[0]
         likeliest = (best == following).to(torch.uint8)
