@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import math
-import pickle
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from orchestrator.errors import CheckpointError
-
-_OF_TORCH = "torch.distributed.checkpoint."
-_KNOWN = {
-    "pathlib": {"PosixPath"},
-    "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
-    "torch.serialization": {"_get_layout"},
-    f"{_OF_TORCH}filesystem": {"_StorageInfo"},
-    f"{_OF_TORCH}metadata": {
-        *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta"),
-        *("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
-    },
-    f"{_OF_TORCH}planner": {"BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
-}
-"""What the list of a checkpoint's tensors, a pickle, is made of. It can name nothing else, so it can run nothing."""
+from orchestrator.weights_only import weights_only
 
 
 class StoredWeights:
     """The tensors of a checkpoint in megatron-core's distributed format. Raises CheckpointError when it is none."""
 
     def __init__(self, folder: Path) -> None:
-        self._reader = _Reader(folder)
-        metadata = self._reader.read_metadata()
+        self._reader = FileSystemReader(folder)
+        with weights_only():
+            metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(metadata, is_coordinator=True)
         self._entries = {
             key: entry
@@ -63,30 +49,9 @@ class StoredWeights:
         items = create_read_items_for_chunk_list(key, entry, [wanted])
         if sum(math.prod(item.lengths) for item in items) != tensor.numel():
             raise CheckpointError(f"{key} is not whole in the checkpoint")
-        self._reader.read_data(LoadPlan(items), _Into(tensor)).wait()
+        with weights_only():
+            self._reader.read_data(LoadPlan(items), _Into(tensor)).wait()
         return tensor.view(rest)
-
-
-class _Reader(FileSystemReader):
-    """torch's, which would call whatever the list of tensors names."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        path = Path(self.path) / ".metadata"
-        try:
-            with open(path, "rb") as file:
-                metadata = _Unpickler(file).load()
-        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
-            raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: {error}") from error
-        if not isinstance(metadata, Metadata):
-            raise CheckpointError(f"{path} is not the list of a checkpoint's tensors")
-        return metadata
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if name not in _KNOWN.get(module, ()):
-            raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return super().find_class(module, name)
 
 
 class _Into(DefaultLoadPlanner):

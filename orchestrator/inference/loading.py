@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from megatron.core import dist_checkpointing
-
 from orchestrator.checkpoints import Commit
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.inference.generation import Generator
@@ -20,6 +18,7 @@ from orchestrator.runtime.device import select_device
 from orchestrator.runtime.lora import merge_adapters
 from orchestrator.runtime.model import build_chunks, transformer_config
 from orchestrator.runtime.process_groups import seed_everything, start_process_groups
+from orchestrator.runtime.reading import load
 from orchestrator.runtime.verification import newest_whole, require_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.stage_letters import evenly
@@ -58,7 +57,7 @@ def open_network(weights: Weights, iteration: int | None = None) -> tuple[Networ
     words = vocabulary(job)
     config = transformer_config(job, device, "torch")
     [module] = build_chunks(job, config, device, "torch", words, ranks)
-    loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(commit.path))
+    loaded = load({"model": module.sharded_state_dict()}, commit.path)
     module.load_state_dict(loaded["model"])
     merge_adapters(module)
     return Network(module.eval(), job, words.size, ranks, groups, device), commit

@@ -20,10 +20,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
-from torch.distributed.checkpoint.api import CheckpointException
 
 from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, outdated, write_commit
 from orchestrator.errors import CheckpointError, LeaseLost
@@ -33,6 +31,7 @@ from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.exits import is_full_disk
 from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
+from orchestrator.runtime.reading import load
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
@@ -43,15 +42,6 @@ _PROBE_BYTES = 1 << 20
 _WAIT_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
-
-
-LOAD_ERRORS = (
-    *(KeyError, ValueError, OSError),
-    *(dist_checkpointing.core.CheckpointingException, CheckpointException),
-)
-"""What reading a checkpoint raises when it has something else than what is asked for, or cannot be read.
-
-torch's own is no Exception."""
 
 
 def layout(job: JobSpec) -> dict[str, int]:
@@ -216,12 +206,12 @@ class Checkpointer:
             logger.warning("%s was written %s: what dropout draws begins anew from runtime.seed", commit.path, others)
         wanted = self._state_dict(state, with_rng=others is None, loading=True)
         try:
-            loaded = dist_checkpointing.load(wanted, str(commit.path))
+            loaded = load(wanted, commit.path)
             for index, chunk in enumerate(self._chunks):
                 chunk.load_state_dict(loaded[model_key(index, len(self._chunks))])
             with torch.no_grad():
                 self._optimizer.load_state_dict(loaded["optimizer"])
-        except LOAD_ERRORS as error:
+        except (KeyError, ValueError) as error:
             raise CheckpointError(f"{commit.path} does not fit this job: {error}") from error
         if others is None:
             set_rng_state(loaded["rng"])

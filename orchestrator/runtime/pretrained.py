@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 
@@ -18,11 +17,12 @@ from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import JOB_FILE, job_of, run_of
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.checkpointing import LOAD_ERRORS, model_key
+from orchestrator.runtime.checkpointing import model_key
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
 from orchestrator.runtime.lora import is_adapter
 from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.reading import load, tensors_of
 from orchestrator.runtime.verification import newest_whole, require_whole_at
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
@@ -97,7 +97,10 @@ def load_weights(
     theirs = source.job
     if theirs is not None:
         _check_vocabulary(path, theirs, words)
-    findings, fresh = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
+    compared = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
+    if isinstance(compared, CheckpointError):
+        raise compared
+    findings, fresh = compared
     if findings:
         raise UserError(f"the weights of {path} are not those of this model: {findings}; {_WAY_OUT}")
     if theirs is not None:
@@ -108,10 +111,7 @@ def load_weights(
         # What the checkpoint does not have yet stays as it is.
         kept = {name: entry for name, entry in state.items() if not any(_MAY_BE_FRESH[each](name) for each in fresh)}
         states[model_key(index, len(chunks))] = kept
-    try:
-        loaded = dist_checkpointing.load(states, str(path))
-    except LOAD_ERRORS as error:
-        raise CheckpointError(f"{path} does not fit this job: {error}") from error
+    loaded = load(states, path)
     for index, chunk in enumerate(chunks):
         chunk.load_state_dict({**chunk.state_dict(), **loaded[model_key(index, len(chunks))]})
     with torch.no_grad():
@@ -160,14 +160,17 @@ def _wanted(chunks: Sequence[Any]) -> _Shapes:
     return shapes
 
 
-def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, list[str]]:
+def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, list[str]] | CheckpointError:
     """On rank 0, what the ranks' weights and those of a checkpoint have not in common (empty where nothing differs),
-    and what of `_MAY_BE_FRESH` the model has and the checkpoint not.
+    and what of `_MAY_BE_FRESH` the model has and the checkpoint not; or why it cannot be read.
     """
     if wanted is None:
         return "", []
     ours: _Shapes = {key: shape for shapes in wanted for key, shape in shapes.items()}
-    saved = dist_checkpointing.load_tensors_metadata(str(path))
+    try:
+        saved = tensors_of(path)
+    except CheckpointError as error:
+        return error
     theirs: Mapping[str, tuple[int, ...]] = {
         key: tuple(entry.global_shape) for key, entry in saved.items() if _NO_WEIGHT.match(key) is None
     }

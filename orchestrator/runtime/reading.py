@@ -1,0 +1,59 @@
+"""Reading checkpoints through megatron-core: nothing in them is run, and what is wrong is said with the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from megatron.core import dist_checkpointing
+from torch.distributed.checkpoint.api import CheckpointException
+
+from orchestrator.errors import CheckpointError
+from orchestrator.weights_only import DAMAGES, reason_of, weights_only
+
+_OF_MEGATRON = dist_checkpointing.core.CheckpointingException
+
+
+def load(wanted: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What `dist_checkpointing.load` makes of a state dict; collective.
+
+    Raises CheckpointError when the checkpoint has something else than what is wanted, or cannot be read.
+    """
+    shared(path)
+    said: list[CheckpointError] = []
+    try:
+        with weights_only() as said:
+            loaded: dict[str, Any] = dist_checkpointing.load(wanted, str(path))
+    except CheckpointException as error:  # torch's own is no Exception
+        raise _first(said, error, path) from error
+    except (_OF_MEGATRON, KeyError, ValueError, OSError) as error:
+        raise CheckpointError(f"{path} does not fit this job: {error}") from error
+    return loaded
+
+
+def tensors_of(path: Path) -> dict[str, Any]:
+    """The tensors of a checkpoint by key, with global shapes and without data. Raises CheckpointError."""
+    with weights_only():
+        found: dict[str, Any] = dist_checkpointing.load_tensors_metadata(str(path))
+    return found
+
+
+def shared(path: Path) -> dict[str, Any]:
+    """What is the same on all ranks: `common.pt`. Raises CheckpointError."""
+    try:
+        with weights_only():
+            found = dist_checkpointing.load_common_state_dict(str(path))
+    except (_OF_MEGATRON, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    except DAMAGES as error:
+        raise CheckpointError(f"{path / 'common.pt'} cannot be read: {reason_of(error)}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path / 'common.pt'} holds no state")
+    return found
+
+
+def _first(said: list[CheckpointError], error: CheckpointException, path: Path) -> CheckpointError:
+    """What went wrong: as this rank said it, or another, or in torch's words."""
+    causes = [failure for failure, _ in error.failures.values()]
+    ours = [*said, *(cause for cause in causes if isinstance(cause, CheckpointError))]
+    return ours[0] if ours else CheckpointError(f"{path} does not fit this job: {causes[0] if causes else error}")

@@ -1,0 +1,145 @@
+"""Reading a checkpoint in torch's distributed format without running anything that is in it.
+
+Three of its parts are pickles, which could name any function to call: the list of tensors (`.metadata`), which torch
+reads with plain pickle; objects between the tensors (`__0_0.distcp`), which torch asks to be read so; and what all
+ranks share (`common.pt`), which is read so where the environment says so. Within `weights_only()` all three can name
+only what tensors, numbers and texts are made of, and what is wrong is said with the file that it is in.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.futures import Future
+
+from orchestrator.errors import CheckpointError
+
+_OF_TORCH = "torch.distributed.checkpoint."
+_KNOWN = {
+    "pathlib": {"PosixPath"},
+    "pathlib._local": {"PosixPath"},
+    "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
+    "torch.serialization": {"_get_layout"},
+    f"{_OF_TORCH}filesystem": {"_StorageInfo"},
+    f"{_OF_TORCH}metadata": {
+        *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta"),
+        *("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    },
+    f"{_OF_TORCH}planner": {"BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
+}
+"""What the list of a checkpoint's tensors is made of."""
+_NAMED = re.compile(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) ([\w.]+)")
+"""In torch's refusal of a pickle."""
+_ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+DAMAGES = (
+    *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError),
+    *(AssertionError, OverflowError, MemoryError),
+)
+"""What torch and pickle raise for bytes that are something else than they should be."""
+
+
+@contextmanager
+def weights_only() -> Iterator[list[CheckpointError]]:
+    """Within it, what torch reads of checkpoints runs nothing, whatever the caller or the environment ask for.
+
+    What cannot be read raises CheckpointError with the file and the reason, and is put into the list that this gives:
+    torch wraps such errors, or says something else in their place.
+    """
+    said: list[CheckpointError] = []
+    before = {name: os.environ.pop(name, None) for name in (_ALWAYS, _NEVER)}
+    os.environ[_ALWAYS] = "1"
+    reader: Any = FileSystemReader
+    own = reader.read_metadata, reader.read_data
+    reader.read_metadata = _remembering(said, _read_metadata)
+    reader.read_data = _remembering(said, _reading_files_by_name(own[1]))
+    try:
+        yield said
+    finally:
+        reader.read_metadata, reader.read_data = own
+        del os.environ[_ALWAYS]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def _remembering(said: list[CheckpointError], function: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except CheckpointError as error:
+            said.append(error)
+            raise
+
+    return call
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a pickle could not be read, in a few words."""
+    named = _NAMED.search(str(error))
+    if named is not None:
+        return f"it names {named[1]}, which no weights are made of"
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _read_metadata(self: Any, *args: Any, **kwargs: Any) -> Metadata:
+    """In place of FileSystemReader.read_metadata."""
+    folder = Path(self.path)
+    path = folder / ".metadata"
+    try:
+        with open(path, "rb") as file:
+            metadata = _Unpickler(file).load()
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing") from error
+    except DAMAGES as error:
+        raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: {reason_of(error)}") from error
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+        raise CheckpointError(f"{path} is not the list of a checkpoint's tensors")
+    for place in metadata.storage_data.values():
+        if Path(place.relative_path).name != place.relative_path:
+            raise CheckpointError(f"{path} leads out of its folder, to {place.relative_path}")
+    metadata.storage_meta = metadata.storage_meta or StorageMeta()
+    metadata.storage_meta.load_id = self.load_id
+    return metadata
+
+
+def _reading_files_by_name(read_data: Any) -> Any:
+    """FileSystemReader.read_data, a file after the other, as it does itself, so that an error can say which."""
+
+    def read(self: Any, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            place = self.storage_data.get(item.storage_index)
+            if place is None:
+                raise CheckpointError(f"{Path(self.path) / '.metadata'} does not say where {item.storage_index.fqn} is")
+            by_file.setdefault(place.relative_path, []).append(item)
+        for name, items in by_file.items():
+            path = Path(self.path) / name
+            try:
+                read_data(self, replace(plan, items=items), planner).wait()
+            except FileNotFoundError as error:
+                raise CheckpointError(f"{path} is missing") from error
+            except DAMAGES as error:
+                keys = ", ".join(sorted({item.storage_index.fqn for item in items})[:1])
+                raise CheckpointError(f"{path} cannot be read ({keys} …): {reason_of(error)}") from error
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    return read
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _KNOWN.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights are made of")
+        return super().find_class(module, name)

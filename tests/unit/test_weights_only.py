@@ -1,0 +1,157 @@
+"""What torch reads of a checkpoint runs nothing, and what is wrong with it is said with the file."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from orchestrator.errors import CheckpointError
+from orchestrator.weights_only import weights_only
+
+# One process reads and writes here, which torch warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+
+class Call:
+    """A pickle that makes a folder where it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._folder),)
+
+
+def state() -> dict[str, Any]:
+    return {"weight": torch.zeros(4, 3), "object": {"numbers": [1, 2]}}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # marks of tests do not reach fixtures of a module
+        dcp.save({**state(), "weight": torch.arange(12.0).view(4, 3)}, checkpoint_id=str(folder), no_dist=True)
+    return folder
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[CheckpointError]]:
+    """What is there, and what was said when it could not be read."""
+    wanted, said = state(), []
+    try:
+        with weights_only() as said:
+            dcp.load(wanted, storage_reader=FileSystemReader(str(folder)), no_dist=True)
+    except CheckpointException:
+        assert said
+    return wanted, said
+
+
+def refusal(folder: Path) -> str:
+    _, said = read(folder)
+    return str(said[0])
+
+
+def rewritten(folder: Path, change: Callable[[Any], None]) -> Path:
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    change(metadata)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    return folder
+
+
+def test_what_was_saved_is_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment and torch's reader are then as they were."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    before, reader = dict(os.environ), FileSystemReader.read_metadata
+    found, said = read(saved)
+    assert said == []
+    assert found["weight"].tolist() == torch.arange(12.0).view(4, 3).tolist()
+    assert found["object"] == {"numbers": [1, 2]}
+    assert dict(os.environ) == before
+    assert FileSystemReader.read_metadata is reader
+
+
+def test_code_in_the_list_of_tensors(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved, tmp_path / "planted")
+    (folder / ".metadata").write_bytes(pickle.dumps(Call(tmp_path / "ran")))
+    assert refusal(folder) == (
+        f"{folder / '.metadata'} is not the list of a checkpoint's tensors: "
+        "it names posix.mkdir, which no weights are made of"
+    )
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("unsafe", ["0", "1"])
+def test_code_in_an_object(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsafe: str) -> None:
+    folder = shutil.copytree(saved, tmp_path / "planted")
+    data = io.BytesIO()
+    torch.save(Call(tmp_path / "ran"), data)
+    file = folder / "__0_0.distcp"
+    offset = file.stat().st_size
+    file.write_bytes(file.read_bytes() + data.getvalue())
+
+    def lead_there(metadata: Any) -> None:
+        [place] = [place for index, place in metadata.storage_data.items() if index.fqn == "object.numbers"]
+        place.offset, place.length = offset, len(data.getvalue())
+
+    rewritten(folder, lead_there)
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", unsafe)
+    assert refusal(folder).startswith(f"{file} cannot be read (object.numbers …): it names posix.mkdir")
+    assert not (tmp_path / "ran").exists()
+    dcp.load(state(), storage_reader=FileSystemReader(str(folder)), no_dist=True)
+    assert (tmp_path / "ran").is_dir(), "torch by itself runs it"
+
+
+def test_files_that_are_not_what_they_should_be(saved: Path, tmp_path: Path) -> None:
+    def copy(name: str) -> Path:
+        return shutil.copytree(saved, tmp_path / name)
+
+    gone = copy("gone")
+    (gone / "__0_0.distcp").unlink()
+    assert refusal(gone) == f"{gone / '__0_0.distcp'} is missing"
+    torn = copy("torn")
+    (torn / "__0_0.distcp").write_bytes((torn / "__0_0.distcp").read_bytes()[:100])
+    assert refusal(torn).startswith(f"{torn / '__0_0.distcp'} cannot be read (")
+    empty = copy("empty")
+    (empty / ".metadata").unlink()
+    assert refusal(empty) == f"{empty / '.metadata'} is missing"
+
+    def lead_out(metadata: Any) -> None:
+        for place in metadata.storage_data.values():
+            place.relative_path = "../saved/__0_0.distcp"
+
+    assert "leads out of its folder, to ../saved/__0_0.distcp" in refusal(rewritten(copy("out"), lead_out))
+    lost = rewritten(copy("lost"), lambda metadata: metadata.storage_data.clear())
+    assert "does not say where" in refusal(lost)
+    (lost / ".metadata").write_bytes(pickle.dumps({"a": 1}))
+    assert refusal(lost) == f"{lost / '.metadata'} is not the list of a checkpoint's tensors"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_is_said_and_nothing_else_is_raised(saved: Path, tmp_path: Path, data: st.DataObject) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(saved, folder, dirs_exist_ok=True)
+    path = folder / data.draw(st.sampled_from([".metadata", "__0_0.distcp"]))
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        del content[place:]
+    else:
+        content[place : place + 2] = data.draw(st.binary(min_size=1, max_size=4))
+    path.write_bytes(content)
+    _, said = read(folder)
+    assert all(str(path) in str(error) for error in said)
