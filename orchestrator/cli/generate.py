@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,51 +21,102 @@ from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import render_program
 from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights
+from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.prompts import read_prompts
 
 INFERENCE_MODULE = "orchestrator.inference"
 
 
 def command(
     which: WeightsName,
-    prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.")],
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to add at most.")] = 100,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The text to continue.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", metavar="PROMPTS.jsonl", help='Continue each line\'s "prompt"; results are lines of JSON.'
+        ),
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="Continue every line of standard input as it comes.")
+    ] = False,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to add at most; 100 by default.")] = None,
+    min_new_tokens: Annotated[int | None, typer.Option(help="Tokens before which the text does not end.")] = None,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token; higher is more varied.")
-    ] = 1.0,
-    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Choose among the K likeliest tokens; 0: all.")] = 0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the choice.")] = 1234,
+        float | None, typer.Option(help="0 takes the likeliest token; higher is more varied; 1 by default.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Choose among the K likeliest tokens; 0: all.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Choose among the likeliest tokens that together have this probability.")
+    ] = None,
+    top_p_decay: Annotated[float | None, typer.Option(help="Multiply top-p by this after each token.")] = None,
+    top_p_bound: Annotated[float | None, typer.Option(help="Below this top-p does not decay.")] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1, tokens that occurred are less likely.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option("--beams", help="Beam search over this many sequences.")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Of beams: above 0 favours long texts; 1 by default.")
+    ] = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")] = None,
+    add_bos: Annotated[bool, typer.Option("--add-bos", help="Begin with the tokenizer's BOS.")] = False,
+    log_probabilities: Annotated[
+        bool, typer.Option("--log-probabilities", help="Say how likely each token was (with --json or --file).")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of the choice; 1234 by default.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts of --file at a time.")] = 32,
     iteration: Annotated[
         int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
     ] = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a text with the model of a run, from its latest checkpoint, or with a checkpoint by itself.
+    """Continue texts with the model of a run, from its latest checkpoint, or with a checkpoint by itself.
 
     \b
     Example:
       orchestrator generate gpt-small --prompt "def main(" --max-new-tokens 50
-      orchestrator generate 3f9a --prompt "Once" --temperature 0.8 --top-k 40 --iteration 500
+      orchestrator generate 3f9a --prompt "Once" --temperature 0.8 --top-p 0.9 --iteration 500
+      orchestrator generate gpt-small --file prompts.jsonl --beams 4 > texts.jsonl
     """
+    given = {
+        "max_new_tokens": max_new_tokens,
+        "min_new_tokens": min_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "top_p_decay": top_p_decay,
+        "top_p_bound": top_p_bound,
+        "repetition_penalty": repetition_penalty,
+        "num_beams": beams,
+        "length_penalty": length_penalty,
+        "stop": tuple(stop) if stop else None,
+        "add_bos": add_bos or None,
+        "log_probabilities": log_probabilities or None,
+        "seed": seed,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    options_of(options)
+    if sum((prompt is not None, file is not None, interactive)) != 1:
+        raise UserError("say what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
+    if log_probabilities and file is None and not (as_json and prompt is not None):
+        raise UserError("--log-probabilities are told with --json or --file; they have no place in a text")
+    if file is not None:
+        read_prompts(file, options)  # what is wrong with it is said before anything is started
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
     check_installed(weights.job)
-    options = {
-        "--prompt": prompt,
-        "--max-new-tokens": str(max_new_tokens),
-        "--temperature": str(temperature),
-        "--top-k": str(top_k),
-        "--seed": str(seed),
-        **({"--iteration": str(iteration)} if iteration is not None else {}),
-    }
     # `--name=value`, so that a prompt that starts with a dash stays a prompt.
     arguments = [
         str(weights.path),
-        *(f"{name}={value}" for name, value in options.items()),
+        *([f"--prompt={prompt}"] if prompt is not None else []),
+        *([f"--file={file.absolute()}", f"--batch-size={batch_size}"] if file is not None else []),
+        *(["--interactive"] if interactive else []),
+        f"--options={json.dumps(options)}",
+        *([f"--iteration={iteration}"] if iteration is not None else []),
         *(["--json"] if as_json else []),
     ]
-    run_inference(weights.job, arguments)
+    run_inference(weights.job, arguments, reads_input=interactive)
 
 
 def check_family(weights: Weights) -> None:
@@ -86,8 +139,10 @@ def check_family(weights: Weights) -> None:
         )
 
 
-def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MODULE) -> None:
-    """Run the inference program on one replica's processes; its standard output is ours.
+def run_inference(
+    job: JobSpec, arguments: list[str], module: str = INFERENCE_MODULE, *, reads_input: bool = False
+) -> None:
+    """Run the inference program on one replica's processes; its standard output is ours, its input if it reads any.
 
     Raises UserError or JobError with what it says when it fails.
     """
@@ -103,7 +158,7 @@ def run_inference(job: JobSpec, arguments: list[str], module: str = INFERENCE_MO
     launch_id = f"generate-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
         ["bash", "-c", script],
-        stdin=subprocess.DEVNULL,
+        stdin=None if reads_input else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",

@@ -3,7 +3,13 @@
 Under torchrun with as many processes as the network is split over, every process calls the same functions.
 """
 
+import warnings
+
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.inference.model import Model, load
+
+with warnings.catch_warnings():
+    # megatron-core warns that it found neither Transformer Engine nor apex; neither is used here.
+    warnings.simplefilter("ignore")
+    from orchestrator.inference.model import Model, load
 
 __all__ = ["Model", "load"]

@@ -1,39 +1,37 @@
-"""`python -m orchestrator.inference RUN_DIR|CHECKPOINT --prompt TEXT`: continue a text with a checkpoint, or with a
-run's newest.
-"""
+"""`python -m orchestrator.inference FOLDER`: what `generate` starts, once for each process that holds a part."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
-from orchestrator.errors import OrchestratorError, UserError
-from orchestrator.inference.loading import load_generator
-from orchestrator.portable import Weights, open_weights
-from orchestrator.runtime.process_groups import stop_process_groups
-from orchestrator.spec.values import resolve_environment
+from orchestrator.errors import OrchestratorError
+from orchestrator.inference.model import Model, load
+from orchestrator.inference.texts import Continuation
+from orchestrator.spec.prompts import read_prompts
+
+_DAYS = 30 * 24 * 3600.0
+"""Seconds that ranks wait for what a person types."""
 
 
 def main() -> int:
-    """Print the continuation to standard output as it comes (rank 0), or one JSON object with --json."""
+    """Print continuations (rank 0): as they come, or as JSON. 0, or the exit code of what went wrong."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.inference", description=__doc__)
     parser.add_argument("weights", type=Path, help="folder of a run or of a checkpoint")
-    parser.add_argument("--prompt", default="", help="text to continue")
-    parser.add_argument("--max-new-tokens", type=int, default=100)
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the most probable token")
-    parser.add_argument("--top-k", type=int, default=0, help="draw from this many most probable tokens; 0 is all")
-    parser.add_argument("--seed", type=int, default=1234)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--prompt", default="", help="text to continue")
+    what.add_argument("--file", type=Path, help="prompts, a JSON object a line; the results are lines too")
+    what.add_argument("--interactive", action="store_true", help="continue every line of standard input")
+    parser.add_argument("--options", type=json.loads, default={}, help="fields of a Generation, as JSON")
     parser.add_argument("--iteration", type=int, help="the checkpoint of this iteration instead of the newest")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
     arguments = parser.parse_args()
     try:
-        _generate(open_weights(arguments.weights.absolute()), arguments)
+        _run(arguments)
     except OrchestratorError as error:
         # In one write: every rank says it, and print would write the end of the line by itself.
         sys.stderr.write(f"error: {error}\n")
@@ -41,55 +39,69 @@ def main() -> int:
     return 0
 
 
-def _generate(weights: Weights, arguments: argparse.Namespace) -> None:
-    job = weights.job
-    for name, value in job.launch.env.items():
-        os.environ[name] = resolve_environment(value)
-    tokenizer = load_tokenizer(job.data.tokenizer)
-    prompt = tokenizer.encode(arguments.prompt) or [tokenizer.eod]
-    longest = len(prompt) + arguments.max_new_tokens
-    if job.model.position_embedding_type == "learned_absolute" and longest > job.model.positions:
-        raise UserError(
-            f"{len(prompt)} prompt tokens + {arguments.max_new_tokens} new ones = {longest}, but the model has learned "
-            f"{job.model.positions} positions; ask for at most {max(job.model.positions - len(prompt), 0)} new tokens"
-        )
-    generator, commit = load_generator(weights, arguments.iteration)
-    tokens = generator.generate(
-        prompt,
-        max_new_tokens=arguments.max_new_tokens,
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        seed=arguments.seed,
-        end=tokenizer.eod,
-    )
-    if arguments.json:
-        text = tokenizer.decode(list(tokens))
-        if generator.is_first:
-            answer = {"prompt": arguments.prompt, "text": text, "iteration": commit.iteration}
-            print(json.dumps(answer), flush=True)
-    else:
-        _stream(tokenizer, tokens, arguments.prompt if generator.is_first else None)
-    stop_process_groups()
+def _run(arguments: argparse.Namespace) -> None:
+    patience = _DAYS if arguments.interactive else None
+    with load(arguments.weights, iteration=arguments.iteration, patience=patience) as model:
+        if arguments.file is not None:
+            _file(model, arguments)
+        elif arguments.interactive:
+            _interactive(model, arguments.options)
+        elif arguments.json:
+            [written] = model.generate([arguments.prompt], arguments.options)
+            _say(model, json.dumps(told(model, arguments.prompt, written)) + "\n")
+        else:
+            _stream(model, arguments.prompt, arguments.options)
 
 
-def _stream(tokenizer: Tokenizer, tokens: Any, prompt: str | None) -> None:
-    """Print the prompt and each piece of text as soon as it is whole; every rank must run through the tokens."""
-    if prompt is not None:
-        sys.stdout.write(prompt)
-    ids: list[int] = []
-    printed = 0
-    for token in tokens:
-        ids.append(token)
-        if prompt is None:
-            continue
-        text = tokenizer.decode(ids)
-        # A character can span tokens: hold back what does not decode yet.
-        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
-            sys.stdout.write(text[printed:])
-            sys.stdout.flush()
-            printed = len(text)
-    if prompt is not None:
-        sys.stdout.write(tokenizer.decode(ids)[printed:] + "\n")
+def _file(model: Model, arguments: argparse.Namespace) -> None:
+    found = read_prompts(arguments.file, arguments.options)
+    prompts, options = [prompt for prompt, _ in found], [each for _, each in found]
+    model.requests(prompts, options)  # what is wrong with any of them is said before the first is written
+    for first in range(0, len(prompts), arguments.batch_size):
+        part = slice(first, first + arguments.batch_size)
+        for prompt, written in zip(prompts[part], model.generate(prompts[part], options[part]), strict=True):
+            _say(model, json.dumps(told(model, prompt, written)) + "\n")
+
+
+def _interactive(model: Model, options: dict[str, Any]) -> None:
+    """Until the end of the input. What is wrong with one line is said, and the next one is read."""
+    model.requests(["x"], options)
+    while True:
+        _say(model, "> ")
+        line = model.from_first(sys.stdin.readline() if model.is_first else None)
+        if not line:
+            _say(model, "\n")
+            return
+        try:
+            _stream(model, line.removesuffix("\n"), options)
+        except OrchestratorError as error:
+            _say(model, f"error: {error}\n")
+
+
+def _stream(model: Model, prompt: str, options: dict[str, Any]) -> None:
+    """The prompt and what follows it, as it comes; every rank runs through the pieces."""
+    pieces = model.stream([prompt], options)
+    for number, piece in enumerate(pieces):
+        _say(model, (prompt if number == 0 else "") + piece.text)
+    _say(model, "\n")
+
+
+def told(model: Model, prompt: str, written: Continuation) -> dict[str, Any]:
+    """A continuation as plain data."""
+    return {
+        "prompt": prompt,
+        "text": written.text,
+        "finish": written.finish,
+        "tokens": written.tokens,
+        **({"log_probabilities": written.log_probabilities} if written.log_probabilities is not None else {}),
+        **({"score": written.score} if written.score is not None else {}),
+        "iteration": model.commit.iteration,
+    }
+
+
+def _say(model: Model, text: str) -> None:
+    if model.is_first:
+        sys.stdout.write(text)
         sys.stdout.flush()
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.checkpoints import Commit
 from orchestrator.errors import CheckpointError, UserError
-from orchestrator.inference.generation import Generator
 from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
@@ -26,23 +25,19 @@ from orchestrator.spec.stage_letters import evenly
 _TIMEOUT_SECONDS = 600.0
 
 
-def load_generator(weights: Weights, iteration: int | None = None) -> tuple[Generator, Commit]:
-    """`open_network`, for text."""
-    network, commit = open_network(weights, iteration)
-    return Generator(network.module, network.ranks, network.groups, network.device, network.vocab_size), commit
-
-
-def open_network(weights: Weights, iteration: int | None = None) -> tuple[Network, Commit]:
+def open_network(
+    weights: Weights, iteration: int | None = None, patience: float = _TIMEOUT_SECONDS
+) -> tuple[Network, Commit]:
     """Join the processes of one replica at the job's TP and PP and load a checkpoint: the one that was named, or of a
     run the newest whole one by default.
 
     Those that are passed over are named on standard error. Raises CheckpointError, on all ranks alike, when there is
-    none, or when the one of `iteration` is not whole.
+    none, or when the one of `iteration` is not whole. `patience`: seconds that ranks wait for each other.
     """
     job, run = _without_training(weights.job), weights.run
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
     megatron_compat.apply(device)
-    ranks, groups = start_process_groups(job, device, _TIMEOUT_SECONDS)
+    ranks, groups = start_process_groups(job, device, patience)
     control = Control(groups.control)
     commit: Commit | None
     if run is None:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from orchestrator.checkpoints import Commit
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.inference import scoring
+from orchestrator.inference import scoring, writing
+from orchestrator.inference.decoder import DecoderPasses
+from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.loading import at_layout, open_network
 from orchestrator.inference.network import Network
+from orchestrator.inference.texts import Continuation, Piece
 from orchestrator.portable import open_weights
+from orchestrator.runtime.control import Control
 from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.values import resolve_environment
 
 _DECODERS = ("gpt", "mamba")
+
+Prompt = str | Sequence[int]
+Options = Generation | Mapping[str, Any]
 
 
 class Model:
@@ -55,6 +65,10 @@ class Model:
         """Whether this is the one process that speaks for all."""
         return self.network.ranks.is_first
 
+    def from_first(self, value: Any) -> Any:
+        """What the first process gives, on every process."""
+        return Control(self.network.groups.control).from_first(value)
+
     @property
     def vocab_size(self) -> int:
         """Tokens of the vocabulary, without its padding."""
@@ -70,6 +84,115 @@ class Model:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the job names. Raises UserError when it cannot be read."""
         return load_tokenizer(self.job.data.tokenizer)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        options: Options | Sequence[Options] | None = None,
+        *,
+        ends: Sequence[int] | None = None,
+        batch_size: int = 32,
+    ) -> list[Continuation]:
+        """What the network writes after each prompt, in their order.
+
+        `prompts`: texts, or lists of token ids. `options`: a `Generation`, or its fields as a mapping, for all prompts
+        or one for each. `ends`: ids that end a text; the tokenizer's end of a document by default. `batch_size`: how
+        many prompts are worked on together, which changes no result (up to rounding).
+
+        Raises UserError when an option is wrong, a prompt is too long for what is asked, or the network writes no text.
+
+            model.generate(["def main("], {"max_new_tokens": 50, "temperature": 0})[0].text
+        """
+        done: list[Continuation | None] = [None] * len(prompts)
+        for piece in self._pieces(prompts, options, ends, batch_size, shows=False):
+            if piece.done is not None:
+                done[piece.number] = piece.done
+        return [continuation for continuation in done if continuation is not None]
+
+    def stream(
+        self,
+        prompts: Sequence[Prompt],
+        options: Options | Sequence[Options] | None = None,
+        *,
+        ends: Sequence[int] | None = None,
+        batch_size: int = 32,
+    ) -> Iterator[Piece]:
+        """`generate` token by token, as they come: of each prompt pieces of text, the last with the whole.
+
+        Every process must take all of them, or stop after the same one. Beam search has one piece, at its end.
+        """
+        return self._pieces(prompts, options, ends, batch_size, shows=True)
+
+    def _pieces(
+        self,
+        prompts: Sequence[Prompt],
+        options: Options | Sequence[Options] | None,
+        ends: Sequence[int] | None,
+        batch_size: int,
+        *,
+        shows: bool,
+    ) -> Iterator[Piece]:
+        requests = self.requests(prompts, options)
+        used = self.ends if ends is None else tuple(ends)
+        for first in range(0, len(requests), batch_size):
+            yield from self._writer.write(requests[first : first + batch_size], used, shows=shows)
+
+    def requests(
+        self, prompts: Sequence[Prompt], options: Options | Sequence[Options] | None = None
+    ) -> list[writing.Request]:
+        """The prompts as tokens, each with its options, numbered and checked; see `generate` for what is raised."""
+        shared = options is None or isinstance(options, Generation | Mapping)
+        each = [options] * len(prompts) if shared else list(options)  # type: ignore[arg-type]  # mypy keeps the mapping
+        if len(each) != len(prompts):
+            raise UserError(f"{len(prompts)} prompts have {len(each)} options; give one for all or one for each")
+        return [
+            self._request(number, prompt, given if isinstance(given, Generation) else options_of(given or {}))  # type: ignore[arg-type]  # as above
+            for number, (prompt, given) in enumerate(zip(prompts, each, strict=True))
+        ]
+
+    def _request(self, number: int, prompt: Prompt, options: Generation) -> writing.Request:
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if options.add_bos:
+            if self.tokenizer.bos is None:
+                raise UserError(f"add_bos: the {self.tokenizer.spec.type} tokenizer has no token that begins a text")
+            tokens = [self.tokenizer.bos, *tokens]
+        if not tokens:
+            tokens = [self.tokenizer.eod]  # what stands before a document in training
+        if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
+            raise UserError(f"prompt {number} has ids that the vocabulary of {self.vocab_size} tokens has not")
+        if self.longest is not None and len(tokens) + options.max_new_tokens > self.longest:
+            together = len(tokens) + options.max_new_tokens
+            raise UserError(
+                f"{len(tokens)} prompt tokens + {options.max_new_tokens} new ones = {together}, but the model has "
+                f"learned {self.longest} positions; ask for at most {max(self.longest - len(tokens), 0)} new tokens"
+            )
+        if options.stop and self._tokenizer_if_any is None:
+            raise UserError("stop: without a tokenizer there is no text to find a stop string in")
+        return writing.Request(number, tokens, options)
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Ids that end a text."""
+        tokenizer = self._tokenizer_if_any
+        return () if tokenizer is None else (tokenizer.eod,)
+
+    @cached_property
+    def _tokenizer_if_any(self) -> Tokenizer | None:
+        """None where it cannot be read: a network can go on from token ids without one."""
+        try:
+            return self.tokenizer
+        except UserError:
+            return None
+
+    @cached_property
+    def _writer(self) -> writing.Writer:
+        """What text is written with; it changes the network's attention, so only once it is asked for."""
+        architecture = self.job.model.architecture
+        if architecture != "gpt":
+            raise UserError(f"a {architecture} does not continue a text: generation is there for architecture gpt")
+        passes = DecoderPasses(self.network)
+        decoding = Decoding(self.network, passes, self.longest)
+        return writing.Writer(self.network, passes, decoding, self._tokenizer_if_any)
 
     def logits(self, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """The scores of every next token: `[b, s, v]` in fp32, on this process's device, the same on every process.
@@ -114,11 +237,13 @@ def load(
     iteration: int | None = None,
     tensor_model_parallel_size: int | None = None,
     pipeline_model_parallel_size: int | None = None,
+    patience: float | None = None,
 ) -> Model:
     """The model of a run's folder (its newest whole checkpoint, or that of `iteration`) or of a checkpoint's folder.
 
     It can be split otherwise than it was trained. By default a single process holds all of it, and under torchrun it
-    has the job's own layout; the product of both sizes must be the number of processes.
+    has the job's own layout; the product of both sizes must be the number of processes. `patience`: seconds that they
+    wait for each other, ten minutes by default.
 
     Raises UserError when the folder is none of both or the layout does not fit, CheckpointError when the checkpoint is
     not whole.
@@ -130,7 +255,10 @@ def load(
     if weights.run is None and iteration is not None:
         raise UserError(f"{which} is one checkpoint: an iteration goes with a run, whose checkpoint it chooses")
     job = _laid_out(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
-    network, commit = open_network(replace(weights, job=job), iteration)
+    for name, value in job.launch.env.items():
+        os.environ[name] = resolve_environment(value)
+    waiting = {} if patience is None else {"patience": patience}
+    network, commit = open_network(replace(weights, job=job), iteration, **waiting)
     return Model(network, commit)
 
 

@@ -1,17 +1,117 @@
-"""Choosing the next token."""
+"""Choosing the next token of every row of a batch, each by options of its own, on the device."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 
+from orchestrator.spec.generation import Generation
 
-def sample(logits: torch.Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    """One token id from logits [v]: the largest at temperature 0, else drawn from the softmax of the `top_k` largest.
 
-    `top_k` 0 means all.
+class Choice:
+    """How each row chooses, and what it has so far. All of it is tensors of fixed size, so that a step can be captured.
+
+    What a row draws depends on its own options, seed and text alone: its noise is drawn beforehand, on the host.
     """
-    if temperature == 0.0:
-        return int(logits.argmax())
-    candidates = logits.float().topk(min(top_k, logits.numel()) or logits.numel())
-    chosen = torch.multinomial((candidates.values / temperature).softmax(dim=-1), 1, generator=generator)
-    return int(candidates.indices[chosen])
+
+    def __init__(
+        self,
+        options: Sequence[Generation],
+        prompts: Sequence[Sequence[int]],
+        vocab_size: int,
+        ends: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        """`prompts`: tokens that count as having occurred; `ends`: those that end a text."""
+        self.draws = any(not row.is_greedy for row in options)
+        self.penalises = any(row.repetition_penalty != 1.0 for row in options)
+        self.withholds = any(row.min_new_tokens for row in options) and bool(ends)
+        self.measures = any(row.log_probabilities for row in options)
+        steps = max(row.max_new_tokens for row in options)
+
+        def column(values: list[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)[:, None]
+
+        self._step = torch.zeros(1, dtype=torch.long, device=device)
+        self._temperature = column([1.0 if row.is_greedy else row.temperature for row in options])
+        self._is_greedy = column([row.is_greedy for row in options], torch.bool)[:, 0]
+        self._top_k = column([row.top_k or vocab_size for row in options], torch.long)
+        self._top_p = column([row.top_p for row in options])
+        self._decay = column([row.top_p_decay for row in options])
+        self._bound = column([row.top_p_bound for row in options])
+        self._penalty = column([row.repetition_penalty for row in options])
+        self._least = column([float(row.min_new_tokens) for row in options])
+        noise = [torch.rand(steps, generator=torch.Generator().manual_seed(row.seed)) for row in options]
+        self._noise = torch.stack(noise).to(device) if self.draws else torch.empty(0, device=device)
+        self._is_end = torch.zeros(1, vocab_size, dtype=torch.bool, device=device)
+        self._is_end[:, list(ends)] = True
+        self._seen = torch.zeros(len(options) if self.penalises else 0, vocab_size, dtype=torch.bool, device=device)
+        if self.penalises:
+            for number, prompt in enumerate(prompts):
+                self._seen[number, list(prompt)] = True
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What decides which operations a step has, and of which sizes."""
+        flags = (self.draws, self.penalises, self.withholds, self.measures)
+        return (*flags, len(self._temperature), self._noise.shape)
+
+    def become(self, other: Choice) -> None:
+        """Take over what another of the same kind holds, in place."""
+        for name, tensor in vars(self).items():
+            if isinstance(tensor, torch.Tensor):
+                tensor.copy_(getattr(other, name))
+
+    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next token of each row [b] from logits [b, v] in fp32, and its log-probability there in fp32; that is
+        not changed by any option, and 0 where no row asks for it.
+        """
+        scores = self.adjusted(logits)
+        chosen = scores.argmax(dim=-1)
+        if self.draws:
+            chosen = torch.where(self._is_greedy, chosen, self._draw(scores))
+        measured = torch.zeros_like(chosen, dtype=torch.float32)
+        if self.measures:
+            measured = logits.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
+        return chosen, measured
+
+    def note(self, chosen: torch.Tensor) -> None:
+        """Go on to the next step, after `chosen` [b]."""
+        if self.penalises:
+            self._seen.scatter_(1, chosen[:, None], True)
+        self._step += 1
+
+    def adjusted(self, scores: torch.Tensor) -> torch.Tensor:
+        """Scores [b, v] with repetitions made less likely, and without an end that comes too early."""
+        if self.penalises:
+            penalised = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
+            scores = torch.where(self._seen, penalised, scores)
+        if self.withholds:
+            scores = scores.masked_fill(self._is_end & (self._step < self._least), -math.inf)
+        return scores
+
+    def take(self, rows: torch.Tensor) -> None:
+        """Let row i go on from what row `rows[i]` has seen."""
+        if self.penalises:
+            self._seen = self._seen[rows]
+
+    def _draw(self, scores: torch.Tensor) -> torch.Tensor:
+        """By the inverse of the distribution function, over the tokens in the order of their probability.
+
+        Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", for `top_p`.
+        """
+        ordered, tokens = (scores / self._temperature).sort(dim=-1, descending=True, stable=True)
+        probabilities = ordered.softmax(dim=-1)
+        ranks = torch.arange(scores.size(-1), device=scores.device)
+        probabilities = probabilities * (ranks < self._top_k)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        top_p = torch.maximum(self._top_p * self._decay**self._step, self._bound)
+        kept = (before < top_p * probabilities.sum(dim=-1, keepdim=True)) & (probabilities > 0)
+        kept[:, 0] = True
+        cumulative = (probabilities * kept).cumsum(dim=-1)
+        noise = self._noise.index_select(1, self._step.clamp(max=self._noise.size(1) - 1))
+        place = (cumulative <= noise * cumulative[:, -1:]).sum(dim=-1, keepdim=True)
+        place = torch.minimum(place, kept.sum(dim=-1, keepdim=True) - 1)
+        return tokens.gather(-1, place)[:, 0]

@@ -1,6 +1,7 @@
-"""One rank: generate from a checkpoint with the cache, and again by recomputing everything for each token.
+"""One rank: what a network says of a few token lists, and how it goes on from them.
 
-`generate_program.py RUN_DIR JOB OUT`: writes {"cached": …, "recomputed": …} to OUT/rank-N.json.
+`generate_program.py RUN_DIR JOB OUT`: writes it to OUT/rank-N.json. Fields whose name begins with "~" are numbers that
+rounding may change.
 """
 
 from __future__ import annotations
@@ -11,49 +12,61 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.inference.generation import Generator
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.model import Model
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
-PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]
 TOKENS = 12
-LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [250, 299]]
+DRAWN = {"max_new_tokens": TOKENS, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "repetition_penalty": 1.2}
+GREEDY = {"max_new_tokens": TOKENS, "temperature": 0}
+EVERYTHING: list[dict[str, Any]] = [
+    {**GREEDY, "log_probabilities": True},
+    {**DRAWN, "seed": 5},
+    {"max_new_tokens": 5, "seed": 7, "temperature": 2.0},
+    {"max_new_tokens": TOKENS, "num_beams": 3, "length_penalty": 0.5},
+]
 
 
-def generate(generator: Generator, prompt: list[int], count: int, **options: Any) -> list[int]:
-    return list(generator.generate(prompt, max_new_tokens=count, end=-1, **options))
-
-
-def recomputed(generator: Generator) -> list[int]:
-    """Greedy tokens, each from a forward pass over everything before it."""
-    tokens = list(PROMPT)
+def recomputed(model: Model, tokens: list[int]) -> list[int]:
+    """Greedy tokens, each from a forward pass over everything before it, without a cache."""
+    row = list(tokens)
     for _ in range(TOKENS):
-        tokens += generate(generator, tokens, 1, temperature=0.0, top_k=0, seed=1)
-    return tokens[len(PROMPT) :]
+        row.append(int(model.logits([row])[0, -1].argmax()))
+    return row[len(tokens) :]
+
+
+def tokens_of(model: Model, lists: list[list[int]], options: Any, **more: Any) -> list[list[int]]:
+    return [written.tokens for written in model.generate(lists, options, **{"ends": [], **more})]
 
 
 def main() -> int:
     run_dir, job, out = map(Path, sys.argv[1:])
-    network, commit = open_network(Weights(run_dir, load_resolved(job), RunDir(run_dir)))
-    generator = Generator(network.module, network.ranks, network.groups, network.device, network.vocab_size)
-    model = Model(network, commit)
+    model = Model(*open_network(Weights(run_dir, load_resolved(job), RunDir(run_dir))))
     likelihoods, likeliest = model.log_probabilities(LISTS)
+    cached = tokens_of(model, LISTS, GREEDY)
+    [measured] = model.generate(LISTS[:1], EVERYTHING[0], ends=[])
     found: dict[str, Any] = {
-        "logits": [row[: len(tokens)].tolist() for row, tokens in zip(model.logits(LISTS), LISTS, strict=True)],
-        "alone": model.logits(LISTS[:1])[0].tolist(),
-        "log-probabilities": likelihoods.tolist(),
+        "~logits": [row[: len(tokens)].tolist() for row, tokens in zip(model.logits(LISTS), LISTS, strict=True)],
+        "~alone": model.logits(LISTS[:1])[0].tolist(),
+        "~log-probabilities": likelihoods.tolist(),
         "likeliest": likeliest.tolist(),
-        "cached": generate(generator, PROMPT, TOKENS, temperature=0.0, top_k=0, seed=1),
-        "recomputed": recomputed(generator),
-        "drawn": generate(generator, PROMPT, TOKENS, temperature=1.0, top_k=20, seed=5),
-        "other seed": generate(generator, PROMPT, TOKENS, temperature=1.0, top_k=20, seed=6),
+        "~measured": measured.log_probabilities,
+        "~scored": model.log_probabilities([[*LISTS[0], *measured.tokens]])[0][0, len(LISTS[0]) - 1 :].tolist(),
+        "cached": cached,
+        "recomputed": [recomputed(model, tokens) for tokens in LISTS],
+        "drawn": tokens_of(model, LISTS, {**DRAWN, "seed": 5}),
+        "drawn in twos": tokens_of(model, LISTS, {**DRAWN, "seed": 5}, batch_size=2),
+        "other seed": tokens_of(model, LISTS, {**DRAWN, "seed": 6}),
+        "drawn, fewer": tokens_of(model, LISTS, {**DRAWN, "seed": 5, "max_new_tokens": 3}),
+        "of each its own": tokens_of(model, LISTS, EVERYTHING),
+        "each alone": [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, EVERYTHING, strict=True)],
+        "ended": tokens_of(model, LISTS, GREEDY, ends=[cached[0][4]]),
+        "not ended": tokens_of(model, LISTS, {**GREEDY, "min_new_tokens": TOKENS}, ends=[cached[0][4]]),
+        "went on": tokens_of(model, LISTS, {**GREEDY, "ignore_end": True}, ends=[cached[0][4]]),
     }
-    end = found["cached"][4]
-    found["ended"] = list(generator.generate(PROMPT, max_new_tokens=TOKENS, temperature=0.0, top_k=0, seed=1, end=end))
     model.close()
     (out / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
     return 0

@@ -17,6 +17,7 @@ from support.training import layout, make_run, must_train, tiny_job
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 
+LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and torchrun once for each layout")]
 
 HERE = Path(__file__).parent
@@ -68,38 +69,60 @@ def alone(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     return found
 
 
-def test_the_cache_changes_nothing(alone: dict[str, Any]) -> None:
-    assert len(alone["cached"]) == 12
+def test_the_cache_and_the_batch_change_nothing(alone: dict[str, Any]) -> None:
+    """Prompts of different lengths together, with keys and values kept, are as each alone without."""
+    assert [len(tokens) for tokens in alone["cached"]] == [12, 12, 12, 12]
     assert alone["cached"] == alone["recomputed"]
 
 
-def test_seed_and_end(alone: dict[str, Any]) -> None:
+def test_a_draw_depends_on_seed_and_prompt_alone(alone: dict[str, Any]) -> None:
     assert alone["drawn"] != alone["other seed"]
-    end = alone["cached"][4]
-    assert alone["ended"] == alone["cached"][: alone["cached"].index(end)]
+    assert alone["drawn"] != alone["cached"]
+    assert alone["drawn in twos"] == alone["drawn"]
+    assert alone["drawn, fewer"] == [tokens[:3] for tokens in alone["drawn"]]
+    assert alone["of each its own"] == alone["each alone"]
+    assert [len(tokens) for tokens in alone["of each its own"]] == [12, 12, 5, 12]
+
+
+def test_the_end(alone: dict[str, Any]) -> None:
+    end = alone["cached"][0][4]
+    cut = [tokens[: tokens.index(end)] if end in tokens else tokens for tokens in alone["cached"]]
+    assert alone["ended"] == cut
+    assert len(cut[0]) <= 4
+    assert alone["went on"] == alone["cached"]
+    assert [len(tokens) for tokens in alone["not ended"]] == [12, 12, 12, 12]
+    assert all(end not in tokens for tokens in alone["not ended"])
+
+
+def test_logits_are_those_of_each_list_alone_without_padding(alone: dict[str, Any]) -> None:
+    """300 tokens are padded to 384; the longest list has eight tokens."""
+    logits = [torch.tensor(rows) for rows in alone["~logits"]]
+    assert [tuple(rows.shape) for rows in logits] == [(3, 300), (5, 300), (2, 300), (8, 300)]
+    torch.testing.assert_close(logits[0], torch.tensor(alone["~alone"]), atol=1e-5, rtol=0)
+    assert logits[0].std() > 0.1
+    for row, tokens in enumerate(LISTS):
+        for place, token in enumerate(tokens[1:]):
+            scores = logits[row][place]
+            assert alone["~log-probabilities"][row][place] == pytest.approx(scores.log_softmax(0)[token].item(), 1e-5)
+            assert alone["likeliest"][row][place] == (scores.argmax().item() == token)
+
+
+def test_what_is_written_is_measured_as_logits_are(alone: dict[str, Any]) -> None:
+    """The log-probabilities of new tokens, with the cache, are those of the whole, without."""
+    assert len(alone["~measured"]) == 12
+    assert alone["~measured"] == pytest.approx(alone["~scored"], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["tp2", "pp2"])
 def test_other_layouts_generate_the_same(run: RunDir, alone: dict[str, Any], name: str, tmp_path: Path) -> None:
-    logits = ("logits", "alone", "log-probabilities")
     for rank in generate(run, name, tmp_path):
-        for field in logits:
-            for ours, theirs in zip(rank.pop(field), alone[field], strict=True):
-                torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), atol=1e-5, rtol=0)
-        assert rank == {name: value for name, value in alone.items() if name not in logits}
-
-
-def test_logits_are_those_of_each_list_alone_without_padding(alone: dict[str, Any]) -> None:
-    """300 tokens are padded to 384; the longest list has five tokens."""
-    logits = [torch.tensor(rows) for rows in alone["logits"]]
-    assert [tuple(rows.shape) for rows in logits] == [(3, 300), (5, 300), (2, 300)]
-    torch.testing.assert_close(logits[0], torch.tensor(alone["alone"]), atol=1e-5, rtol=0)
-    assert logits[0].std() > 0.1
-    for row, tokens in enumerate(([7, 8, 9], [1, 2, 3, 4, 5], [250, 299])):
-        for place, token in enumerate(tokens[1:]):
-            scores = logits[row][place]
-            assert alone["log-probabilities"][row][place] == pytest.approx(scores.log_softmax(0)[token].item(), 1e-5)
-            assert alone["likeliest"][row][place] == (scores.argmax().item() == token)
+        assert rank.keys() == alone.keys()
+        for field, value in rank.items():
+            if field.startswith("~"):
+                for ours, theirs in zip(value, alone[field], strict=True):
+                    torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), atol=1e-5, rtol=0)
+            else:
+                assert value == alone[field], field
 
 
 def orchestrator(run: RunDir, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -296,10 +296,7 @@ def test_generate_runs_one_replica_and_passes_everything_literally(
     run = find_run("tiny", runs_dir)
     code, out, err = orchestrator("generate", "tiny", "--prompt", "--it's $HOME", "--top-k", "5", "--iteration", "10")
     assert (code, err) == (0, "")
-    assert out == (
-        f"{run.path} --prompt=--it's $HOME --max-new-tokens=100 --temperature=1.0 --top-k=5 --seed=1234 "
-        "--iteration=10 2\n"
-    )
+    assert out == (f"{run.path} --prompt=--it's $HOME --options={json.dumps({'top_k': 5})} --iteration=10 2\n")
     assert orchestrator("generate", "tiny", "--prompt", "x", "--iteration", "7") == (
         2,
         "",

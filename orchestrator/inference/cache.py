@@ -1,0 +1,168 @@
+"""Keys and values of the tokens so far, and attention that keeps them.
+
+A token's place in the cache is its position in the sequence. Prompts of different lengths are filled up at the end,
+where causal attention does not look, and each row goes on behind its own prompt: what stands there is written over.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from orchestrator.runtime.layers.scores import capped_attention
+from orchestrator.runtime.process_groups import get_tensor_model_parallel_rank
+
+_ALIGNMENT = 64
+"""Columns come in multiples of this: masks whose rows are aligned need no copy for the fused kernels."""
+
+Rotation = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines [b, 1, s, r] of the first r channels of each head."""
+
+
+class Cache:
+    """Keys and values of this stage's layers, `[b, groups, columns, d]` each, and what the pass under way needs."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = -(-columns // _ALIGNMENT) * _ALIGNMENT
+        self.allocations = 0
+        """Grows whenever keys and values come to lie elsewhere in memory."""
+        self.keys: dict[int, torch.Tensor] = {}
+        self.values: dict[int, torch.Tensor] = {}
+        self.positions: torch.Tensor | None = None
+        """[b] of the one token of each row in a pass that goes on; None in the first, over the prompts."""
+        self.rotation: Rotation | None = None
+        self._masks: dict[tuple[int | None, bool], torch.Tensor] = {}
+
+    def begin(self, positions: torch.Tensor | None, rotation: Rotation | None) -> None:
+        """Before a pass through the layers."""
+        self.positions, self.rotation = positions, rotation
+        self._masks.clear()
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep [b, groups, s, d] and return all of them, [b, groups, columns, d]."""
+        if layer not in self.keys or self.keys[layer].size(0) != key.size(0):
+            shape = (key.size(0), key.size(1), self.columns, key.size(3))
+            # Zeros: what is never written has no weight in a sum, and must still be a number.
+            self.keys[layer], self.values[layer] = key.new_zeros(shape), value.new_zeros(shape)
+            self.allocations += 1
+        keys, values = self.keys[layer], self.values[layer]
+        if self.positions is None:
+            keys[:, :, : key.size(2)], values[:, :, : value.size(2)] = key, value
+        else:
+            rows = torch.arange(key.size(0), device=key.device)
+            keys[rows, :, self.positions], values[rows, :, self.positions] = key[:, :, 0], value[:, :, 0]
+        return keys, values
+
+    def take(self, rows: torch.Tensor) -> None:
+        """Let row i go on from what row `rows[i]` has; there may be more rows afterwards."""
+        for kept in (self.keys, self.values):
+            for layer, tensor in kept.items():
+                taken = tensor.index_select(0, rows)
+                if taken.size(0) == tensor.size(0):
+                    tensor.copy_(taken)  # a captured graph knows the memory
+                else:
+                    kept[layer] = taken
+                    self.allocations += 1
+
+    def mask(self, window: int | None, slopes: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+        """What is added to the scores of one query per row: [b, 1, 1, columns]; by head with ALiBi's slopes.
+
+        Made once in a pass for all layers that see the same.
+        """
+        kind = (window, slopes is not None)
+        if kind not in self._masks:
+            assert self.positions is not None, "asked for in passes that go on"
+            distance = self.positions[:, None] - torch.arange(self.columns, device=self.positions.device)
+            seen = distance >= 0
+            if window is not None:
+                seen &= distance < window
+            lowered = torch.zeros(1, 1, 1, 1, dtype=dtype, device=distance.device)
+            if slopes is not None:
+                lowered = (-slopes[:, None] * distance[:, None]).to(dtype)[:, :, None]
+            self._masks[kind] = lowered.masked_fill(~seen[:, None, None], -math.inf)
+        return self._masks[kind]
+
+
+class CachedAttention(torch.nn.Module):
+    """In place of an `Attention` of `runtime.layers.torch_layers`: the same, with a cache where one is set."""
+
+    def __init__(self, plain: Any, layer: int) -> None:
+        super().__init__()
+        self.plain, self.layer = plain, layer
+        self.cache: Cache | None = None
+        self._slopes: torch.Tensor | None = None
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        """query: [s, b, heads, d]; key, value: [s, b, groups, d], of new tokens; returns [s, b, heads * d].
+
+        With a cache they are not rotated yet: what is kept is, once and for all.
+        """
+        cache = self.cache
+        if cache is None:
+            found: torch.Tensor = self.plain(query, key, value, attention_mask, **options)
+            return found
+        query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        if cache.rotation is not None:
+            query, key = rotate(query, cache.rotation), rotate(key, cache.rotation)
+        keys, values = cache.write(self.layer, key, value)
+        if cache.positions is None:
+            query, key, value = (x.permute(2, 0, 1, 3) for x in (query, key, value))
+            found = self.plain(query, key, value, None)
+            return found
+        mask = cache.mask(self.plain.window, self._own_slopes(query), query.dtype)
+        return self._attend(query, keys, values, mask)
+
+    def _attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """One query per row, [b, heads, 1, d], on all keys; returns [1, b, heads * d].
+
+        Queries of one group become rows of one matrix: so no key is copied for each head.
+        """
+        batch, heads, _, channels = query.shape
+        groups = keys.size(1)
+        shared = query.view(batch, groups, heads // groups, channels)
+        if mask.size(1) > 1:
+            mask = mask.view(batch, groups, heads // groups, -1)
+        if self.plain.cap is not None:
+            out = capped_attention(shared, keys, values, mask, self.plain.scale, self.plain.cap, 0.0)
+        else:
+            out = functional.scaled_dot_product_attention(shared, keys, values, attn_mask=mask, scale=self.plain.scale)
+        return out.reshape(1, batch, heads * channels)
+
+    def _own_slopes(self, query: torch.Tensor) -> torch.Tensor | None:
+        """ALiBi's slopes of this rank's heads, [heads]."""
+        if self.plain.slopes is not None and self._slopes is None:
+            heads = query.size(1)
+            first = get_tensor_model_parallel_rank() * heads
+            self._slopes = torch.tensor(self.plain.slopes[first : first + heads], device=query.device)
+        return self._slopes
+
+
+def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    """Rotary positions (Su et al. 2021) on the first channels of [b, heads, s, d]: halves are pairs, as Megatron's."""
+    cosines, sines = rotation
+    turned, kept = x[..., : cosines.size(-1)], x[..., cosines.size(-1) :]
+    first, second = turned.chunk(2, dim=-1)
+    result = turned * cosines + torch.cat((-second, first), dim=-1) * sines
+    return torch.cat((result, kept), dim=-1) if kept.size(-1) else result
+
+
+def keep_keys_and_values(block: Any) -> list[CachedAttention]:
+    """Put attention that can keep its keys and values into every layer of a block; once for a block."""
+    attentions = []
+    for number, layer in enumerate(block.layers):
+        attention = CachedAttention(layer.self_attention.core_attention, number)
+        layer.self_attention.core_attention = attention
+        attentions.append(attention)
+    return attentions

@@ -1,0 +1,110 @@
+"""Passes of a decoder through its pipeline with a cache: over the prompts, and then a token for each row."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from orchestrator.inference.cache import Cache, CachedAttention, Rotation, keep_keys_and_values
+from orchestrator.inference.network import Network
+
+
+class Passes(Protocol):
+    """What the loops over tokens know of a network. Logits are [b, v] in fp32, on the ranks of the last stage."""
+
+    def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
+        """Logits after each prompt; `columns` is the length of the longest row that will come of it."""
+        ...
+
+    def go_on(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
+        """Logits after one more token of each row, [b], at its position, [b]."""
+        ...
+
+    def take(self, rows: torch.Tensor) -> None:
+        """Let row i go on from row `rows[i]`."""
+        ...
+
+    @property
+    def memory(self) -> object:
+        """Equal to what it was as long as what is kept lies where it did."""
+        ...
+
+
+class DecoderPasses:
+    """Passes of a GPT's stage."""
+
+    def __init__(self, network: Network) -> None:
+        self._network, self._module = network, network.module
+        self._attentions: list[CachedAttention] = keep_keys_and_values(self._module.decoder)
+        self._cache = Cache(0)
+        self._angles: Rotation | None = None
+
+    @torch.no_grad()
+    def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
+        """See Passes. A cache that is long enough is used again, so that its memory stays where it is."""
+        if self._cache.columns < columns or self._cache.columns > 4 * columns:
+            self._cache = Cache(columns)
+            self._angles = self._all_angles()
+        lengths = self._network.tensor([len(prompt) for prompt in prompts])
+        longest = max(map(len, prompts))
+        tokens = self._network.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
+        positions = torch.arange(longest, device=tokens.device).expand_as(tokens)
+        self._cache.begin(None, self._rotation(positions))
+        return self._pass(tokens, positions, lengths - 1)
+
+    @torch.no_grad()
+    def go_on(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
+        """See Passes."""
+        self._cache.begin(positions, self._rotation(positions[:, None]))
+        return self._pass(tokens[:, None], positions[:, None], None)
+
+    def take(self, rows: torch.Tensor) -> None:
+        """See Passes."""
+        self._cache.take(rows)
+
+    @property
+    def memory(self) -> object:
+        """See Passes."""
+        return id(self._cache), self._cache.allocations
+
+    def _pass(self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor | None:
+        """`tokens`, `positions`: [b, s]; logits at each row's place `last`, or where it has one."""
+        network, module = self._network, self._module
+        batch, length = tokens.shape
+        hidden = None
+        if module.pre_process:
+            hidden = module.embedding(input_ids=tokens, position_ids=positions)
+        else:
+            module.set_input_tensor([network.receive(length, batch)])
+        for attention in self._attentions:
+            attention.cache = self._cache
+        try:
+            hidden = module.decoder(hidden_states=hidden, attention_mask=None)
+        finally:
+            for attention in self._attentions:
+                attention.cache = None
+        if not module.post_process:
+            network.send(hidden)
+            return None
+        if last is not None:
+            hidden = hidden[last, torch.arange(batch, device=last.device)][None]
+        tied = module.share_embeddings_and_output_weights
+        weight = module.shared_embedding_or_output_weight() if tied else None
+        logits, _ = module.output_layer(hidden, weight=weight, runtime_gather_output=True)
+        found: torch.Tensor = logits[0, :, : network.vocab_size].float()
+        return found
+
+    def _all_angles(self) -> Rotation | None:
+        """Cosines and sines of every position, [columns, r]; None where positions are not rotary."""
+        if self._module.position_embedding_type != "rope":
+            return None
+        angles: Any = self._module.rotary_pos_emb(self._cache.columns)[:, 0, 0]
+        dtype = self._module.config.params_dtype
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def _rotation(self, positions: torch.Tensor) -> Rotation | None:
+        if self._angles is None:
+            return None
+        cosines, sines = self._angles
+        return cosines[positions][:, None], sines[positions][:, None]

@@ -1,0 +1,160 @@
+"""The loop over tokens: every row of a batch goes on by one, all of it on the device, and the host looks on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from orchestrator.inference.decoder import Passes
+from orchestrator.inference.graphs import Repeated
+from orchestrator.inference.network import Network
+from orchestrator.inference.sampling import Choice
+from orchestrator.spec.generation import Generation
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step has given each row of a batch."""
+
+    tokens: list[int]
+    log_probabilities: list[float]
+    """All 0 where no row asks for them."""
+
+
+class Decoding:
+    """Decodes one batch after the other. What is captured for one serves the next of the same size."""
+
+    def __init__(self, network: Network, passes: Passes, longest: int | None) -> None:
+        """`longest`: positions that there are; None for any number."""
+        self._network, self._passes = network, passes
+        self._longest = longest
+        self._captured: tuple[object, _Rows, Repeated] | None = None
+
+    @torch.no_grad()
+    def steps(
+        self, prompts: list[list[int]], starts: Sequence[int], options: Sequence[Generation], ends: Sequence[int]
+    ) -> Iterator[Step]:
+        """One Step after the other, until every row has its `max_new_tokens`, or the caller stops.
+
+        `starts`: of each row the position of its first new token. Every rank must take as many steps as the others;
+        on a GPU one more is started than was looked at, so that the GPU never waits for the host.
+        """
+        count = max(row.max_new_tokens for row in options)
+        # Rows that have ended go on with the others, and need a place for it.
+        columns = max(starts) + count
+        if self._longest is not None:
+            columns = min(columns, self._longest)
+        logits = self._passes.start(prompts, columns)
+        state = _Rows(self._network, prompts, starts, options, ends)
+        ahead = 1 if self._network.device.is_cuda else 0
+        pending: deque[_Fetched] = deque()
+        self._choose(state, logits)
+        pending.append(_Fetched(state, self._network.device.is_cuda))
+        go_on = None
+        for _ in range(count - 1):
+            if len(pending) > ahead:
+                yield pending.popleft().step()
+            if go_on is None:
+                state, go_on = self._prepared(state)
+            go_on()
+            pending.append(_Fetched(state, self._network.device.is_cuda))
+        for fetched in pending:
+            yield fetched.step()
+
+    def _prepared(self, state: _Rows) -> tuple[_Rows, Any]:
+        """The memory that steps work on, and the step: those of the batch before where they fit."""
+
+        def plain() -> None:
+            self._advance(state)
+
+        # What talks to other processes, or asks the GPU which experts are chosen, is not captured.
+        if not self._network.device.is_cuda or self._network.ranks.world_size > 1 or self._has_experts:
+            return state, plain
+        key = (state.choice.kind, self._passes.memory)
+        if self._captured is None or self._captured[0] != key:
+            self._captured = (key, state, Repeated(plain))
+        _, known, step = self._captured
+        if known is not state:
+            known.become(state)
+        return known, step
+
+    @property
+    def _has_experts(self) -> bool:
+        return self._network.job.model.num_experts is not None
+
+    def _advance(self, state: _Rows) -> None:
+        logits = self._passes.go_on(state.tokens, state.positions)
+        state.positions += 1
+        if self._longest is not None:
+            state.positions.clamp_(max=self._longest - 1)
+        self._choose(state, logits)
+
+    def _choose(self, state: _Rows, logits: torch.Tensor | None) -> None:
+        """Every rank gets the choice of one: that ranks agree must not hang on how each of them rounds."""
+        if logits is not None:
+            tokens, measured = state.choice(logits)
+            state.tokens.copy_(tokens)
+            state.measured.copy_(measured)
+        self._network.from_source(state.tokens)
+        if state.choice.measures:
+            self._network.from_source(state.measured)
+        state.choice.note(state.tokens)
+
+
+class _Rows:
+    """Where every row of a batch is: tensors [b] that each step writes."""
+
+    def __init__(
+        self,
+        network: Network,
+        prompts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        options: Sequence[Generation],
+        ends: Sequence[int],
+    ) -> None:
+        self.tokens = network.tensor([0] * len(prompts))
+        self.measured = network.tensor([0.0] * len(prompts), torch.float32)
+        self.positions = network.tensor(list(starts))
+        """Of `tokens`, which the next pass takes."""
+        self.choice = Choice(options, prompts, network.vocab_size, ends, network.device.torch_device)
+
+    def become(self, other: _Rows) -> None:
+        """Take over what another of the same kind holds, in place."""
+        for mine, theirs in (
+            (self.tokens, other.tokens),
+            (self.measured, other.measured),
+            (self.positions, other.positions),
+        ):
+            mine.copy_(theirs)
+        self.choice.become(other.choice)
+
+
+class _Fetched:
+    """One step's result on its way to the host."""
+
+    def __init__(self, state: _Rows, is_cuda: bool) -> None:
+        self._measures = state.choice.measures
+        self._tokens = self._copy(state.tokens, is_cuda)
+        self._measured = self._copy(state.measured, is_cuda) if self._measures else None
+        self._done: Any = None
+        if is_cuda:
+            cuda: Any = torch.cuda  # its classes have no types
+            self._done = cuda.Event()
+            self._done.record()
+
+    @staticmethod
+    def _copy(tensor: torch.Tensor, is_cuda: bool) -> torch.Tensor:
+        if not is_cuda:
+            return tensor.clone()
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+    def step(self) -> Step:
+        """Waits until it is here."""
+        if self._done is not None:
+            self._done.synchronize()
+        tokens = self._tokens.tolist()
+        return Step(tokens, self._measured.tolist() if self._measured is not None else [0.0] * len(tokens))

@@ -1,0 +1,74 @@
+"""Texts for a batch of requests: token by token, or by a search over beams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.inference.beams import search
+from orchestrator.inference.decoder import Passes
+from orchestrator.inference.decoding import Decoding
+from orchestrator.inference.network import Network
+from orchestrator.inference.texts import Continuation, Follower, Piece
+from orchestrator.spec.generation import Generation
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt, as tokens, and how to go on from it."""
+
+    number: int
+    """What its pieces are known by."""
+    tokens: list[int]
+    options: Generation
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes texts with a network."""
+
+    network: Network
+    passes: Passes
+    decoding: Decoding
+    tokenizer: Tokenizer | None
+
+    def write(self, requests: Sequence[Request], ends: Sequence[int], *, shows: bool) -> Iterator[Piece]:
+        """The pieces of all requests, those with as many beams together. `shows`: pieces carry text."""
+        for beams in sorted({request.options.num_beams for request in requests}):
+            together = [request for request in requests if request.options.num_beams == beams]
+            yield from self._sampled(together, ends, shows) if beams == 1 else self._searched(together, ends)
+
+    def _sampled(self, requests: Sequence[Request], ends: Sequence[int], shows: bool) -> Iterator[Piece]:
+        followers = [self._follower(request, ends, shows) for request in requests]
+        open_ = set(range(len(requests)))
+        prompts, starts = [request.tokens for request in requests], [len(request.tokens) for request in requests]
+        for step in self.decoding.steps(prompts, starts, [request.options for request in requests], ends):
+            for row in sorted(open_):
+                piece = followers[row].add(step.tokens[row], step.log_probabilities[row])
+                if piece.done is not None:
+                    open_.discard(row)
+                yield piece
+            if not open_:
+                return
+
+    def _searched(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[Piece]:
+        prompts, starts = [request.tokens for request in requests], [len(request.tokens) for request in requests]
+        options = [request.options for request in requests]
+        found = search(self.network, self.passes, prompts, starts, options, ends, prompts)
+        for request, best in zip(requests, found, strict=True):
+            done = self._told(request, best.tokens, best.log_probabilities, ends)
+            yield Piece(request.number, done.text, None, 0.0, replace(done, score=best.score))
+
+    def _told(self, request: Request, tokens: list[int], measured: list[float], ends: Sequence[int]) -> Continuation:
+        """Tokens that are all known as a continuation; a stop string cuts their text."""
+        follower = self._follower(request, ends, shows=False)
+        # The token that ended it, if one did, stands for any.
+        for token, value in zip([*tokens, *list(ends)[:1]], [*measured, 0.0], strict=False):
+            piece = follower.add(token, value)
+            if piece.done is not None:
+                return piece.done
+        raise AssertionError("a hypothesis has ended, or is as long as it may be")
+
+    def _follower(self, request: Request, ends: Sequence[int], shows: bool) -> Follower:
+        return Follower(request.number, request.tokens, request.options, ends, self.tokenizer, shows)

@@ -1,0 +1,96 @@
+"""How a text is continued: what is asked of `generate`, of its Python interface and of the server alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+
+from orchestrator.errors import UserError
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import NonNegative, Positive, PositiveNumber, Seed, Size, refuse_bool
+
+MAX_BEAMS = 256
+MAX_STOPS = 32
+
+
+def _no_empty_stop(stops: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in stops:
+        raise ValueError("an empty stop string would stop before anything is written")
+    return stops
+
+
+class Generation(Section):
+    """Options of one continuation. A token is taken greedily at temperature 0 and with beams, else drawn."""
+
+    max_new_tokens: Positive = 100
+    """Tokens to add at most."""
+    min_new_tokens: Size = 0
+    """Tokens before which the end of the text is not chosen."""
+    temperature: NonNegative = 1.0
+    """0 takes the likeliest token; higher is more varied."""
+    top_k: Size = 0
+    """Choose among the K likeliest tokens; 0 is all."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
+    """Choose among the likeliest tokens that together have this probability."""
+    top_p_decay: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
+    """Multiply `top_p` by this after each token (Lee et al. 2022, factual nucleus sampling; not reset at sentences)."""
+    top_p_bound: Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(refuse_bool)] = 0.0
+    """Below this `top_p` does not decay."""
+    repetition_penalty: PositiveNumber = 1.0
+    """Makes tokens that occurred, in the prompt too, less likely: a score is divided by it, or multiplied where it is
+    negative."""
+    num_beams: Annotated[int, Field(gt=0, le=MAX_BEAMS), BeforeValidator(refuse_bool)] = 1
+    """Beam search over this many sequences; 1 is none."""
+    length_penalty: float = 1.0
+    """Beams are compared by their log-probability over their length to this power: above 0 favours long texts."""
+    stop: Annotated[tuple[str, ...], Field(max_length=MAX_STOPS), AfterValidator(_no_empty_stop)] = ()
+    """End before any of these texts."""
+    add_bos: bool = False
+    """Put the tokenizer's token that begins a text before the prompt."""
+    ignore_end: bool = False
+    """Go on after a token that ends the text, up to `max_new_tokens`."""
+    log_probabilities: bool = False
+    """Also say how likely each token was."""
+    seed: Seed = 1234
+    """The same seed draws the same text for a prompt, whatever else is in the batch."""
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(f"min_new_tokens {self.min_new_tokens} is more than max_new_tokens {self.max_new_tokens}")
+        if self.top_p_bound > self.top_p:
+            raise ValueError(f"top_p_bound {self.top_p_bound} is above top_p {self.top_p}")
+        drawing = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        drawn = [name for name in drawing if name in self.model_fields_set and self._draws(name)]
+        if self.num_beams > 1 and drawn:
+            raise ValueError(f"num_beams {self.num_beams} searches and does not draw: leave out {', '.join(drawn)}")
+        return self
+
+    def _draws(self, name: str) -> bool:
+        """Whether an option that was given has a drawing in mind."""
+        value = getattr(self, name)
+        return bool(value not in (0.0, 1.0) if name != "top_k" else value > 1)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether no token is drawn."""
+        return self.temperature == 0.0 or self.num_beams > 1
+
+
+def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
+    """The options in a mapping. Raises UserError with everything that is wrong with them, after `where`."""
+    try:
+        return Generation.model_validate(given)
+    except ValidationError as error:
+        problems = "; ".join(_sentence(found) for found in error.errors(include_url=False))
+        raise UserError(f"{where}{problems}") from error
+
+
+def _sentence(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        return f"{name} is not an option; there are {', '.join(Generation.model_fields)}"
+    return f"{name} {error['input']!r}: {message}" if name else message
