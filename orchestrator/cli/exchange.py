@@ -20,7 +20,7 @@ from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoin
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import JobError, UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
-from orchestrator.exchange.families.choice import family_of_model, family_of_type
+from orchestrator.exchange.families.choice import family_of_job, family_of_type
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run, default_runs_dir
 from orchestrator.rundir import RunDir, write_atomically
@@ -50,7 +50,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as the folder of a Hugging Face model: GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3,
-    Gemma.
+    Gemma, BERT.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def export(
     most_bytes = _size(max_shard_size)
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     job = weights.job
-    family_of_model(job.model)
+    family_of_job(job)
     checkpoint = whole_checkpoint(weights, iteration)
     check_installed(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
@@ -129,7 +129,8 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
     tokenizer = _tokenizer(source)
     if tokenizer is None:
         warn(
-            f"{source} has no tokenizer.json, tokenizer.model or vocab.json with merges.txt: name a tokenizer yourself"
+            f"{source} has no tokenizer.json, tokenizer.model, vocab.txt or vocab.json with merges.txt: "
+            "name a tokenizer yourself"
         )
     return {
         "name": name,
@@ -149,6 +150,8 @@ def _tokenizer(folder: Path) -> dict[str, str] | None:
         return {"type": "sentencepiece", "path": str(folder / "tokenizer.model")}
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return {"type": "gpt2_bpe", "path": str(folder / "vocab.json"), "merges": str(folder / "merges.txt")}
+    if (folder / "vocab.txt").is_file():
+        return {"type": "wordpiece", "path": str(folder / "vocab.txt")}
     return None
 
 

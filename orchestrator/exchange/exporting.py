@@ -14,7 +14,7 @@ import torch
 
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.exchange.configuration import to_config
-from orchestrator.exchange.families.choice import family_of_model
+from orchestrator.exchange.families.choice import family_of_job
 from orchestrator.exchange.progress import shown
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import shape_of
@@ -77,7 +77,7 @@ def export(
     Raises UserError when the model is of no family, or `target` exists; CheckpointError when the checkpoint does not
     fit its spec.
     """
-    family = family_of_model(job.model)
+    family = family_of_job(job)
     rows = vocabulary(job).size
     check_target(target)
     source = Source(StoredWeights(checkpoint), job.model, family, rows, dtype)
@@ -94,7 +94,8 @@ def export(
         config["torch_dtype"] = str(written).removeprefix("torch.")
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         generation = {key: value for key, value in tokenizer.record.items() if value is not None}
-        (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+        if family.generates:
+            (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
         sync_folder(draft)
         os.rename(draft, target)
     except BaseException:

@@ -113,6 +113,9 @@ class PublishedWeights:
 
     def _full_name(self, name: str) -> str:
         base = self.family.base
+        for old, new in self.family.renamed.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
         return name if name.startswith((base, *self.family.heads)) else base + name
 
     def _file_names(self) -> list[str]:

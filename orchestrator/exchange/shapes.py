@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from orchestrator.exchange.table import stack_of
 from orchestrator.spec.model import ModelSpec
 
 
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     """Of a key of a table, without the dimensions of layers and experts; `rows` is how many tables of tokens have."""
     hidden, width, queries = model.hidden_size, model.head_dim, model.num_attention_heads * model.head_dim
-    if key.endswith(("_layernorm.weight", "_layernorm.bias", "layer_norm_weight", "layer_norm_bias")):
-        return (width,) if "self_attention." in key and "linear_qkv" not in key else (hidden,)
-    name, _, kind = key.removeprefix("decoder.layers.").rpartition(".")
+    if key.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in key:
+        return (width,) if key.endswith(("q_layernorm.weight", "k_layernorm.weight")) else (hidden,)
+    name, _, kind = key.removeprefix(stack_of(key)).rpartition(".")
     matrix = {
         "embedding.word_embeddings": (rows, hidden),
         "output_layer": (rows, hidden),
         "embedding.position_embeddings": (model.positions, hidden),
+        "embedding.tokentype_embeddings": (model.num_tokentypes, hidden),
+        "lm_head.dense": (hidden, hidden),
+        "pooler.dense": (hidden, hidden),
+        "binary_head": (2, hidden),
         "self_attention.linear_qkv": (queries + 2 * model.query_groups * width, hidden),
         "self_attention.linear_proj": (hidden, queries),
         "mlp.linear_fc1": (model.ffn_size * (2 if model.is_gated else 1), hidden),

@@ -25,6 +25,8 @@ class Rule:
     """A name of `transforms.TRANSFORMS`."""
     only_with: str | None = None
     """Only where this field of `model` is set."""
+    unless: str | None = None
+    """Only where it is not."""
     of_experts: bool = False
     """Keys of experts hold those of all, along their second dimension."""
 
@@ -80,14 +82,18 @@ class Family:
     """Key of config.json for the longest sequence."""
     repeated: Mapping[str, str] = field(default_factory=dict)
     """Key of config.json -> another one, of which it has the value."""
+    generates: bool = True
+    """Whether it continues a text."""
     heads: tuple[str, ...] = ("lm_head.",)
     """Names that begin so never have the base before them."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """How names end in files of old versions -> how they end now."""
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
-        rules = [rule for rule in self.rules if rule.only_with is None or getattr(model, rule.only_with)]
+        rules = [rule for rule in self.rules if _applies(rule, model)]
         for stack, group in groupby(rules, lambda rule: stack_of(rule.ours)):
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
@@ -98,6 +104,12 @@ class Family:
 def only(value: Any) -> Any:
     """The value of a field that an import writes."""
     return value.values[0] if isinstance(value, OneOf) else value
+
+
+def _applies(rule: Rule, model: ModelSpec) -> bool:
+    if rule.only_with is not None and not getattr(model, rule.only_with):
+        return False
+    return rule.unless is None or not getattr(model, rule.unless)
 
 
 def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weight]:

@@ -17,6 +17,10 @@ from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS, GPT2
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
 
+_OF_BERT = {
+    **{"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "[PAD]"},
+    **{"unk_token": "[UNK]", "eos_token": "[SEP]"},
+}
 _PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
 
 
@@ -53,7 +57,7 @@ def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
         names = {"eos_token": special.eos or "", "bos_token": special.bos or ""}
     else:
         tokenizer.save(folder / "tokenizer.json")
-        names = {"eos_token": GPT2_EOD if spec.type == "gpt2_bpe" else "[SEP]"}
+        names = {"eos_token": GPT2_EOD} if spec.type == "gpt2_bpe" else _OF_BERT
     if not (folder / "tokenizer_config.json").exists():
         _write_config(folder, **{kind: token for kind, token in names.items() if token})
     return SpecialIds(bos=tokenizer.bos, eos=tokenizer.end)

@@ -47,6 +47,10 @@ TRANSFORMS = {
         lambda ours, model, rows: ours.chunk(2), lambda theirs, model, rows: torch.cat([*theirs])
     ),
     "padded_rows": Transform(lambda ours, model, rows: [ours[:rows]], _pad_rows),
+    # Of two the last is the one that is computed with.
+    "padded_rows_twice": Transform(
+        lambda ours, model, rows: [ours[:rows]] * 2, lambda theirs, model, rows: _pad_rows(theirs[-1:], model, rows)
+    ),
     "interleaved_qkv": Transform(_split_qkv, _join_qkv),
     "transposed_qkv": Transform(
         lambda ours, model, rows: [torch.cat(_split_qkv(ours, model, rows)).t()],

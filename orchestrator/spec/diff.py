@@ -230,6 +230,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.attention_logit_softcapping": _LOGIC,
     "model.final_logit_softcapping": _LOGIC,
     "model.normalization": _SHAPE,
+    "model.transformer_block_type": _SHAPE,
     "model.norm_epsilon": _LOGIC,
     "model.apply_layernorm_1p": ("forbidden", "the weights of norms have another meaning"),
     "model.activation": _activation,

@@ -63,6 +63,9 @@ class ModelSpec(Section):
     """Logits x become cap · tanh(x / cap)."""
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     """The norm before attention, before the MLP and after the last layer."""
+    transformer_block_type: Literal["pre_ln", "post_ln"] = "pre_ln"
+    """BERT: whether norms stand before attention and MLP, and behind the last layer (`pre_ln`, as in Megatron-LM), or
+    behind each of them and behind the embedding (`post_ln`, as in the first BERT)."""
     norm_epsilon: PositiveNumber = 1e-5
     """Added to the variance in each norm."""
     apply_layernorm_1p: bool = False

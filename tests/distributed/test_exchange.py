@@ -19,7 +19,7 @@ from orchestrator.checkpoints import committed, read_commit
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports eight models at four layouts")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports many models at four layouts")]
 
 HERE = Path(__file__).parents[1] / "unit" / "exchange"
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp1-pp2": (1, 2), "tp2-pp2": (2, 2)}
@@ -27,6 +27,8 @@ FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
     **{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM"},
+    **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
+    **{"bert-untied": "BertForPreTraining"},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.exchange.families.bert import BERT, MEGATRON_BERT
 from orchestrator.exchange.families.gemma import GEMMA
 from orchestrator.exchange.families.gpt2 import GPT2
 from orchestrator.exchange.families.llama import LLAMA
@@ -12,9 +13,10 @@ from orchestrator.exchange.families.mistral import MISTRAL
 from orchestrator.exchange.families.mixtral import MIXTRAL
 from orchestrator.exchange.families.qwen import QWEN2, QWEN3
 from orchestrator.exchange.table import Family, OneOf
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
-FAMILIES = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2)
+FAMILIES = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2, MEGATRON_BERT, BERT)
 
 
 def family_of_type(model_type: Any) -> Family:
@@ -24,6 +26,15 @@ def family_of_type(model_type: Any) -> Family:
             return family
     known = ", ".join(f"{family.model_type} ({family.name})" for family in FAMILIES)
     raise UserError(f"config.json: model_type {model_type!r} is none of those that can be imported: {known}")
+
+
+def family_of_job(job: JobSpec) -> Family:
+    """The family of a job's model. Raises UserError when it is of none, or has the head of a task."""
+    if job.task is not None:
+        raise UserError(
+            f"the run is of task {job.task.name}, whose head no model of transformers that is known here has"
+        )
+    return family_of_model(job.model)
 
 
 def family_of_model(model: ModelSpec) -> Family:

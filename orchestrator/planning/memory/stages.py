@@ -247,9 +247,12 @@ def _moments(
     vocab = padded_vocab // tp
     table = vocab * sizes.hidden * width
     counters = sum(in_flight) * sizes.tokens * _COUNTERS
+    post_ln = model.transformer_block_type == "post_ln"
     ends = 0
     if first and model.hidden_dropout > 0:
         ends += sum(in_flight) * sizes.own_tokens * sizes.hidden  # the embedding's mask
+    if first and post_ln:  # the input of the embedding's norm
+        ends += sum(in_flight) * (sizes.stream + sizes.own_tokens * norm_statistics(job))
     passes = sum(each.saved * held for each, held in zip(chunks, in_flight, strict=True)) + ends + counters
     backward = max(each.backward for each in chunks)
     moments: list[tuple[str, dict[str, int]]] = [
@@ -260,7 +263,7 @@ def _moments(
         ("optimizer", {**lasting, "temporary": _update(job, count, experts, table if first or last else 0, sizes)})
     )
     if last and job.task is None:
-        norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job)
+        norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job) if not post_ln else sizes.stream
         if model.architecture == "bert":  # its head's dense layer, activation and norm
             norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)
         moments += _last_moments(job, {**lasting, "activations": passes + norm}, sizes, vocab)

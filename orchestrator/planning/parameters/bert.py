@@ -29,10 +29,13 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
 
 
 def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
-    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
+    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together. The norm of the
+    last layer's output is the embedding's where norms stand behind their branches.
+    """
     counts = list(gpt.stage_parameters(job, padded_vocab))
-    counts[0] += _types(job.model)
-    counts[-1] += _heads(job, padded_vocab // job.parallelism.tensor_model_parallel_size)
+    moved = norm_parameters(job.model, job.model.hidden_size) if job.model.transformer_block_type == "post_ln" else 0
+    counts[0] += _types(job.model) + moved
+    counts[-1] += _heads(job, padded_vocab // job.parallelism.tensor_model_parallel_size) - moved
     return tuple(counts)
 
 

@@ -17,6 +17,7 @@ from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
+from orchestrator.runtime.layers.post_norms import normalise_behind, normalise_embedding
 from orchestrator.runtime.process_groups import Ranks
 from orchestrator.runtime.steps.base import TrainStep
 from orchestrator.runtime.steps.bert import MaskedTokens
@@ -49,6 +50,8 @@ class Bert(BertModel):
             **kwargs,
         )
         self.valid_vocab_size = valid_vocab_size
+        if model.transformer_block_type == "post_ln" and self.pre_process:
+            normalise_embedding(self.embedding, config)
 
     def _sanity_check_attention_and_get_attn_mask_dimension(self) -> str:
         """Which keys are hidden, [b, 1, 1, s]: what our attention takes, and Transformer Engine's from 1.10 on."""
@@ -126,6 +129,8 @@ def build_chunk(
         "vp_stage": vp_stage,
     }
     block = _block_spec(config, layers, vp_stage)
+    if model.transformer_block_type == "post_ln":
+        normalise_behind(block, layers, config)
     if job.task is not None:
         return BertForTask(config, block, head_size=job.task.head_size, **settings)
     tied = not model.untie_embeddings_and_output_weights

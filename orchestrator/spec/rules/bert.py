@@ -71,6 +71,7 @@ def of_other_families(job: JobSections) -> Iterator[Problem]:
     if family != "bert":
         written = {
             "model.bert_binary_head": not job.model.bert_binary_head,
+            "model.transformer_block_type": job.model.transformer_block_type != "pre_ln",
             "data.bert_order": data.bert_order != DataSpec.model_fields["bert_order"].default,
         }
         for path in (path for path, is_written in written.items() if is_written):

@@ -73,6 +73,9 @@ def recomputed_modules(job: JobSections) -> Iterator[Problem]:
         message = "recomputing `mlp` never ends where linears have biases: megatron-core waits for their gradients"
         hint = "write model.add_bias_linear: false, or recompute_granularity: full"
         yield Problem(message, (MODULES, "model.add_bias_linear"), hint)
+    if "layernorm" in modules and job.model.transformer_block_type == "post_ln":
+        message = "recomputes norms before attention and MLP, and post_ln has them behind"
+        yield Problem(message, (MODULES, "model.transformer_block_type"), "leave layernorm out")
 
 
 def distributed_activations(job: JobSections) -> Iterator[Problem]:

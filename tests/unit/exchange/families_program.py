@@ -33,6 +33,10 @@ LLAMA3 = {
     **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 16},
     **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
+BERT = {
+    **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "max_position_embeddings": 32},
+}
 GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
 
 
@@ -48,7 +52,25 @@ def configurations() -> dict[str, Any]:
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
+        "megatron-bert": transformers.MegatronBertConfig(**BERT),
+        "bert": transformers.BertConfig(**BERT),
+        "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
     }
+
+
+def auto(config: Any) -> Any:
+    """The class of transformers that a model of a configuration is loaded with."""
+    return transformers.AutoModelForPreTraining if "bert" in config.model_type else transformers.AutoModelForCausalLM
+
+
+def logits(model: Any) -> torch.Tensor:
+    """What a model says of `ids`: logits [2, s, v], and behind them those of other heads."""
+    with torch.no_grad():
+        if "bert" not in model.config.model_type:
+            found: torch.Tensor = model(ids()).logits
+            return found
+        said = model(ids(), token_type_ids=ids() % 2)
+        return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
 
 
 def ids() -> torch.Tensor:
@@ -60,12 +82,14 @@ def make(folder: Path) -> None:
     """Save the models, and import each as a run."""
     torch.manual_seed(1)
     for name, config in configurations().items():
-        theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        theirs = auto(config).from_config(config, attn_implementation="eager").eval()
         with torch.no_grad():
             for kind, parameter in theirs.named_parameters():
-                centre = 1.0 if "norm" in kind or "ln_" in kind else 0.0
-                parameter.copy_(centre + 0.2 * torch.randn_like(parameter))
-            torch.save(theirs(ids()).logits, _made(folder / name) / "logits.pt")
+                norm = "bias" not in kind and ("norm" in kind.lower() or "ln_" in kind or "ln." in kind)
+                parameter.copy_((1.0 if norm else 0.0) + 0.2 * torch.randn_like(parameter))
+            if name == "bert-untied":  # of two biases it computes with the other
+                theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
+        torch.save(logits(theirs), _made(folder / name) / "logits.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
         found = read_config(folder / name / "theirs")
@@ -92,7 +116,7 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
     export the largest difference of the logits that AutoModelForCausalLM computes from it, and of ours.
     """
     found: dict[str, dict[str, Any]] = {}
-    for name in configurations():
+    for name, config in configurations().items():
         home = folder / name
         job = load_resolved(home / "run" / "resolved.json")
         came, entry = _weights(home / "theirs"), {}
@@ -102,10 +126,9 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
             went = _weights(target)
             entry[checkpoint.name] = came.keys() == went.keys() and all(torch.equal(came[k], went[k]) for k in came)
             entry["files"] = len(list(target.glob("*.safetensors")))
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(target, attn_implementation="eager").eval()
+        loaded = auto(config).from_pretrained(target, attn_implementation="eager").eval()
         expected = torch.load(home / "logits.pt")
-        with torch.no_grad():
-            entry["theirs"] = (loaded(ids()).logits - expected).abs().max().item()
+        entry["theirs"] = (logits(loaded) - expected).abs().max().item()
         entry["ours"] = (torch.load(home / "ours.pt") - expected).abs().max().item()
         entry["spread"] = expected.std().item()
         entry["class"] = type(loaded).__name__

@@ -11,14 +11,16 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
+from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.device import select_device
-from orchestrator.runtime.model import build_chunks, transformer_config
+from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config
 from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups, stop_process_groups
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.model import ModelSpec
 
 
 def main() -> int:
@@ -32,16 +34,26 @@ def main() -> int:
     for family, job in jobs.items():
         config = transformer_config(job, device, "torch")
         [module] = build_chunks(job, config, device, "torch", vocabulary(job), ranks)
+        held = {(rank.tp, rank.pp): rank.parameters for rank in parameters(job, vocabulary(job).padded_size).per_rank}
+        assert parameter_count([module]) == held[ranks.tp, ranks.pp], family
         loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(runs[family].checkpoint(0)))
         module.load_state_dict(loaded["model"])
         _save(module.eval(), folder / family / f"layout-{name}", ranks)
         if dist.get_world_size() == 1:
-            tokens = torch.arange(32).reshape(2, 16) * 7 % 101
             with torch.no_grad():
-                logits = module(tokens, torch.arange(16).expand_as(tokens), None)
-            torch.save(logits[..., :101], folder / family / "ours.pt")
+                torch.save(_logits(module, job.model), folder / family / "ours.pt")
     stop_process_groups()
     return 0
+
+
+def _logits(module: Any, model: ModelSpec) -> torch.Tensor:
+    """As `families_program.logits` has those of transformers."""
+    tokens = torch.arange(32).reshape(2, 16) * 7 % 101
+    if model.architecture == "bert":
+        said, order = module(tokens, torch.ones_like(tokens), tokens % 2)
+        return torch.cat([said[..., :101].flatten(), order.flatten()])
+    found: torch.Tensor = module(tokens, torch.arange(16).expand_as(tokens), None)[..., :101]
+    return found
 
 
 def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import UserError
+from orchestrator.exchange.families.bert import BERT
 from orchestrator.exchange.families.llama import LLAMA
 from orchestrator.exchange.importing import _check_copies
 from orchestrator.exchange.published import PublishedWeights
@@ -40,6 +41,19 @@ def test_files_that_hold_the_same_weight_are_refused(tmp_path: Path) -> None:
     index(tmp_path, one={TABLE: ONES}, two={"embed_tokens.weight": ZEROS})
     with pytest.raises(UserError, match=rf"one\.safetensors and .*two\.safetensors both hold {TABLE}"):
         PublishedWeights(tmp_path, LLAMA).__enter__()
+
+
+def test_names_of_old_files(tmp_path: Path) -> None:
+    """The first BERT's norms have a gamma and a beta; some files leave the base out."""
+    names = ("bert.embeddings.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.beta", "cls.predictions.bias")
+    save_file({name: ONES + place for place, name in enumerate(names)}, tmp_path / "model.safetensors")
+    now = (
+        *("bert.embeddings.LayerNorm.weight", "bert.encoder.layer.0.output.LayerNorm.bias"),
+        "cls.predictions.bias",
+    )
+    with PublishedWeights(tmp_path, BERT) as published:
+        for place, name in enumerate(now):
+            assert torch.equal(published.read(name), ONES + place)
 
 
 @pytest.mark.parametrize(("output", "refused"), [(ONES, False), (ZEROS, True)])

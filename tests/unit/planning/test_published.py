@@ -37,6 +37,8 @@ PUBLISHED = {
     "qwen3-32b": 32_762_123_264,
     "gemma-2b": 2_506_172_416,
     "gemma-7b": 8_537_680_896,
+    "bert-base": 110_106_428,
+    "bert-large": 336_226_108,
 }
 """Elements of the checkpoint's tensors, tied ones once, the vocabulary without padding."""
 
