@@ -1,0 +1,62 @@
+"""From tokens to text, as they come."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.inference.texts import Follower, Piece
+from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.generation import Generation
+
+BYTES = load_tokenizer(TokenizerSpec(type="byte_level"))
+
+
+def follow(tokens: list[int], *, prompt: str = "so: ", shows: bool = True, **options: object) -> list[Piece]:
+    chosen = Generation.model_validate({"max_new_tokens": max(len(tokens), 1), **options})
+    follower = Follower(0, BYTES.encode(prompt), chosen, [BYTES.eod], BYTES, shows)
+    pieces = []
+    for token in tokens:
+        pieces.append(follower.add(token, -1.0))
+        if pieces[-1].done is not None:
+            break
+    return pieces
+
+
+@given(st.text(min_size=1, max_size=12), st.booleans())
+def test_pieces_are_the_text(text: str, shows: bool) -> None:
+    """No piece has half a character, and together they are all of it."""
+    encoded = BYTES.encode(text.encode(errors="replace").decode())
+    pieces = follow([*encoded, BYTES.eod], shows=shows, max_new_tokens=len(encoded) + 1)
+    done = pieces[-1].done
+    assert done is not None
+    assert (done.text, done.tokens, done.finish) == (BYTES.decode(encoded), encoded, "end")
+    assert "".join(piece.text for piece in pieces) == done.text
+
+
+@given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=2))
+def test_nothing_from_a_stop_string_on_is_shown(text: str, stops: list[str]) -> None:
+    tokens = [*BYTES.encode(text), BYTES.eod]
+    for shows in (True, False):
+        pieces = follow(tokens, stop=tuple(stops), shows=shows)
+        done = pieces[-1].done
+        assert done is not None
+        first_end = min((text.find(stop) + len(stop) for stop in stops if stop in text), default=None)
+        if first_end is None:
+            assert (done.text, done.finish) == (text, "end")
+        else:
+            # The token that completed the first of them; the text ends before the one that begins first there.
+            seen = text[:first_end]
+            assert done.text == seen[: min(seen.find(stop) for stop in stops if stop in seen)]
+            assert (done.finish, len(done.tokens)) == ("stop", first_end)
+        assert "".join(piece.text for piece in pieces) == done.text
+
+
+def test_bytes_that_are_no_text_are_shown_at_the_end() -> None:
+    pieces = follow([0xE2, 0x82])
+    assert [piece.text for piece in pieces] == ["", "\N{REPLACEMENT CHARACTER}"]
+    assert follow([BYTES.eod], max_new_tokens=5)[-1].done is not None
+    kept = follow([65, BYTES.eod, 66], ignore_end=True)[-1].done
+    assert kept is not None
+    assert (kept.tokens, kept.text, kept.finish) == ([65, BYTES.eod, 66], "AB", "length")

@@ -1,0 +1,62 @@
+"""Options of a continuation, and files of prompts: every message says where and what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.spec.generation import Generation, options_of
+from orchestrator.spec.prompts import read_prompts
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"top_p": 0}, "top_p 0: Input should be greater than 0"),
+        ({"top_k": -1}, "top_k -1: Input should be greater than or equal to 0"),
+        ({"top_k": True}, "top_k True: expects a number, not true"),
+        ({"temperature": "hot"}, "temperature 'hot': Input should be a valid number"),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens 9 is more than max_new_tokens 8"),
+        ({"top_p": 0.2, "top_p_bound": 0.3}, "top_p_bound 0.3 is above top_p 0.2"),
+        ({"num_beams": 2, "top_k": 5}, "num_beams 2 searches and does not draw: leave out top_k"),
+        ({"stop": [""]}, "an empty stop string would stop before anything is written"),
+        ({"topp": 1}, "topp is not an option; there are max_new_tokens, min_new_tokens, temperature, top_k"),
+    ],
+)
+def test_what_is_wrong_is_said(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        options_of(given, "line 3: ")
+    assert str(caught.value).startswith("line 3: ")
+    assert message in str(caught.value)
+
+
+def test_what_goes_together() -> None:
+    assert options_of({"num_beams": 4, "temperature": 0}).is_greedy
+    assert options_of({}) == Generation()
+
+
+def test_prompts_are_read_with_their_options(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a\\nb", "seed": 5}\n\n{"prompt": "ü"}\r\n')
+    read = read_prompts(path, {"temperature": 0.5})
+    assert read == [("a\nb", Generation(temperature=0.5, seed=5)), ("ü", Generation(temperature=0.5))]
+
+
+def test_every_bad_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'{"prompt": "x"}\nnope\n[1]\n{"prompt": 3}\n{"prompt": "x", "top_p": 2}\n\xff\n')
+    with pytest.raises(UserError) as caught:
+        read_prompts(path, {})
+    said = str(caught.value).splitlines()
+    assert [line.split(": ")[0] for line in said] == [f"{path}:{number}" for number in (2, 3, 4, 5, 6)]
+    assert "not JSON" in said[0]
+    assert 'a text "prompt"' in said[1]
+    assert "top_p 2" in said[3]
+    path.write_text("\n")
+    with pytest.raises(UserError, match="has no prompts"):
+        read_prompts(path, {})
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        read_prompts(tmp_path / "none", {})
