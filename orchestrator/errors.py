@@ -18,6 +18,7 @@ OrchestratorError            anything a person should read as one message, witho
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 
 
@@ -67,6 +68,14 @@ class DataError(JobError):
 
 class SchedulerError(JobError):
     """The cluster's scheduler does not answer, or fails."""
+
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Whether there was no room: on the disk, in a quota, or below a limit of the size of files."""
+    return error.errno in _FULL_DISK
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@
         exits/<launch_id>/    why each rank ended, where it could say
         health/<launch_id>.json  what the check before the first step found
         checkpoints/          iter_0000500/ with a commit marker each
+        exports/hf/           iter_0000500/: checkpoints as other tools read them, whole (their log: logs/export.log)
         lease/                who may write (see lease.py)
         stop                  present when a stop was requested
         sweep.json            the sweep that it is a cell of, if any
@@ -114,6 +115,10 @@ class RunDir:
     def checkpoint(self, iteration: int) -> Path:
         return self.checkpoints / f"iter_{iteration:07d}"
 
+    def exports(self, layout: str) -> Path:
+        """The checkpoints that were exported during the training, in one layout (`hf`)."""
+        return self.path / "exports" / layout
+
     @property
     def lease(self) -> Path:
         return self.path / "lease"
@@ -152,10 +157,11 @@ class RunDir:
 
     def checkpoint_dirs(self) -> list[tuple[int, Path]]:
         """(iteration, folder) of everything named like a checkpoint, committed or not, oldest first."""
-        if not self.checkpoints.is_dir():
-            return []
-        found = [(match, path) for path in self.checkpoints.iterdir() if (match := _ITERATION.fullmatch(path.name))]
-        return sorted((int(match.group(1)), path) for match, path in found)
+        return _iterations(self.checkpoints)
+
+    def export_dirs(self, layout: str) -> list[tuple[int, Path]]:
+        """(iteration, folder) of every export, oldest first."""
+        return _iterations(self.exports(layout))
 
     def append_event(self, kind: str, **fields: Any) -> None:
         """Add one line to the event log: {"time": seconds since the epoch, "event": kind, …}."""
@@ -164,6 +170,14 @@ class RunDir:
     def events(self) -> list[dict[str, Any]]:
         """All events so far; a torn last line is left out."""
         return list(read_lines(self.events_file))
+
+
+def _iterations(folder: Path) -> list[tuple[int, Path]]:
+    """Folders named by an iteration, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(match, path) for path in folder.iterdir() if (match := _ITERATION.fullmatch(path.name))]
+    return sorted((int(match.group(1)), path) for match, path in found)
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:

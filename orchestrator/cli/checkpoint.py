@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from orchestrator.checkpoints import committed, read_commit, verify
+from orchestrator.checkpoints import Commit, committed, read_commit, verify
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.exchange import export, import_
 from orchestrator.cli.running import RunName, RunsDir, aligned, label
@@ -26,35 +26,43 @@ app.command("import")(import_)
 
 @app.command("list")
 def list_(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """List the committed checkpoints of a run, oldest first.
+    """List the committed checkpoints of a run, oldest first, and what was exported of them while it trained.
 
     \b
     Example:
       orchestrator checkpoint list gpt-small
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
-    commits = committed(run)
+    commits = {commit.iteration: commit for commit in committed(run)}
+    exports = dict(run.export_dirs("hf"))
+    iterations = sorted(commits.keys() | exports.keys())
     if as_json:
-        print_json(
-            [
-                {
-                    "iteration": commit.iteration,
-                    "consumed_samples": commit.consumed_samples,
-                    "bytes": commit.bytes,
-                    "files": len(commit.files),
-                    "path": str(commit.path),
-                }
-                for commit in commits
-            ]
-        )
-    elif commits:
-        rows = [
-            [str(commit.iteration), str(commit.consumed_samples), f"{short_count(commit.bytes)}B", str(commit.path)]
-            for commit in commits
-        ]
-        typer.echo(aligned([["ITERATION", "SAMPLES", "SIZE", "FOLDER"], *rows]))
+        print_json([_listed(number, commits.get(number), exports.get(number)) for number in iterations])
+    elif iterations:
+        rows = [_row(number, commits.get(number), exports.get(number)) for number in iterations]
+        columns = ["ITERATION", "SAMPLES", "SIZE", "FOLDER", *(["EXPORT"] if exports else [])]
+        typer.echo(aligned([columns, *(row[: len(columns)] for row in rows)]))
     else:
         typer.echo(f"run {label(run)} has no checkpoint")
+
+
+def _listed(iteration: int, commit: Commit | None, export: Path | None) -> dict[str, Any]:
+    """A checkpoint and what was exported of it, of which only one may still be there."""
+    return {
+        "iteration": iteration,
+        "consumed_samples": commit.consumed_samples if commit else None,
+        "bytes": commit.bytes if commit else None,
+        "files": len(commit.files) if commit else None,
+        "path": str(commit.path) if commit else None,
+        "exports": {"hf": str(export)} if export else {},
+    }
+
+
+def _row(iteration: int, commit: Commit | None, export: Path | None) -> list[str]:
+    exported = str(export) if export else "-"
+    if commit is None:
+        return [str(iteration), "-", "-", "-", exported]
+    return [str(iteration), str(commit.consumed_samples), f"{short_count(commit.bytes)}B", str(commit.path), exported]
 
 
 @app.command("verify")

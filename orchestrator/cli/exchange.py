@@ -17,14 +17,12 @@ import yaml
 from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
-from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import JobError, UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_job, family_of_type
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run, default_runs_dir
 from orchestrator.rundir import RunDir, write_atomically
-from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
 
 EXCHANGE_MODULE = "orchestrator.exchange"
@@ -63,12 +61,12 @@ def export(
     checkpoint = whole_checkpoint(weights, iteration)
     check_installed(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
-    if no_tokenizer or _has_no_tokenizer(job):
-        options.append("--no-tokenizer")
-    if not no_tokenizer and _has_no_tokenizer(job):
-        warn("the job reads random tokens and names no tokenizer of this vocabulary: none is written")
+    if no_tokenizer:
+        options.append("--tokenizer=no")
     target = folder.absolute()
     done = _convert("export", str(checkpoint), str(target), *options)
+    if left_out := done.pop("tokenizer_left_out"):
+        warn(f"{left_out}: none is written")
     if as_json:
         print_json({**done, "checkpoint": str(checkpoint)})
     else:
@@ -157,14 +155,6 @@ def _tokenizer(folder: Path) -> dict[str, str] | None:
 
 def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "imported"
-
-
-def _has_no_tokenizer(job: JobSpec) -> bool:
-    """Whether the token ids mean no text: they are random, and the vocabulary is not that of the job's tokenizer."""
-    tokenizer = job.data.tokenizer
-    if not job.data.random_tokens or tokenizer.path is not None:
-        return False
-    return job.model.vocab_size not in (None, vocabulary_size(tokenizer))
 
 
 def _convert(*arguments: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_
 from orchestrator.data.preparation import data_problems, survey
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, SpecError
+from orchestrator.exchange.wanted import export_problems
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import device_named
@@ -117,6 +118,7 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
     if starting and not data.random_tokens:
         found += task_problems(loaded.job.task)
     problems += [each for each in found if each.message not in said]
+    problems += export_problems(loaded.job)
     return plan, problems
 
 

@@ -14,6 +14,7 @@ from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, UserError
+from orchestrator.exchange.wanted import export_problems
 from orchestrator.launch.local import request_stop
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
@@ -54,7 +55,7 @@ def refusals(*, dry_run: bool) -> Check:
             profiles[name] = profile_if_any(job) if dry_run else profile_of(job)
         profile = profiles[name]
         refused = what_is_refused(job, profile) if profile is not None else []
-        return [*refused, *too_large(forecast(plan, profile))]
+        return [*refused, *too_large(forecast(plan, profile)), *export_problems(job)]
 
     return check
 

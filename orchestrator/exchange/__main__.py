@@ -15,9 +15,10 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 import torch  # isort: skip
 
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, is_full_disk
+from orchestrator.exchange.beside import live_beside
 from orchestrator.exchange.configuration import read_config
-from orchestrator.exchange.exporting import export
+from orchestrator.exchange.exporting import draft_of, export
 from orchestrator.exchange.families.choice import family_of_type
 from orchestrator.exchange.importing import import_weights
 from orchestrator.portable import job_of
@@ -35,7 +36,9 @@ def main() -> int:
     out.add_argument("target", type=Path)
     out.add_argument("--most-bytes", type=int, required=True)
     out.add_argument("--dtype", choices=_DTYPES)
-    out.add_argument("--no-tokenizer", action="store_true")
+    out.add_argument("--tokenizer", choices=("yes", "no", "if-possible"), default="yes")
+    out.add_argument("--leave-free", type=int, default=0, help="bytes of room on the disk that are not to be used up")
+    out.add_argument("--beside", type=int, metavar="PID", help="a training, which comes first and ends this with it")
     into = ways.add_parser("import")
     into.add_argument("source", type=Path)
     into.add_argument("resolved", type=Path)
@@ -48,7 +51,10 @@ def main() -> int:
         print(json.dumps({"error": str(error), "exit_code": error.exit_code}))
         return error.exit_code
     except OSError as error:
-        print(json.dumps({"error": f"{error.strerror or error}: {error.filename}", "exit_code": 1}))
+        said = f"{error.strerror or error}: {error.filename or arguments.target}"
+        if is_full_disk(error):
+            said = f"no room for {arguments.target} ({error.strerror}); nothing of it was left behind"
+        print(json.dumps({"error": said, "exit_code": 1}))
         return 1
     print(json.dumps(answer))
     return 0
@@ -56,13 +62,16 @@ def main() -> int:
 
 def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.way == "export":
+        if arguments.beside is not None:
+            live_beside(arguments.beside, draft_of(arguments.target))
         return export(
             arguments.checkpoint,
             job_of(arguments.checkpoint),
             arguments.target,
             most_bytes=arguments.most_bytes,
             dtype=_DTYPES[arguments.dtype] if arguments.dtype else None,
-            with_tokenizer=not arguments.no_tokenizer,
+            tokenizer=arguments.tokenizer,
+            leave_free=arguments.leave_free,
         )
     family = family_of_type(read_config(arguments.source).get("model_type"))
     return import_weights(arguments.source, load_resolved(arguments.resolved), family, arguments.target)

@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 
-from orchestrator.errors import CheckpointError, UserError
+from orchestrator.data.vocabulary import vocabulary_size
+from orchestrator.errors import CheckpointError, JobError, UserError
 from orchestrator.exchange.configuration import to_config
 from orchestrator.exchange.families.choice import family_of_job
 from orchestrator.exchange.progress import shown
@@ -26,6 +27,8 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
+
+WithTokenizer: TypeAlias = Literal["yes", "no", "if-possible"]
 
 
 @dataclass(frozen=True)
@@ -70,30 +73,39 @@ class Source:
 
 
 def export(
-    checkpoint: Path, job: JobSpec, target: Path, *, most_bytes: int, dtype: torch.dtype | None, with_tokenizer: bool
+    checkpoint: Path,
+    job: JobSpec,
+    target: Path,
+    *,
+    most_bytes: int,
+    dtype: torch.dtype | None,
+    tokenizer: WithTokenizer,
+    leave_free: int = 0,
 ) -> dict[str, Any]:
-    """Write the folder `target`, which appears when it is whole; says what was written.
+    """Write the folder `target`, which appears when it is whole and leaves so many bytes of the disk free; says what
+    was written.
 
     Raises UserError when the model is of no family, or `target` exists; CheckpointError when the checkpoint does not
-    fit its spec.
+    fit its spec; JobError when there is no room for it.
     """
     family = family_of_job(job)
     rows = vocabulary(job).size
     check_target(target)
     source = Source(StoredWeights(checkpoint), job.model, family, rows, dtype)
     shards = in_shards(source.entries(), most_bytes)
-    draft = target.with_name(f".{target.name}.export")
+    draft = draft_of(target)
+    _require_room(target, sum(entry.bytes for shard in shards for entry in shard), leave_free)
     if draft.exists():
         shutil.rmtree(draft)
     draft.mkdir(parents=True)
     try:
-        tokenizer = write_tokenizer(job.data.tokenizer, draft) if with_tokenizer else SpecialIds()
+        special, left_out = _write_tokenizer(job, draft, tokenizer)
         _write_weights(source, shards, draft)
-        config = to_config(job.model, family, rows) | tokenizer.record
+        config = to_config(job.model, family, rows) | special.record
         written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
         config["torch_dtype"] = str(written).removeprefix("torch.")
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        generation = {key: value for key, value in tokenizer.record.items() if value is not None}
+        generation = {key: value for key, value in special.record.items() if value is not None}
         if family.generates:
             (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
         sync_folder(draft)
@@ -103,7 +115,43 @@ def export(
         raise
     sync_folder(target.parent)
     size = sum(file.stat().st_size for file in target.iterdir())
-    return {"path": str(target), "family": family.name, "files": len(list(target.iterdir())), "bytes": size}
+    said = {"path": str(target), "family": family.name, "files": len(list(target.iterdir())), "bytes": size}
+    return {**said, "tokenizer_left_out": left_out}
+
+
+def draft_of(target: Path) -> Path:
+    """Where a folder is written until it is whole."""
+    return target.with_name(f".{target.name}.export")
+
+
+def _require_room(target: Path, needed: int, leave_free: int) -> None:
+    there = next(folder for folder in target.parents if folder.is_dir())
+    free = shutil.disk_usage(there).free
+    if needed + leave_free > free:
+        also = f", and {leave_free / 1e9:.2f} GB are to be left free" if leave_free else ""
+        raise JobError(f"no room for {target}: it takes {needed / 1e9:.2f} GB, {there} has {free / 1e9:.2f} GB{also}")
+
+
+def _write_tokenizer(job: JobSpec, folder: Path, wanted: WithTokenizer) -> tuple[SpecialIds, str | None]:
+    """Also says why none was written that was wanted."""
+    if wanted == "no":
+        return SpecialIds(), None
+    if means_no_text(job):
+        return SpecialIds(), "the job reads random tokens and names no tokenizer of this vocabulary"
+    try:
+        return write_tokenizer(job.data.tokenizer, folder), None
+    except UserError as error:
+        if wanted == "yes":
+            raise
+        return SpecialIds(), str(error)
+
+
+def means_no_text(job: JobSpec) -> bool:
+    """Whether the token ids mean no text: they are random, and the vocabulary is not that of the job's tokenizer."""
+    tokenizer = job.data.tokenizer
+    if not job.data.random_tokens or tokenizer.path is not None:
+        return False
+    return job.model.vocab_size not in (None, vocabulary_size(tokenizer))
 
 
 def check_target(target: Path) -> None:

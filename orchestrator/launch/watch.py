@@ -129,6 +129,11 @@ def event_line(event: dict[str, Any]) -> str | None:
             return f"saved a checkpoint at iteration {iteration} ({_si(size)}B in {event.get('seconds', 0):.1f} s)"
         case "checkpoint_failed":
             return f"warning: the checkpoint of iteration {iteration} could not be saved: {event.get('message')}"
+        case "exported":
+            size = float(event.get("bytes") or 0)
+            return f"exported iteration {iteration} to {event.get('path')} ({_si(size)}B)"
+        case "export_failed":
+            return f"warning: iteration {iteration} was not exported: {event.get('message')}"
         case "checkpoint_skipped":
             return f"warning: skipped a checkpoint: {event.get('message')}"
         case "step_skipped":

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator.errors import is_full_disk
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
+from orchestrator.runtime.callbacks.exporting import Exporting
 from orchestrator.runtime.callbacks.logging import MetricLogging
 from orchestrator.runtime.callbacks.saving import CheckpointSaving
 from orchestrator.runtime.callbacks.tracking import Tracking
 from orchestrator.runtime.device import select_device
-from orchestrator.runtime.exits import Outcome, is_full_disk, outcome_of, write_exit_record
+from orchestrator.runtime.exits import Outcome, outcome_of, write_exit_record
 from orchestrator.runtime.loop import train
 from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.runtime.startup import open_session
@@ -62,7 +64,7 @@ def run_rank(run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool) -> t
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
-    callbacks = [MetricLogging(), Evaluation(), CheckpointSaving(), FinalEvaluation(), Tracking()]
+    callbacks = [MetricLogging(), Evaluation(), CheckpointSaving(), FinalEvaluation(), Exporting(), Tracking()]
     with contextlib.ExitStack() as closing:
         session = open_session(run, job, device, launch_id, from_scratch, closing)
         try:

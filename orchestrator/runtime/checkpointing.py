@@ -24,12 +24,12 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
 from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, outdated, write_commit
-from orchestrator.errors import CheckpointError, LeaseLost
+from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, sync_folder, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
-from orchestrator.runtime.exits import is_full_disk
+from orchestrator.runtime.exports import Exports
 from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
 from orchestrator.runtime.reading import load
 from orchestrator.runtime.records import Records
@@ -120,6 +120,8 @@ class Checkpointer:
         self._saving: _Save | None = None
         self.failure: Failure | None = None
         """Why the last save was abandoned, on every rank alike; None when it was not."""
+        self.exports: Exports | None = None
+        """On rank 0, who hears of each committed checkpoint, and for whom some are not thinned out yet."""
 
     @property
     def in_progress(self) -> bool:
@@ -337,16 +339,20 @@ class Checkpointer:
                 seconds=round(time.time() - saving.started, 3),
                 bytes=sum(record.bytes for record in files.values()),
             )
-            self._thin_out(saving.state.iteration)
+            if self.exports is not None:
+                self.exports.committed(saving.state.iteration)
+            self.thin_out(saving.state.iteration)
         except LeaseLost as error:
             return error
         return None
 
-    def _thin_out(self, saved: int) -> None:
-        """Remove what `keep_last` and `keep_every` do not keep. Raises LeaseLost."""
+    def thin_out(self, saved: int) -> None:
+        """Rank 0: remove what `keep_last` and `keep_every` do not keep after a save. Raises LeaseLost."""
         self._lease.check()
         policy = self._job.checkpoint
         for commit in outdated(committed(self._run), saved, policy.keep_last, policy.keep_every):
+            if self.exports is not None and self.exports.needs(commit.iteration):
+                continue
             try:
                 _remove(commit.path)
             except OSError as error:

@@ -7,9 +7,9 @@ import json
 import logging
 import platform
 
+from orchestrator.errors import is_full_disk
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, write_atomically
-from orchestrator.runtime.exits import is_full_disk
 from orchestrator.tracking.description import ENVIRONMENT_FILE
 
 _PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy", "tokenizers", "mlflow", "megatron-orchestrator")

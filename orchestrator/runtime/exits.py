@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
 from dataclasses import dataclass
 
 import torch
 
-from orchestrator.errors import CheckpointError, DataError, LeaseLost, OrchestratorError, RunIsHeld, UserError
+from orchestrator.errors import (
+    CheckpointError,
+    DataError,
+    LeaseLost,
+    OrchestratorError,
+    RunIsHeld,
+    UserError,
+    is_full_disk,
+)
 from orchestrator.rundir import RunDir, write_atomically
 
 HANG_EXIT_CODE = 72
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DivergenceError(OrchestratorError):
@@ -58,11 +64,6 @@ def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, OSError) and is_full_disk(error):
         return Outcome("disk_full", f"no space left on device: {error.filename or ''}".rstrip(": "))
     return Outcome("bug", f"{type(error).__name__}: {error}")
-
-
-def is_full_disk(error: OSError) -> bool:
-    """Whether there was no room: on the disk, in a quota, or below a limit of the size of files."""
-    return error.errno in _FULL_DISK
 
 
 def write_exit_record(run: RunDir, launch_id: str, rank: int, outcome: Outcome, iteration: int | None) -> None:

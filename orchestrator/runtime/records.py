@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.errors import LeaseLost
+from orchestrator.errors import LeaseLost, is_full_disk
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.exits import is_full_disk
 from orchestrator.tracking.metrics import MetricLog
 
 _MOST_WAITING = 10_000

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Duration, Positive, Text
+
+
+class CheckpointExportSpec(Section):
+    """Checkpoints written for other tools by a process beside the training, which does not wait for it."""
+
+    format: Literal["hf"] = "hf"
+    """The layout: `hf` is the folder of a Hugging Face model, as `orchestrator checkpoint export` writes it."""
+    interval: Positive
+    """Export each checkpoint whose iteration is a multiple of this many steps; a multiple of `save_interval`."""
+    keep_last: Positive | None = None
+    """How many of the newest exports are kept; all of them by default. Checkpoints have rules of their own."""
 
 
 class CheckpointSpec(Section):
@@ -21,6 +32,8 @@ class CheckpointSpec(Section):
     """How many of the newest are kept."""
     keep_every: Positive | None = None
     """Keep each checkpoint at a multiple of this many steps for good."""
+    export: CheckpointExportSpec | None = None
+    """Write checkpoints as Hugging Face models too, into `exports` of the run directory."""
     async_save: bool = True
     """Write to disk while training goes on."""
     pretrained: Annotated[Text, Field(min_length=1)] | None = None

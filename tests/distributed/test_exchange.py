@@ -190,7 +190,7 @@ def test_a_kill_leaves_nothing_that_looks_finished(folder: Path, tmp_path: Path,
     assert imported.is_dir()
     assert read_commit(imported) is None
     # What was left is in nobody's way.
-    arguments = ("export", checkpoint, target, "--most-bytes=1000000", "--no-tokenizer")
+    arguments = ("export", checkpoint, target, "--most-bytes=1000000", "--tokenizer=no")
     subprocess.run([sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)], check=True, timeout=100)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iter_0000000", "out"]
 

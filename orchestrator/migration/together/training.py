@@ -191,6 +191,7 @@ def write_checkpoints(writer: FlagWriter) -> None:
             writer.unsaid_value(KEEP, f"--save-retain-interval is a multiple of --save-interval {every}")
     writer.leave("checkpoint.keep_last", reason if kept is None else "Megatron-LM keeps the newest one")
     writer.leave("checkpoint.save_seconds", "Megatron-LM saves at fixed steps only")
+    writer.leave("checkpoint.export", "Megatron-LM converts checkpoints with a program of its own, afterwards")
 
 
 def _has_validation(given: Gathering) -> bool:
@@ -294,7 +295,7 @@ TRAINING = (
         {"save": 1, "load": 1, "save-interval": 1, "save-retain-interval": 1},
         read_checkpoints,
         write_checkpoints,
-        (SAVE, KEEP, "checkpoint.keep_last", "checkpoint.save_seconds"),
+        (SAVE, KEEP, "checkpoint.keep_last", "checkpoint.save_seconds", "checkpoint.export"),
     ),
     Together(
         {"eval-interval": 1, "eval-iters": 1},

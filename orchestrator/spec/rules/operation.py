@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from orchestrator.errors import Problem
 from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
-from orchestrator.spec.rules.base import Rule
+from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
 from orchestrator.spec.sections import JobSections
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
 
@@ -185,6 +185,23 @@ def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("checkpoint.keep_every", "checkpoint.save_interval"), hint)
 
 
+def exported_checkpoints(job: JobSections) -> Iterator[Problem]:
+    """What is exported is a checkpoint that was saved at a fixed step."""
+    export, saved, steps = job.checkpoint.export, job.checkpoint.save_interval, job.schedule.train_iters
+    if export is None:
+        return
+    every, paths = export.interval, ("checkpoint.export.interval", "checkpoint.save_interval")
+    asked = f"exports the checkpoints of steps {every}, {2 * every}, …"
+    if saved is None:
+        yield Problem(f"{asked}, and without save_interval there are none", paths, f"write save_interval: {every}")
+    elif every % saved:
+        message = f"{asked}, and save_interval {saved} does not divide {every}: {quotient(every, saved)}"
+        yield Problem(message, paths, f"write {nearest_multiples(saved, every)}, or another save_interval")
+    elif steps is not None and every > steps:
+        message = f"no checkpoint would be exported: interval {every} > train_iters {steps}"
+        yield Problem(message, (paths[0], "schedule.train_iters"), f"write at most {steps}, or leave export out")
+
+
 def validation_data(job: JobSections) -> Iterator[Problem]:
     """Evaluation needs data that is held out."""
     evaluation, data = job.evaluation, job.data
@@ -245,6 +262,7 @@ RULES = (
     transformer_engine_on_cpu,
     save_interval,
     kept_checkpoints,
+    exported_checkpoints,
     validation_data,
     arguments_of_the_train_step,
     owned_environment,

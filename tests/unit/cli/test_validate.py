@@ -49,6 +49,15 @@ def test_every_error_at_once(orchestrator: Any, job_file: Path) -> None:
         assert said in finished.err
 
 
+def test_an_export_of_a_network_without_a_family(orchestrator: Any, job_file: Path) -> None:
+    """Is refused with the reason before the training, in its place."""
+    asked = ("--set", "checkpoint={save_interval: 10, export: {interval: 10}}")
+    refused = orchestrator("validate", job_file, *asked, "--set", "model.position_embedding_type=alibi")
+    assert (refused.code, refused.out) == (2, "")
+    assert "checkpoint.export: cannot be done: no model of transformers" in refused.err
+    assert "position_embedding_type is alibi" in refused.err
+
+
 def test_errors_in_json_have_places(orchestrator: Any, job_file: Path) -> None:
     job_file.write_text(job_file.read_text() + "colour: red\n")
     finished = orchestrator("validate", job_file, "--json")

@@ -122,7 +122,7 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         came, entry = _weights(home / "theirs"), {}
         for checkpoint in sorted(home.glob("layout-*")):
             target = home / checkpoint.name.replace("layout", "out")
-            export(checkpoint, job, target, most_bytes=20_000, dtype=None, with_tokenizer=False)
+            export(checkpoint, job, target, most_bytes=20_000, dtype=None, tokenizer="no")
             went = _weights(target)
             entry[checkpoint.name] = came.keys() == went.keys() and all(torch.equal(came[k], went[k]) for k in came)
             entry["files"] = len(list(target.glob("*.safetensors")))

@@ -171,6 +171,16 @@ def test_room_for_the_checkpoints_that_are_written(verdict: Judge, monkeypatch: 
     assert counted == ["a checkpoint", "3 checkpoints", "4 checkpoints", "9 checkpoints"]
 
 
+def test_room_for_exports(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the format of the weights, all of them or those that are kept and the one that is being written."""
+    counted = []
+    for more in ({}, {"keep_last": 1}):
+        saving = {"save_interval": 10, "export": {"interval": 20, **more}}
+        said = messages_without_room(verdict, monkeypatch, checkpoint=saving, model=LARGE, launch=H100)
+        counted.append(said.split(" and ")[1].split(" of ")[0])
+    assert counted == ["5 exports", "2 exports"]
+
+
 def messages_without_room(verdict: Judge, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> str:
     with monkeypatch.context() as patched:
         patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
