@@ -19,7 +19,7 @@ _ALIGNMENT = 64
 """Columns come in multiples of this: masks whose rows are aligned need no copy for the fused kernels."""
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines [b, 1, s, r] of the first r channels of each head."""
+"""Cosines and sines [b, 1, s, r] of the first r channels of each head, the first half of the sines negative."""
 
 
 class Cache:
@@ -33,12 +33,14 @@ class Cache:
         self.values: dict[int, torch.Tensor] = {}
         self.positions: torch.Tensor | None = None
         """[b] of the one token of each row in a pass that goes on; None in the first, over the prompts."""
+        self._rows: torch.Tensor | None = None
         self.rotation: Rotation | None = None
         self._masks: dict[tuple[int | None, bool], torch.Tensor] = {}
 
     def begin(self, positions: torch.Tensor | None, rotation: Rotation | None) -> None:
         """Before a pass through the layers."""
         self.positions, self.rotation = positions, rotation
+        self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)
         self._masks.clear()
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,8 +54,8 @@ class Cache:
         if self.positions is None:
             keys[:, :, : key.size(2)], values[:, :, : value.size(2)] = key, value
         else:
-            rows = torch.arange(key.size(0), device=key.device)
-            keys[rows, :, self.positions], values[rows, :, self.positions] = key[:, :, 0], value[:, :, 0]
+            places = (self._rows, slice(None), self.positions)
+            keys[places], values[places] = key[:, :, 0], value[:, :, 0]
         return keys, values
 
     def take(self, rows: torch.Tensor) -> None:
@@ -113,7 +115,7 @@ class CachedAttention(torch.nn.Module):
             return found
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if cache.rotation is not None:
-            query, key = rotate(query, cache.rotation), rotate(key, cache.rotation)
+            query, key = rotate(query, key, cache.rotation)
         keys, values = cache.write(self.layer, key, value)
         if cache.positions is None:
             query, key, value = (x.permute(2, 0, 1, 3) for x in (query, key, value))
@@ -131,7 +133,7 @@ class CachedAttention(torch.nn.Module):
         """
         batch, heads, _, channels = query.shape
         groups = keys.size(1)
-        shared = query.view(batch, groups, heads // groups, channels)
+        shared = query.reshape(batch, groups, heads // groups, channels)
         if mask.size(1) > 1:
             mask = mask.view(batch, groups, heads // groups, -1)
         if self.plain.cap is not None:
@@ -149,13 +151,19 @@ class CachedAttention(torch.nn.Module):
         return self._slopes
 
 
-def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Rotary positions (Su et al. 2021) on the first channels of [b, heads, s, d]: halves are pairs, as Megatron's."""
+def rotate(query: torch.Tensor, key: torch.Tensor, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary positions (Su et al. 2021) on the first channels of [b, heads, s, d] and [b, groups, s, d].
+
+    The halves of a head are pairs, as Megatron's. In few operations: of a single token all take the same time.
+    """
     cosines, sines = rotation
-    turned, kept = x[..., : cosines.size(-1)], x[..., cosines.size(-1) :]
+    both = torch.cat((query, key), dim=1)
+    turned, kept = both[..., : cosines.size(-1)], both[..., cosines.size(-1) :]
     first, second = turned.chunk(2, dim=-1)
-    result = turned * cosines + torch.cat((-second, first), dim=-1) * sines
-    return torch.cat((result, kept), dim=-1) if kept.size(-1) else result
+    both = torch.addcmul(turned * cosines, torch.cat((second, first), dim=-1), sines)
+    if kept.size(-1):
+        both = torch.cat((both, kept), dim=-1)
+    return both[:, : query.size(1)], both[:, query.size(1) :]
 
 
 def keep_keys_and_values(block: Any) -> list[CachedAttention]:

@@ -96,12 +96,14 @@ class DecoderPasses:
         return found
 
     def _all_angles(self) -> Rotation | None:
-        """Cosines and sines of every position, [columns, r]; None where positions are not rotary."""
+        """Cosines and sines of every position, [columns, r], as `rotate` takes them; None where they are not rotary."""
         if self._module.position_embedding_type != "rope":
             return None
         angles: Any = self._module.rotary_pos_emb(self._cache.columns)[:, 0, 0]
         dtype = self._module.config.params_dtype
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        sines = angles.sin()
+        sines[:, : sines.size(1) // 2].neg_()
+        return angles.cos().to(dtype), sines.to(dtype)
 
     def _rotation(self, positions: torch.Tensor) -> Rotation | None:
         if self._angles is None:

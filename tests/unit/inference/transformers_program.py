@@ -1,7 +1,7 @@
 """transformers' models with random weights, imported, and both asked to go on from the same prompts.
 
-`transformers_program.py FOLDER`: prints JSON; of each search how many of PROMPTS prompts differ, and of each way to draw
-the p-value of a chi-square test against the distribution that transformers' own processors give.
+`transformers_program.py FOLDER`: prints JSON; of each search how many of PROMPTS prompts differ, and of each way to
+draw the p-value of a chi-square test against the distribution that transformers' own processors give.
 """
 
 from __future__ import annotations
