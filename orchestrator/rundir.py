@@ -15,6 +15,7 @@
         health/<launch_id>.json  what the check before the first step found
         checkpoints/          iter_0000500/ with a commit marker each
         exports/hf/           iter_0000500/: checkpoints as other tools read them, whole (their log: logs/export.log)
+        evaluations/          what was measured of checkpoints, one file for each task (see results/)
         lease/                who may write (see lease.py)
         stop                  present when a stop was requested
         sweep.json            the sweep that it is a cell of, if any
@@ -118,6 +119,10 @@ class RunDir:
     def exports(self, layout: str) -> Path:
         """The checkpoints that were exported during the training, in one layout (`hf`)."""
         return self.path / "exports" / layout
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
 
     @property
     def lease(self) -> Path:

@@ -140,9 +140,14 @@ def check_family(weights: Weights) -> None:
 
 
 def run_inference(
-    job: JobSpec, arguments: list[str], module: str = INFERENCE_MODULE, *, reads_input: bool = False
+    job: JobSpec,
+    arguments: list[str],
+    module: str = INFERENCE_MODULE,
+    what: str = "generation",
+    *,
+    reads_input: bool = False,
 ) -> None:
-    """Run the inference program on one replica's processes; its standard output is ours, its input if it reads any.
+    """Run a program on one replica's processes; its standard output is ours, its input if it reads any.
 
     Raises UserError or JobError with what it says when it fails.
     """
@@ -155,7 +160,7 @@ def run_inference(
         arguments=arguments,
         processes_per_node=processes,
     )
-    launch_id = f"generate-{uuid.uuid4().hex[:8]}"
+    launch_id = f"{what}-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
         ["bash", "-c", script],
         stdin=None if reads_input else subprocess.DEVNULL,
@@ -171,13 +176,13 @@ def run_inference(
         process.wait()
         raise
     if process.returncode:
-        raise _failure(errors)
+        raise _failure(errors, what)
     for line in errors.splitlines():
         if line.startswith("warning: "):
             print(line, file=sys.stderr)
 
 
-def _failure(errors: str) -> OrchestratorError:
+def _failure(errors: str, what: str) -> OrchestratorError:
     """What went wrong, from the standard error of torchrun and its ranks."""
     own = before_the_report(errors)
     lines = [line for line in own.splitlines() if line.strip()]
@@ -185,4 +190,4 @@ def _failure(errors: str) -> OrchestratorError:
     if said is not None:
         is_ours = any(end.code == UserError.exit_code for end in failed_ranks(errors).values())
         return UserError(said) if is_ours else JobError(said)
-    return JobError(f"generation failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")
+    return JobError(f"{what} failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")

@@ -53,6 +53,7 @@ COMMANDS = (
     Entry("sync", "sync", LOOK, "Send metrics that MLflow has not got yet."),
     Entry("data", "data", PARTS, "Turn text into indexed data sets, and inspect them."),
     Entry("checkpoint", "checkpoint", PARTS, "List, verify, export and import checkpoints."),
+    Entry("evaluate", "evaluate", PARTS, "Measure a checkpoint: perplexity, LAMBADA, MNLI, RACE, lm-eval's tasks."),
     Entry("generate", "generate", PARTS, "Generate text from a checkpoint."),
 )
 

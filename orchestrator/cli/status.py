@@ -13,6 +13,8 @@ from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.watch import duration
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.results.record import newest_results
+from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.goodput import Goodput, goodput_of
 
@@ -30,7 +32,8 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     goodput = goodput_of(run, time.time() if status.is_active else None)
     total = BatchSchedule.of(load_resolved(run.resolved())).train_iters
     if as_json:
-        print_json({**status.to_json(), "train_iters": total, "goodput": goodput.to_json()})
+        found = [result.to_json() for result in newest_results(run)]
+        print_json({**status.to_json(), "train_iters": total, "goodput": goodput.to_json(), "evaluations": found})
         return
     typer.echo(f"run {label(run)}")
     typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, goodput, total)]))
@@ -49,6 +52,7 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
         lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s"))
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
+    lines += [("" if number else "evaluations", line) for number, line in enumerate(_evaluations(run))]
     if goodput.launches:
         lines.append(("launches", f"{goodput.launches}, {goodput.lost_steps} steps lost"))
         lines += _goodput_line(goodput)
@@ -62,6 +66,16 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
         lines.append(("next", f"orchestrator resume {run.run_id}, or run or submit its spec again"))
     if status.cause is not None and (advice := cause_of(status.cause).advice):
         lines.append(("next", advice.format(run=run.run_id)))
+    return lines
+
+
+def _evaluations(run: RunDir) -> list[str]:
+    """The metric that matters most of each task, of the latest checkpoint that was measured on it."""
+    lines = []
+    for result in newest_results(run):
+        for name, measure in list(result.metrics.items())[:1]:
+            error = "" if measure.stderr is None else f" ± {measure.stderr:.3g}"
+            lines.append(f"{result.name}: {name} {measure.value:.5g}{error} (iteration {result.iteration})")
     return lines
 
 

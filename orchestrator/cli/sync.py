@@ -45,7 +45,7 @@ def command(
     folder = runs_dir or default_runs_dir()
     runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
     records = []
-    for run, record in zip(runs, _send(runs), strict=True):
+    for run, record in zip(runs, send(runs), strict=True):
         records.append(record)
         if not as_json:
             typer.echo(_line(run, record), err=record["state"] == "failed")
@@ -57,7 +57,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _send(runs: list[RunDir]) -> Iterator[dict[str, Any]]:
+def send(runs: list[RunDir]) -> Iterator[dict[str, Any]]:
     """What the program says of each run, in order. Raises JobError when it ends before it has."""
     if not runs:
         return

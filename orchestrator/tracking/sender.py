@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric as MlflowMetric
 from mlflow.entities import Param, RunTag
 
+from orchestrator.results.record import metric_values, read_result, result_paths
 from orchestrator.rundir import RunDir
 from orchestrator.tracking import limits
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
@@ -27,6 +28,7 @@ from orchestrator.tracking.store import connect, find_or_create, milliseconds
 _Item = TypeVar("_Item")
 
 LOCK_FILE = "mlflow.lock"
+EVALUATIONS = "evaluations"
 
 # With the values of an ordinary step, about one batch.
 _RECORDS_PER_READ = 90
@@ -69,6 +71,7 @@ class Sender:
                     description = replace(description, tags={**description.tags, **parent.tags})
                 self._send_params_and_tags(client, cursor, description)
             self._send_metrics(client, cursor)
+            self._send_evaluations(client, cursor)
             if description is not None:
                 self._send_state(client, cursor, description, parent)
                 self._send_files(client, cursor, description.files)
@@ -82,6 +85,23 @@ class Sender:
                 client.log_batch(cursor.run_id, metrics=batch, synchronous=True)
             cursor.offset = tail.offset
             write_cursor(self.run, cursor)
+            self.num_metrics += len(values)
+
+    def _send_evaluations(self, client: MlflowClient, cursor: Cursor) -> None:
+        """What was measured of checkpoints, each result once; one that was measured again is sent again."""
+        for path in result_paths(self.run):
+            result = read_result(path)
+            digest = "" if result is None else str(result.finished)
+            if result is None or cursor.sent.get(f"{EVALUATIONS}/{path.name}") == digest:
+                continue
+            measured = milliseconds(result.finished)
+            values = [
+                MlflowMetric(limits.entity_name(name), value, measured, result.iteration)
+                for name, value in metric_values(result).items()
+            ]
+            for batch in _batches(values, limits.METRICS_PER_BATCH):
+                client.log_batch(cursor.run_id, metrics=batch, synchronous=True)
+            self._mark(cursor, f"{EVALUATIONS}/{path.name}", digest)
             self.num_metrics += len(values)
 
     def _send_params_and_tags(self, client: MlflowClient, cursor: Cursor, description: Description) -> None:

@@ -73,7 +73,8 @@ class RankStarter:
         self._one_at_a_time = threading.Lock()
         with open(scratch / "starter.log", "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, __file__],
+                # -P: what lies beside this file is not what libraries mean by a name.
+                [sys.executable, "-P", __file__],
                 env={**os.environ, **_BEFORE_THE_FORKS},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -163,7 +164,7 @@ def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
         if pid == 0:
             os.close(reply)
             if afresh:
-                os.execv(sys.executable, [sys.executable, __file__, str(rank), str(port), json.dumps(request)])
+                os.execv(sys.executable, [sys.executable, "-P", __file__, str(rank), str(port), json.dumps(request)])
             be_rank(rank, port, request)
         ranks.append(pid)
     os.write(reply, json.dumps(ranks).encode())

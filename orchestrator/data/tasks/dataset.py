@@ -29,7 +29,7 @@ class TaskSamples(Dataset[dict[str, Any]]):
     def __init__(
         self, task: TaskSpec, examples: Sequence[Example], tokenizer: Tokenizer, length: int, seed: int
     ) -> None:
-        self.examples, self.tokenizer, self.length, self.seed = examples, tokenizer, length, seed
+        self.task, self.examples, self.tokenizer, self.length, self.seed = task, examples, tokenizer, length, seed
         self.longest = length if task.name != "race" else _LONGEST_QUESTION
         self._order: tuple[int, Any] = (-1, None)
 
@@ -41,7 +41,10 @@ class TaskSamples(Dataset[dict[str, Any]]):
         if self._order[0] != epoch:
             random = np.random.RandomState((self.seed + epoch) % 2**32)
             self._order = (epoch, random.permutation(len(self.examples)))
-        example = self.examples[self._order[1][place]]
+        return self.encoded(self.examples[self._order[1][place]])
+
+    def encoded(self, example: Example) -> dict[str, Any]:
+        """The sample that is made of an example."""
         texts = list(dict.fromkeys(text for pair in example.pairs for text in pair))  # an article once
         ids = dict(zip(texts, self.tokenizer.encode_batch([cleaned(text) for text in texts]), strict=True))
         rows = [self._row(ids[first], ids[second]) for first, second in example.pairs]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 from tests.unit.tracking.conftest import (
@@ -37,13 +38,21 @@ def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_st
     run.append_event("checkpoint_saved", iteration=300, seconds=1.0, bytes=42)
     run.append_event("exited", launch_id="l1", code=1, cause="nan", iteration=300)
 
+    evaluated = Result(
+        **{"name": "mnli/dev.tsv", "task": "mnli", "key": "00", "iteration": 300, "checkpoint": "", "options": {}},
+        **{"metrics": {"accuracy": Measure(0.75, 0.05)}, "counts": {}, "files": [], "finished": 9.0, "seconds": 1.0},
+    )
+    write_result(result_path(run.evaluations, 300, evaluated.name, evaluated.key), evaluated)
+
     code, [record] = once(run)
-    assert (code, record["state"], record["metrics"]) == (0, "sent", 300 * 3)
+    assert (code, record["state"], record["metrics"]) == (0, "sent", 300 * 3 + 2)
     first = only_run(database)
     assert (first.name, first.experiment, first.status) == (run.run_id, "ours", "FAILED")
     assert first.run_id == record["mlflow_run_id"]
     assert losses(first)[5:9] == [(6, 2.994), (7, None), (8, sys.float_info.max), (9, 2.991)]
     assert first.metrics["progress/tokens"][-1] == (300, 300 * 1024)
+    assert first.metrics["evaluation/mnli/dev.tsv/accuracy"] == [(300, 0.75)]
+    assert first.metrics["evaluation/mnli/dev.tsv/accuracy_stderr"] == [(300, 0.05)]
     assert {key: first.params[key] for key in ("model.num_layers", "model.tied", "model.preset", "optimizer.lr")} == {
         "model.num_layers": "2",
         "model.tied": "true",
@@ -81,7 +90,7 @@ def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_st
     log_steps(run, range(301, 311))
     run.append_event("finished", iteration=310)
     code, [record] = once(run)
-    assert (code, record["metrics"]) == (0, 310 * 3)
+    assert (code, record["metrics"]) == (0, 310 * 3 + 2)
     resumed = only_run(database)
     assert (resumed.run_id, resumed.status) == (first.run_id, "FINISHED")
     assert losses(resumed) == [*losses(first), *((step, 3 - step / 1000) for step in range(301, 311))]

@@ -1,0 +1,208 @@
+"""`orchestrator evaluate`: what a checkpoint is good for, by perplexity and by tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.checkpoints import Commit, committed, read_commit
+from orchestrator.cli.common import AsJson, print_json, warn
+from orchestrator.cli.evaluating import Options, asked_of
+from orchestrator.cli.generate import run_inference
+from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.cli.sync import send
+from orchestrator.cli.weights import WeightsName, weights_named
+from orchestrator.data.vocabulary import content_hash
+from orchestrator.errors import JobError
+from orchestrator.launch.runs import default_runs_dir
+from orchestrator.portable import Weights, run_of
+from orchestrator.results.asked import Asked, checkpoint_digest, dump_asked
+from orchestrator.results.record import Result, read_result, result_path
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+EVALUATION_MODULE = "orchestrator.evaluation"
+
+
+def command(
+    which: WeightsName,
+    wikitext: Annotated[
+        list[Path] | None,
+        typer.Option("--wikitext", metavar="FILE", help="Perplexity by word of WikiText-103's test file, detokenised."),
+    ] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option("--text", metavar="FILE", help="Perplexity of a text file.")
+    ] = None,
+    lambada: Annotated[
+        list[Path] | None,
+        typer.Option("--lambada", metavar="FILE", help="The last word of passages: JSON lines with `text`."),
+    ] = None,
+    mnli: Annotated[
+        list[Path] | None,
+        typer.Option("--mnli", metavar="FILE", help="Accuracy of a BERT fine-tuned on MNLI: a TSV file of GLUE."),
+    ] = None,
+    race: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--race", metavar="PATH", help="Accuracy of a BERT fine-tuned on RACE: a folder of it, or a file."
+        ),
+    ] = None,
+    lm_eval: Annotated[
+        list[str] | None,
+        typer.Option("--lm-eval", metavar="TASK", help="A task of lm-evaluation-harness: its YAML file, or its name."),
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict/--not-strict", help="LAMBADA: the whole last word, or its last token alone.")
+    ] = True,
+    overlapping_eval: Annotated[
+        int | None,
+        typer.Option(
+            "--overlapping-eval",
+            min=1,
+            help="Tokens that a window of a text goes on by; those before them are context. All by default.",
+        ),
+    ] = None,
+    seq_length: Annotated[
+        int | None, typer.Option("--seq-length", min=1, help="Tokens of a window; as in training by default.")
+    ] = None,
+    add_bos: Annotated[
+        bool, typer.Option("--add-bos", help="Begin each sequence with the tokenizer's first token.")
+    ] = False,
+    include_path: Annotated[
+        list[Path] | None,
+        typer.Option("--include-path", metavar="DIR", help="lm-eval: a folder of tasks, looked in by name."),
+    ] = None,
+    num_fewshot: Annotated[
+        int | None, typer.Option("--num-fewshot", min=0, help="lm-eval: examples before each question.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="lm-eval: the first N documents only.")] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size", min=1, help="Full sequences that are computed at once; micro_batch_size by default."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the results; the run's by default.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what was measured before.")] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a checkpoint: perplexity, LAMBADA, MNLI, RACE, and any task of lm-evaluation-harness, from local
+    files. Results are kept in the run directory and sent to MLflow; what was interrupted goes on where it stopped.
+
+    \b
+    Example:
+      orchestrator evaluate gpt-small --wikitext wiki.test.tokens --lambada lambada_test.jsonl
+      orchestrator evaluate gpt-small --text book.txt --overlapping-eval 32 --iteration 500
+      orchestrator evaluate bert-mnli --mnli dev_matched.tsv --mnli dev_mismatched.tsv
+      orchestrator evaluate gpt-small --lm-eval my_task.yaml --num-fewshot 2
+    """
+    weights = weights_named(which, iteration, runs_dir or default_runs_dir())
+    options = Options(
+        files={
+            "wikitext": wikitext or [],
+            "text": text or [],
+            "lambada": lambada or [],
+            "mnli": mnli or [],
+            "race": race or [],
+        },
+        harness=lm_eval or [],
+        strict=strict,
+        seq_length=seq_length,
+        overlapping_eval=overlapping_eval,
+        add_bos=add_bos,
+        include_path=include_path or [],
+        num_fewshot=num_fewshot,
+        limit=limit,
+    )
+    asked = asked_of(options, weights.job, weights.label)
+    run = weights.run or run_of(weights.path)
+    folder = (output or (run.evaluations if run is not None else Path("evaluations"))).absolute()
+    known = [] if again else _known(asked, _commit(weights, iteration), weights.job, folder)
+    missing = [one for one in asked if one.name not in {result.name for result in known}]
+    if missing:
+        check_installed(weights.job)
+        size = batch_size or weights.job.batch.micro_batch_size
+        arguments = [str(weights.path), f"--output={folder}", f"--batch-size={size}"]
+        arguments += [f"--iteration={iteration}"] if iteration is not None else []
+        arguments += [*(["--again"] if again else []), *(["--quiet"] if as_json else [])]
+        known += _measured(weights.job, missing, arguments)
+        if run is not None and output is None:
+            _send_to_mlflow(run)
+    order = [one.name for one in asked]
+    results = sorted(known, key=lambda result: order.index(result.name))
+    if as_json:
+        print_json([result.to_json() for result in results])
+    else:
+        typer.echo(table(results))
+
+
+def _commit(weights: Weights, iteration: int | None) -> Commit:
+    """The checkpoint that is meant; of a run the latest one where no iteration is given."""
+    if weights.run is None:
+        commit = read_commit(weights.path)
+        assert commit is not None, "who named it has looked"
+        return commit
+    return [commit for commit in committed(weights.run) if iteration in (None, commit.iteration)][-1]
+
+
+def _known(asked: Sequence[Asked], commit: Commit, job: JobSpec, folder: Path) -> list[Result]:
+    """What was measured before of a checkpoint."""
+    checkpoint, tokenizer = checkpoint_digest(commit.files), content_hash(job.data.tokenizer)
+    found = []
+    for one in asked:
+        if not one.files:  # only lm-eval knows what is in its tasks
+            continue
+        key = one.key(checkpoint, tokenizer)
+        result = read_result(result_path(folder, commit.iteration, one.name, key))
+        if result is not None and result.key == key:
+            found.append(result)
+    return found
+
+
+def _measured(job: JobSpec, asked: Sequence[Asked], arguments: list[str]) -> list[Result]:
+    """The results of the program. Raises what it says went wrong."""
+    with tempfile.TemporaryDirectory(prefix="orchestrator-evaluate-") as folder:
+        summary = Path(folder, "results.json")
+        arguments = [*arguments, f"--asked={dump_asked(asked)}", f"--summary={summary}"]
+        run_inference(job, arguments, EVALUATION_MODULE, "evaluation")
+        paths = [Path(path) for path in json.loads(summary.read_bytes())]
+    found = [(path, read_result(path)) for path in paths]
+    for path, result in found:
+        if result is None:
+            raise JobError(f"{path} cannot be read any more")
+    return [result for _, result in found if result is not None]
+
+
+def _send_to_mlflow(run: RunDir) -> None:
+    """Send what is new, where the run is tracked; the results are kept here anyhow."""
+    if not load_resolved(run.resolved()).tracking.mlflow or importlib.util.find_spec("mlflow") is None:
+        return
+    for record in send([run]):
+        if record["state"] == "failed":
+            warn(f"not sent to MLflow: {record['message']}; later: orchestrator sync {run.run_id}")
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results for a person."""
+    rows = [["TASK", "ITERATION", "METRIC", "VALUE", "STDERR", "OF"]]
+    for result in results:
+        counts = ", ".join(f"{count:,} {name}" for name, count in result.counts.items())
+        first = [result.name, str(result.iteration)]
+        for name, measure in result.metrics.items():
+            stderr = "-" if measure.stderr is None else f"{measure.stderr:.4g}"
+            rows.append([*first, name, f"{measure.value:.6g}", stderr, counts])
+            first, counts = ["", ""], ""
+    return aligned(rows)

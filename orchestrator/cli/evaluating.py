@@ -1,0 +1,137 @@
+"""What `evaluate` asks for: from options to tasks, with everything that can be said without loading the network."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.data.checks import path_names
+from orchestrator.errors import MissingDependency, UserError
+from orchestrator.results.asked import Asked, Kind, file_facts
+from orchestrator.spec.job import JobSpec
+
+_DECODERS = ("gpt", "mamba")
+_SCORED: tuple[Kind, ...] = ("wikitext", "text", "lambada")
+_TASKS: tuple[Kind, ...] = ("mnli", "race")
+_WHY_NOT = {
+    "bert": "a BERT predicts masked tokens from what stands on both sides, and has no next token to score; "
+    "one that was fine-tuned is measured by --mnli or --race",
+    "t5": "a T5 gives back spans that were taken out of its input, and its losses on a validation set measure that",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person has asked for. Files by kind; for `lm-eval`, names of tasks or their YAML files."""
+
+    files: dict[Kind, list[Path]] = field(default_factory=dict)
+    harness: Sequence[str] = ()
+    strict: bool = True
+    seq_length: int | None = None
+    overlapping_eval: int | None = None
+    add_bos: bool = False
+    include_path: Sequence[Path] = ()
+    num_fewshot: int | None = None
+    limit: int | None = None
+
+
+def asked_of(options: Options, job: JobSpec, label: str) -> list[Asked]:
+    """The tasks. Raises UserError for what is not there, and for what this model cannot be measured on."""
+    files = dict(options.files)
+    if not any(files.values()) and not options.harness:
+        if job.task is None or not job.task.validation:
+            raise UserError(
+                "say what to measure: --wikitext, --text, --lambada, --mnli or --race with a file, "
+                "or --lm-eval with a task"
+            )
+        files = {job.task.name: [Path(path) for path in job.task.validation]}
+    for kind in (kind for kind, paths in files.items() if paths):
+        _check_family(kind, job, label)
+    if options.harness:
+        _check_family("lm-eval", job, label)
+        _check_installed(job)
+    asked: list[Asked] = []
+    for kind, paths in files.items():
+        asked += _of_files(kind, paths, _settings(kind, options, job))
+    return asked + [_of_harness(name, options) for name in options.harness]
+
+
+def _check_family(kind: Kind, job: JobSpec, label: str) -> None:
+    architecture = job.model.architecture
+    if kind not in _TASKS:
+        if architecture not in _DECODERS:
+            raise UserError(f"{label} cannot be measured by --{kind}: {_WHY_NOT[architecture]}")
+    elif job.task is None:
+        raise UserError(
+            f"{label} cannot be measured by --{kind}: it has no head for {kind.upper()}; fine-tune a BERT on it first "
+            f"(`task: {{name: {kind}, …}}` in its job)"
+        )
+    elif job.task.name != kind:
+        raise UserError(
+            f"{label} was fine-tuned on {job.task.name.upper()}, and --{kind} needs one that was on {kind.upper()}"
+        )
+
+
+def _check_installed(job: JobSpec) -> None:
+    if job.launch.python is None and importlib.util.find_spec("lm_eval") is None:
+        raise MissingDependency(
+            "--lm-eval needs the library lm-eval, which this Python lacks: pip install 'megatron-orchestrator[lm-eval]'"
+        )
+
+
+def _settings(kind: Kind, options: Options, job: JobSpec) -> dict[str, Any]:
+    """The options that say what the numbers of a kind mean."""
+    if kind in _TASKS:
+        return {}
+    settings: dict[str, Any] = {"add_bos": options.add_bos}
+    if kind == "lambada":
+        return settings | {"strict": options.strict}
+    model = job.model
+    length = options.seq_length or model.seq_length
+    if model.position_embedding_type == "learned_absolute" and length > model.positions:
+        raise UserError(
+            f"--seq-length {length} is more than the {model.positions} positions that the model has learned"
+        )
+    least = 2 if options.add_bos else 1
+    if length < least:
+        raise UserError(f"--seq-length {length} is too short: {least} at least")
+    if options.overlapping_eval is not None and options.overlapping_eval > length - least + 1:
+        raise UserError(
+            f"--overlapping-eval {options.overlapping_eval} is more than the {length - least + 1} tokens that a window "
+            "scores: it is how many tokens each window goes on by, and the others are context"
+        )
+    return settings | {"seq_length": length, "overlapping_eval": options.overlapping_eval}
+
+
+def _of_files(kind: Kind, paths: Sequence[Path], settings: dict[str, Any]) -> list[Asked]:
+    found = []
+    absolute = [path.expanduser().absolute() for path in paths]
+    for path in absolute:
+        if not path.exists():
+            raise UserError(f"--{kind} {path} is not there")
+        if path.is_dir() and kind != "race":
+            raise UserError(f"--{kind} {path} is a folder, and a file is needed")
+    for path, name in zip(absolute, path_names([str(path) for path in absolute]) if absolute else [], strict=True):
+        found.append(Asked(kind, f"{kind}/{name}", str(path), settings, [file_facts(path)]))
+    return found
+
+
+def _of_harness(name: str, options: Options) -> Asked:
+    path = Path(name).expanduser()
+    is_file = path.suffix in (".yaml", ".yml")
+    if is_file and not path.is_file():
+        raise UserError(f"--lm-eval {name} is not there")
+    for folder in options.include_path:
+        if not folder.is_dir():
+            raise UserError(f"--include-path {folder} is not a folder")
+    settings = {
+        "include_path": [str(folder.absolute()) for folder in options.include_path],
+        "num_fewshot": options.num_fewshot,
+        "limit": options.limit,
+    }
+    return Asked(
+        "lm-eval", f"lm-eval/{path.stem if is_file else name}", str(path.absolute()) if is_file else name, settings
+    )

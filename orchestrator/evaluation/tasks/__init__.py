@@ -1,0 +1,1 @@
+"""What can be measured, one module for each kind; `choice.py` finds it by name."""

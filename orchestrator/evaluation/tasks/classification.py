@@ -1,0 +1,50 @@
+"""MNLI and RACE: how often a BERT that was fine-tuned on the task answers rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.data.tasks.dataset import TaskSamples
+from orchestrator.data.tasks.reading import read_examples
+from orchestrator.errors import UserError
+from orchestrator.evaluation.base import Found, Setting, Work
+from orchestrator.evaluation.statistics import mean
+from orchestrator.results.asked import Asked
+
+
+class Classification:
+    """The labelled examples of one file or folder."""
+
+    contents = ""
+    libraries: Sequence[str] = ()
+
+    def __init__(self, asked: Asked, setting: Setting) -> None:
+        task = setting.job.task
+        if task is None or task.name != asked.kind:
+            raise UserError(f"{asked.where}: the model was not fine-tuned on {asked.kind}")
+        job = setting.job
+        examples = read_examples(task, [asked.where])
+        self._samples = TaskSamples(task, examples, setting.tokenizer, job.model.seq_length, job.runtime.seed)
+
+    def measure(self, work: Work) -> Found:
+        answers = work.answers("examples", _Encoded(self._samples))
+        metrics = {
+            "accuracy": mean([float(answer.right) for answer in answers]),
+            "loss": mean([answer.loss for answer in answers]),
+        }
+        return Found(metrics, {"examples": len(answers), "right": sum(answer.right for answer in answers)})
+
+
+class _Encoded:
+    """Examples that are encoded when they are asked for, in their files' order."""
+
+    def __init__(self, samples: TaskSamples) -> None:
+        self._samples = samples
+        self.tokens_each = samples.task.sequences_per_example * samples.length
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return self._samples.encoded(self._samples.examples[index])

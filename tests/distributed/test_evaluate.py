@@ -1,0 +1,278 @@
+"""`evaluate` on real ranks: the same at every layout, as transformers and lm-eval's own model, and after a kill."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.examples import write_mnli, write_race
+from support.faults import CommandLine, Ranks, wait_until
+from support.training import layout, make_run, tiny_job, values
+
+from orchestrator import evaluation
+from orchestrator.results.asked import Asked, dump_asked, file_facts
+from orchestrator.results.record import Measure, Result, read_result, results_of
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("ranks at four layouts, and a library of models beside them")]
+
+PROGRAM = Path(evaluation.__file__).with_name("__main__.py")
+COMPARED = Path(__file__).with_name("evaluate_compared.py")
+MODEL: dict[str, Any] = {
+    **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
+    **{"add_bias_linear": False, "init_method_std": 0.3},
+}
+LAYOUTS = {"alone": (1, 1), "tp2": (2, 1), "pp2": (1, 2)}
+STRIDE = 24
+HARNESS = ("choice", "rolling", "writing")
+HAS_HARNESS = importlib.util.find_spec("lm_eval") is not None
+needs_harness = pytest.mark.skipif(not HAS_HARNESS, reason="lm-eval is an extra, and is not installed")
+
+
+def writer(tp: int = 1, pp: int = 1) -> JobSpec:
+    data = {"random_tokens": True, "tokenizer": {"type": "byte_level"}}
+    steps = {"train_iters": 5, "lr_warmup_iters": 1}
+    return tiny_job("writer", model=MODEL, data=data, schedule=steps, parallelism=layout(tp=tp, pp=pp))
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), writer()), writer())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text, WikiText, LAMBADA, and a task of lm-eval for each kind of request."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "book.txt").write_text("It was the best of times, it was the worst of times. " * 9)
+    (folder / "wiki.test.tokens").write_text(' = A @-@ b = \n \n The game \'s 1 @,@ 000 " copies " . \n' * 5)
+    passages = [{"text": f"{'so ' * number}we met again"} for number in range(1, 14)]
+    (folder / "lambada.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
+    documents = [
+        {"question": f"What is {number} + {number}?", "choices": [str(2 * number), "seven", "no"], "answer": number % 3}
+        for number in range(9)
+    ]
+    documents.append({"question": "long " * 30, "choices": ["a", "b", "c"], "answer": 0})  # more than the positions
+    (folder / "questions.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    (folder / "pages.jsonl").write_text("".join(json.dumps({"page": "abc def " * n}) + "\n" for n in (2, 30, 5)))
+    of_questions = {
+        "doc_to_text": "{{question}} Answer:",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{answer}}",
+    }
+    tasks: dict[str, dict[str, Any]] = {
+        "choice": {
+            **of_questions,
+            **{"output_type": "multiple_choice", "num_fewshot": 1, "fewshot_split": "test"},
+            "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+        },
+        "rolling": {
+            **{"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{page}}"},
+            "metric_list": [{"metric": name} for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")],
+        },
+    }
+    tasks["writing"] = {
+        **{"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{choices[answer]}}"},
+        "generation_kwargs": {"until": ["e"], "max_gen_toks": 12, "do_sample": False},
+        "metric_list": [{"metric": "exact_match"}, {"metric": "chrf"}],
+    }
+    for name, task in tasks.items():
+        data = folder / ("pages.jsonl" if name == "rolling" else "questions.jsonl")
+        where = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test"}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"task": f"toy_{name}", **where, **task}))
+    return folder
+
+
+def all_tasks(files: Path) -> list[Asked]:
+    text = {"add_bos": False, "seq_length": 64, "overlapping_eval": STRIDE}
+    of_files: list[tuple[Any, str, dict[str, Any]]] = [
+        ("text", "book.txt", text),
+        ("wikitext", "wiki.test.tokens", {**text, "overlapping_eval": None}),
+        ("lambada", "lambada.jsonl", {"add_bos": False, "strict": True}),
+    ]
+    asked = [
+        Asked(kind, f"{kind}/{name}", str(files / name), options, [file_facts(files / name)])
+        for kind, name, options in of_files
+    ]
+    options = {"include_path": [], "num_fewshot": None, "limit": None}
+    names = HARNESS if HAS_HARNESS else ()
+    return asked + [Asked("lm-eval", f"lm-eval/{name}", str(files / f"{name}.yaml"), options) for name in names]
+
+
+def evaluate(
+    ranks: Ranks, run: RunDir, job: JobSpec, asked: Sequence[Asked], output: Path, *more: str, **options: Any
+) -> list[Result]:
+    """The results of real ranks."""
+    output.mkdir(exist_ok=True)
+    summary = output / "summary.json"
+    started = start(ranks, run, job, asked, output, *more, **options)
+    assert started.wait() == 0
+    found = [read_result(Path(path)) for path in json.loads(summary.read_text())]
+    return [result for result in found if result is not None]
+
+
+def start(
+    ranks: Ranks, run: RunDir, job: JobSpec, asked: Sequence[Asked], output: Path, *more: str, **options: Any
+) -> Any:
+    arguments = [f"--asked={dump_asked(asked)}", f"--output={output}", f"--summary={output / 'summary.json'}"]
+    arguments += ["--batch-size=2", "--quiet", *more]
+    return ranks.start(run, job, *arguments, program=PROGRAM, **options)
+
+
+def moved(run: RunDir, folder: Path, job: JobSpec) -> RunDir:
+    """The same checkpoints as those of a job of another layout."""
+    other = make_run(folder, job)
+    other.checkpoints.symlink_to(run.checkpoints)
+    return other
+
+
+@pytest.fixture(scope="module")
+def found(
+    ranks: Ranks, trained: RunDir, files: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Result]]:
+    """What each layout measures."""
+    folder = tmp_path_factory.mktemp("layouts")
+    results = {}
+    for name, (tp, pp) in LAYOUTS.items():
+        job = writer(tp, pp)
+        run = moved(trained, folder / name, job)
+        results[name] = evaluate(ranks, run, job, all_tasks(files), folder / f"out-{name}")
+    return results
+
+
+def close(a: Measure, b: Measure, tolerance: float) -> bool:
+    return a.value == pytest.approx(b.value, rel=tolerance) and (a.stderr or 0) == pytest.approx(
+        b.stderr or 0, rel=10 * tolerance
+    )
+
+
+@pytest.mark.parametrize("name", ["tp2", "pp2"])
+def test_every_layout_measures_the_same(found: dict[str, list[Result]], files: Path, name: str) -> None:
+    assert [result.name for result in found[name]] == [asked.name for asked in all_tasks(files)]
+    for result, alone in zip(found[name], found["alone"], strict=True):
+        assert (result.key, result.counts) == (alone.key, alone.counts)
+        for metric, measure in alone.metrics.items():
+            assert close(result.metrics[metric], measure, 1e-5), (result.name, metric)
+
+
+@pytest.fixture(scope="module")
+def exported(trained: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"))
+    said = orchestrator("checkpoint", "export", trained.path, "out", "--to", "hf")
+    assert said.code == 0, said.err
+    return orchestrator.folder / "out"
+
+
+@needs_harness
+def test_others_measure_the_same(found: dict[str, list[Result]], files: Path, exported: Path) -> None:
+    """transformers' loss of the same windows, and lm-eval's own model on the same tasks, of the export."""
+    tasks = [str(files / f"{name}.yaml") for name in HARNESS]
+    done = subprocess.run(
+        [sys.executable, str(COMPARED), str(exported), str(files / "book.txt"), "64", str(STRIDE), *tasks],
+        env={**os.environ, "PYTHONWARNINGS": "ignore", "DISABLE_MULTIPROC": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(done.stdout)
+    ours = {result.name: result for result in found["alone"]}
+    book = ours["text/book.txt"]
+    assert book.counts["tokens"] == theirs["text"]["tokens"]
+    assert book.metrics["loss"].value == pytest.approx(theirs["text"]["total"] / theirs["text"]["tokens"], rel=1e-5)
+    assert ours["lm-eval/writing"].metrics["chrf"].value > 0, "some of the text is what was asked for"
+    for name in HARNESS:
+        metrics = ours[f"lm-eval/{name}"].metrics
+        assert len(metrics) >= 2
+        for metric, measure in metrics.items():
+            assert measure.value == pytest.approx(theirs[name][f"{metric},none"], rel=1e-4), metric
+            said = theirs[name][f"{metric}_stderr,none"]
+            assert said == "N/A" if measure.stderr is None else measure.stderr == pytest.approx(said, rel=1e-4)
+
+
+SLOW = """
+import time
+from orchestrator.inference.model import Model
+plain = Model.log_probabilities
+def slowly(self, tokens):
+    time.sleep(0.15)
+    return plain(self, tokens)
+Model.log_probabilities = slowly
+"""
+
+
+def test_killed_and_gone_on_with(
+    ranks: Ranks, trained: RunDir, files: Path, tmp_path: Path, found: dict[str, list[Result]], inject: Any
+) -> None:
+    """SIGKILL to all ranks in the middle of a task: what is there is not computed again, and the end is the same."""
+    job, out = writer(2, 1), tmp_path / "out"
+    run = moved(trained, tmp_path, job)
+    started = start(ranks, run, job, all_tasks(files), out, inject=inject(SLOW))
+    journals = lambda: [path for path in out.glob("*lambada*.part.jsonl") if path.read_text().count("\n") > 1]  # noqa: E731
+    wait_until(lambda: journals() or started.poll() is not None, "two batches of LAMBADA")
+    started.signal(signal.SIGKILL)
+    assert started.wait() == 1
+    [journal] = journals()
+    lines = journal.read_text()
+    finished = {path.name: path.read_bytes() for path in out.glob("iter_*.json")}
+    assert len(finished) == 2, "the two tasks before it are there, and it is not"
+    journal.write_text(lines[:-20])  # torn, as where the disk is cut off
+
+    results = evaluate(ranks, run, job, all_tasks(files), out)
+    assert [replace(result, checkpoint="", finished=0, seconds=0) for result in results] == [
+        replace(result, checkpoint="", finished=0, seconds=0) for result in found["tp2"]
+    ]
+    assert {name: (out / name).read_bytes() for name in finished} == finished
+    assert list(out.glob("*.part.jsonl")) == []
+
+
+def test_a_fine_tuned_bert_is_measured_as_in_training(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+    """The accuracy on each set is the one that the training's own evaluation counted."""
+    model = {
+        **{"architecture": "bert", "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 24},
+        **{"position_embedding_type": "learned_absolute", "vocab_size": 300, "init_method_std": 0.1},
+    }
+    sets = {
+        "mnli": [str(write_mnli(tmp_path / f"dev_{seed}.tsv", size, seed)) for seed, size in ((2, 13), (3, 8))],
+        "race": [str(write_race(tmp_path / f"dev/{name}", size)) for name, size in (("middle", 4), ("high", 3))],
+    }
+    for name, degrees in (("mnli", layout(tp=2)), ("race", layout(pp=2))):
+        job = tiny_job(
+            name,
+            model=model,
+            task={"name": name, "train": sets[name], "validation": sets[name]},
+            data={"random_tokens": False},
+            schedule={"train_iters": 5, "lr_warmup_iters": 1},
+            evaluation={"eval_interval": 5, "eval_iters": 10},
+            parallelism=degrees,
+        )
+        run = ranks.must_train(make_run(tmp_path / "runs", job), job)
+        if name == "mnli":  # by the command, which asks for the validation sets where nothing is named
+            said = orchestrator("evaluate", run.path, "--json")
+            assert said.code == 0, said.err
+            assert [record["name"] for record in json.loads(said.out)] == ["mnli/dev_2.tsv", "mnli/dev_3.tsv"]
+            assert "accuracy" in orchestrator("evaluate", run.path).out
+        else:
+            asked = [
+                Asked("race", f"race/{Path(path).name}", path, {}, [file_facts(Path(path))]) for path in sets[name]
+            ]
+            evaluate(ranks, run, job, asked, run.evaluations)
+        results = results_of(run)
+        assert len(results) == 2
+        for result in results:
+            short = result.name.partition("/")[2]
+            for metric in ("accuracy", "loss"):
+                [(_, said_in_training)] = values(run, f"validation/{short}/{metric}").items()
+                assert result.metrics[metric].value == pytest.approx(said_in_training, rel=1e-5)
