@@ -77,6 +77,17 @@ def open_weights(path: Path) -> Weights:
     return Weights(path, job_of(path), None)
 
 
+def spec_to_go_on_with(weights: Weights) -> JobSpec:
+    """The spec of a run as it is; that of a checkpoint alone without what would be run for it, at the size that it had.
+    Its tokenizer is where the spec says, whether that is on this machine or not.
+    """
+    if weights.run is not None:
+        return load_resolved(weights.run.resolved())
+    commit = read_commit(weights.path)
+    assert commit is not None, "it was opened"
+    return without_programs(load_resolved(spec_of(commit)))
+
+
 def job_of(path: Path) -> JobSpec:
     """The job that wrote a committed checkpoint, with the tokenizer that it carries and without anything that is run:
     by the checkpoint itself, or else by the run that it lies in.
@@ -110,9 +121,11 @@ def run_of(path: Path) -> RunDir | None:
 
 def without_programs(job: JobSpec) -> JobSpec:
     """A job of unknown origin without what would be run, imported or written for it, and without its machine."""
+    replicas = {"data_parallel_size": job.data_parallel_size}
     runtime: dict[str, Any] = {"train_step": None, "train_step_arguments": {}, "device": "auto"}
     return job.model_copy(
         update={
+            "parallelism": job.parallelism.model_copy(update=replicas),  # the launch section may have said it
             "launch": LaunchSpec(),
             "tracking": TrackingSpec(mlflow=False),
             "runtime": job.runtime.model_copy(update=runtime),

@@ -1,4 +1,4 @@
-"""`orchestrator checkpoint`: list, verify, export and import checkpoints."""
+"""`orchestrator checkpoint`: list, verify, export, import and reshape checkpoints."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import typer
 from orchestrator.checkpoints import Commit, committed, read_commit, verify
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.exchange import export, import_
+from orchestrator.cli.reshape import reshape
 from orchestrator.cli.running import RunName, RunsDir, aligned, label
 from orchestrator.errors import RunNotFound
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.rundir import RunDir
 
 app = typer.Typer(
-    help="List, verify, export and import checkpoints.",
+    help="List, verify, export, import and reshape checkpoints.",
     epilog="Example: orchestrator checkpoint list gpt-small",
     no_args_is_help=True,
 )
 app.command("export")(export)
 app.command("import")(import_)
+app.command("reshape")(reshape)
 
 
 @app.command("list")

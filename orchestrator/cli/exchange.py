@@ -64,7 +64,7 @@ def export(
     if no_tokenizer:
         options.append("--tokenizer=no")
     target = folder.absolute()
-    done = _convert("export", str(checkpoint), str(target), *options)
+    done = convert("export", str(checkpoint), str(target), *options)
     if left_out := done.pop("tokenizer_left_out"):
         warn(f"{left_out}: none is written")
     if as_json:
@@ -104,7 +104,7 @@ def import_(
     draft.path.mkdir(parents=True, exist_ok=True)
     write_atomically(draft.path / "resolved.json", dump_resolved(job))
     try:
-        done = _convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
+        done = convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
     except BaseException:
         shutil.rmtree(draft.path)
         raise
@@ -157,7 +157,7 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "imported"
 
 
-def _convert(*arguments: str) -> dict[str, Any]:
+def convert(*arguments: str) -> dict[str, Any]:
     """Run the program; its progress goes to our standard error. Raises what it says went wrong."""
     process = subprocess.run(
         [sys.executable, "-m", EXCHANGE_MODULE, *arguments],

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.exchange`: what `checkpoint export` and `checkpoint import` start.
+"""`python -m orchestrator.exchange`: what `checkpoint export`, `import` and `reshape` start.
 
 Standard output is one JSON object: what was written, or {"error": …, "exit_code": …}.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from orchestrator.exchange.configuration import read_config
 from orchestrator.exchange.exporting import draft_of, export
 from orchestrator.exchange.families.choice import family_of_type
 from orchestrator.exchange.importing import import_weights
+from orchestrator.exchange.reshaping import contents, reshape
 from orchestrator.portable import job_of
 from orchestrator.spec.loading import load_resolved
 
@@ -43,6 +45,12 @@ def main() -> int:
     into.add_argument("source", type=Path)
     into.add_argument("resolved", type=Path)
     into.add_argument("target", type=Path)
+    inspected = ways.add_parser("inspect")
+    inspected.add_argument("checkpoint", type=Path)
+    reshaped = ways.add_parser("reshape")
+    reshaped.add_argument("checkpoint", type=Path)
+    reshaped.add_argument("resolved", type=Path)
+    reshaped.add_argument("target", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
@@ -73,6 +81,10 @@ def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
             tokenizer=arguments.tokenizer,
             leave_free=arguments.leave_free,
         )
+    if arguments.way == "inspect":
+        return asdict(contents(arguments.checkpoint))
+    if arguments.way == "reshape":
+        return reshape(arguments.checkpoint, load_resolved(arguments.resolved), arguments.target)
     family = family_of_type(read_config(arguments.source).get("model_type"))
     return import_weights(arguments.source, load_resolved(arguments.resolved), family, arguments.target)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from orchestrator.errors import CheckpointError
-from orchestrator.weights_only import weights_only
+from orchestrator.weights_only import DAMAGES, reason_of, weights_only
 
 
 class StoredWeights:
@@ -24,11 +26,56 @@ class StoredWeights:
         with weights_only():
             metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(metadata, is_coordinator=True)
+        self._folder = folder
+        self._objects = [
+            key for key, entry in metadata.state_dict_metadata.items() if not isinstance(entry, TensorStorageMetadata)
+        ]
         self._entries = {
             key: entry
             for key, entry in metadata.state_dict_metadata.items()
             if isinstance(entry, TensorStorageMetadata)
         }
+
+    def keys(self) -> list[str]:
+        """Of all tensors, sorted."""
+        return sorted(self._entries)
+
+    def objects(self) -> list[str]:
+        """Keys of what is no tensor, sorted."""
+        return sorted(self._objects)
+
+    def chunks(self, key: str) -> list[ChunkStorageMetadata]:
+        """The parts that a tensor is stored in."""
+        return list(self._entries[key].chunks)
+
+    def places(self, key: str) -> int:
+        """How many of a tensor's first dimensions it is stored in single parts along: layers, experts."""
+        chunks, dimensions = self.chunks(key), len(self.shape(key)) - 1
+        apart = (all(chunk.sizes[dimension] == 1 for chunk in chunks) for dimension in range(dimensions))
+        return next((number for number, is_apart in enumerate(apart) if not is_apart), max(dimensions, 0))
+
+    def read_object(self, key: str) -> io.BytesIO:
+        """The bytes of what is no tensor, as they are stored: whatever they are, they are not looked into."""
+        index = MetadataIndex(key)
+        into = _Into(torch.empty(0))
+        item = ReadItem(LoadItemType.BYTE_IO, index, torch.Size((0,)), index, torch.Size((0,)), torch.Size((0,)))
+        with weights_only():
+            self._reader.read_data(LoadPlan([item]), into).wait()
+        return into.bytes
+
+    def shared(self) -> dict[str, Any]:
+        """What is not stored by parts: `common.pt`."""
+        path = self._folder / "common.pt"
+        try:
+            with weights_only():
+                found = torch.load(path, map_location="cpu", weights_only=True)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        except DAMAGES as error:
+            raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{path} holds no state")
+        return found
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -55,11 +102,15 @@ class StoredWeights:
 
 
 class _Into(DefaultLoadPlanner):
-    """Puts what is read into one tensor."""
+    """Puts what is read into one tensor, or keeps the bytes of an object."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__()
         self._tensor = tensor
+        self.bytes = io.BytesIO()
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        self.bytes = value
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
         part = self._tensor

@@ -1,0 +1,183 @@
+"""`orchestrator checkpoint reshape`: a checkpoint written anew for another layout, with a verdict first."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.checkpoints import committed
+from orchestrator.cli.common import AsJson, Overrides, print_json
+from orchestrator.cli.exchange import convert
+from orchestrator.cli.running import RunsDir, aligned, check_installed, label
+from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
+from orchestrator.data.tokenizer_copies import carried
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import add_generation, create_run, default_runs_dir
+from orchestrator.planning.reshaping import Finding, judge_reshape
+from orchestrator.portable import TOKENIZER_FOLDER, Weights, spec_to_go_on_with
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
+
+_FIELDS = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+
+
+def _degree(name: str, what: str) -> Any:
+    return typer.Option(f"--{name}", min=1, metavar="N", help=f"{what}; as it was by default.", show_default=False)
+
+
+def reshape(
+    which: WeightsName,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Write the checkpoint alone, here, instead of a new run."),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="JOB.yaml", help="The job that is to go on from it.")
+    ] = None,
+    tp: Annotated[int | None, _degree("tp", "Tensor-parallel size")] = None,
+    pp: Annotated[int | None, _degree("pp", "Pipeline-parallel size")] = None,
+    vp: Annotated[int | None, _degree("vp", "Model chunks per pipeline rank; 1 for none")] = None,
+    cp: Annotated[int | None, _degree("cp", "Context-parallel size")] = None,
+    dp: Annotated[int | None, _degree("dp", "Data-parallel size")] = None,
+    ep: Annotated[int | None, _degree("ep", "Expert-parallel size")] = None,
+    etp: Annotated[int | None, _degree("etp", "Tensor-parallel size of experts")] = None,
+    overrides: Overrides = None,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=0, help="The checkpoint of a run; the newest by default.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would become of it.")] = False,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Accept changes that alter the course of the training.")
+    ] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a checkpoint anew for another layout, with its optimizer: as a run that `resume` goes on with, or alone.
+
+    \b
+    Example:
+      orchestrator checkpoint reshape gpt-small --tp 4 --pp 1 --dp 2 --dry-run
+      orchestrator checkpoint reshape runs/gpt-small/3f9a12cd/checkpoints/iter_0000500 --tp 1 -o gpt-small-tp1
+    """
+    runs = (runs_dir or default_runs_dir()).absolute()
+    weights = weights_named(which, iteration, runs)
+    degrees = {"tp": tp, "pp": pp, "vp": vp, "cp": cp, "dp": dp, "ep": ep, "etp": etp}
+    old = spec_to_go_on_with(weights)
+    asked = [
+        f"parallelism.{_FIELDS[name]}={_written(name, size)}" for name, size in degrees.items() if size is not None
+    ]
+    if dp is not None and to is None:  # what the launch section says of processes would stand against it
+        asked += ["launch.nodes=1", "launch.gpus_per_node=null"]
+    new = _target(old, to, [*asked, *(overrides or [])], weights)
+    check_installed(new.job)
+    if output is not None and output.exists():
+        raise UserError(f"{output} exists already: name a folder that is not there")
+    checkpoint = _newest(weights, iteration) if dry_run else whole_checkpoint(weights, iteration)
+    inspected = convert("inspect", str(checkpoint))
+    findings = judge_reshape(old, new.job, inspected["optimizer"], inspected["vocabulary_rows"])
+    if not as_json:
+        typer.echo(f"{checkpoint}:")
+        typer.echo(aligned([["WHAT", "THERE", "HERE", "VERDICT", "WHY"], *(_row(finding) for finding in findings)]))
+    _refuse(findings, allow_changes)
+    answer: dict[str, Any] = {"checkpoint": str(checkpoint), "findings": [asdict(finding) for finding in findings]}
+    if dry_run:
+        if as_json:
+            print_json(answer)
+        return
+    if output is not None:
+        answer |= _write(checkpoint, new.job, output.absolute())
+    else:
+        run = _write_run(checkpoint, new, runs)
+        answer |= {"path": str(committed(run)[-1].path), "run_id": run.run_id, "run": str(run.path)}
+    if as_json:
+        print_json(answer)
+    elif output is not None:
+        typer.echo(f"wrote {output}")
+    else:
+        typer.echo(f"wrote run {label(run)} in {run.path}: go on with `orchestrator resume {run.run_id}`")
+
+
+def _written(name: str, size: int) -> str:
+    return "null" if name == "vp" and size == 1 else str(size)
+
+
+def _target(old: JobSpec, to: Path | None, overrides: list[str], weights: Weights) -> LoadedJob:
+    """The job to go on as. Raises SpecError when its layout is not legal."""
+    if to is not None:
+        return load_job([to], overrides)
+    return load_text(dump_resolved(old), f"the spec of {weights.label}", overrides)
+
+
+def _newest(weights: Weights, iteration: int | None) -> Path:
+    """The checkpoint that would be read, whole or not."""
+    if weights.run is None:
+        return weights.path
+    return committed(weights.run)[-1].path if iteration is None else weights.run.checkpoint(iteration)
+
+
+def _row(finding: Finding) -> list[str]:
+    before, after = ("-" if value is None else str(value) for value in (finding.before, finding.after))
+    return [finding.what, before, after, finding.verdict, finding.reason]
+
+
+def _refuse(findings: list[Finding], allow_changes: bool) -> None:
+    """Raises UserError when something is impossible, or alters the course and was not allowed."""
+    impossible = [f"{finding.what}: {finding.reason}" for finding in findings if finding.verdict == "impossible"]
+    if impossible:
+        raise UserError("this checkpoint cannot go on so:\n      " + "\n      ".join(impossible))
+    changing = [finding.what for finding in findings if finding.verdict == "changes"]
+    if changing and not allow_changes:
+        raise UserError(
+            f"{', '.join(changing)}: the training would take another course than it would have unchanged.\n"
+            "      If that is what you want, add --allow-changes."
+        )
+
+
+def _write(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:
+    """Write the checkpoint `target`, which appears when it is whole."""
+    draft = target.with_name(f".{target.name}.reshape")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        write_atomically(draft / "resolved.json", dump_resolved(job))
+        done = convert("reshape", str(checkpoint), str(draft / "resolved.json"), str(draft / "checkpoint"))
+        (draft / "checkpoint").rename(target)
+    finally:
+        shutil.rmtree(draft)
+    return {**done, "path": str(target)}
+
+
+def _write_run(checkpoint: Path, new: LoadedJob, runs: Path) -> RunDir:
+    """A new run that has the checkpoint, and a tokenizer of its own where the job's is not on this machine."""
+    job = new.job
+    draft = RunDir(runs / job.name / f".reshape-{job.config_hash[:8]}")
+    draft.path.mkdir(parents=True, exist_ok=True)
+    try:
+        done = _write(checkpoint, job, draft.path / "checkpoint")
+        run = create_run(job, new.text, runs)
+        run.append_event("reshaped", source=str(checkpoint), iteration=done["iteration"])
+        run.checkpoints.mkdir()
+        target = run.checkpoint(done["iteration"])
+        (draft.path / "checkpoint").rename(target)
+    finally:
+        shutil.rmtree(draft.path)
+    path = job.data.tokenizer.path
+    if path is not None and not Path(path).exists() and (target / TOKENIZER_FOLDER).is_dir():
+        own = Path(shutil.copytree(target / TOKENIZER_FOLDER, run.path / TOKENIZER_FOLDER))
+        tokenizer = carried(job.data.tokenizer, own, [file.name for file in own.iterdir()])
+        data = job.data.model_copy(update={"tokenizer": tokenizer})
+        add_generation(run, job.model_copy(update={"data": data}), new.text)
+    return run
