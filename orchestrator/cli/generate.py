@@ -127,15 +127,10 @@ def check_family(weights: Weights) -> None:
             f"{label} holds a BERT: BERT predicts masked tokens from what stands on both sides of them, "
             "and does not continue a text"
         )
-    if job.model.architecture == "t5":
-        raise UserError(
-            f"{label} holds a T5: it gives back the spans that were taken out of its encoder's "
-            "input, and generation is there for decoders alone so far"
-        )
     if job.model.architecture == "mamba":
         raise UserError(
             f"{label} holds a hybrid with state space layers, whose states are not kept from token to "
-            "token in this version: generation is there for architecture gpt"
+            "token in this version: generation is there for architectures gpt and t5"
         )
 
 

@@ -93,15 +93,13 @@ def search(
     network: Network,
     passes: Passes,
     prompts: list[list[int]],
-    starts: Sequence[int],
     options: Sequence[Generation],
     ends: Sequence[int],
-    seen: Sequence[Sequence[int]],
 ) -> list[Hypothesis]:
-    """The best hypothesis for each prompt. All `options` have the same number of beams; `starts` and `seen` are of each
-    prompt the position of its first new token and the tokens that count as having occurred.
-    """
+    """The best hypothesis for each prompt. All `options` have the same number of beams."""
     beams, count = options[0].num_beams, max(row.max_new_tokens for row in options)
+    begun = [passes.begins(prompt) for prompt in prompts]
+    starts = [len(row) for row in begun]
     searches = [Search(row, ends) for row in options]
     logits = passes.start(prompts, max(starts) + count)
     first = network.tensor([number for number in range(len(prompts)) for _ in range(beams)])
@@ -110,12 +108,12 @@ def search(
         logits = logits[first]
     choice = Choice(
         [row for row in options for _ in range(beams)],
-        [row for row in seen for _ in range(beams)],
+        [row for row in begun for _ in range(beams)],
         network.vocab_size,
         ends,
         network.device.torch_device,
     )
-    positions = network.tensor(list(starts))[first]
+    positions = network.tensor(starts)[first]
     totals = network.tensor([[beam.total for beam in search.beams] for search in searches], torch.float32)
     for step in range(count):
         # Even if every beam could end in every way, as many others are left as there are beams.

@@ -91,9 +91,9 @@ class Cache:
 class CachedAttention(torch.nn.Module):
     """In place of an `Attention` of `runtime.layers.torch_layers`: the same, with a cache where one is set."""
 
-    def __init__(self, plain: Any, layer: int) -> None:
+    def __init__(self, plain: Any, layer: int, cap: float | None) -> None:
         super().__init__()
-        self.plain, self.layer = plain, layer
+        self.plain, self.layer, self._cap = plain, layer, cap
         self.cache: Cache | None = None
         self._slopes: torch.Tensor | None = None
 
@@ -121,8 +121,7 @@ class CachedAttention(torch.nn.Module):
             query, key, value = (x.permute(2, 0, 1, 3) for x in (query, key, value))
             found = self.plain(query, key, value, None)
             return found
-        mask = cache.mask(self.plain.window, self._own_slopes(query), query.dtype)
-        return self._attend(query, keys, values, mask)
+        return self._attend(query, keys, values, self._mask(cache, query))
 
     def _attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
@@ -136,11 +135,15 @@ class CachedAttention(torch.nn.Module):
         shared = query.reshape(batch, groups, heads // groups, channels)
         if mask.size(1) > 1:
             mask = mask.view(batch, groups, heads // groups, -1)
-        if self.plain.cap is not None:
-            out = capped_attention(shared, keys, values, mask, self.plain.scale, self.plain.cap, 0.0)
+        if self._cap is not None:
+            out = capped_attention(shared, keys, values, mask, self.plain.scale, self._cap, 0.0)
         else:
             out = functional.scaled_dot_product_attention(shared, keys, values, attn_mask=mask, scale=self.plain.scale)
         return out.reshape(1, batch, heads * channels)
+
+    def _mask(self, cache: Cache, query: torch.Tensor) -> torch.Tensor:
+        """What is added to the scores, [b, 1 or heads, 1, columns]."""
+        return cache.mask(self.plain.window, self._own_slopes(query), query.dtype)
 
     def _own_slopes(self, query: torch.Tensor) -> torch.Tensor | None:
         """ALiBi's slopes of this rank's heads, [heads]."""
@@ -166,11 +169,33 @@ def rotate(query: torch.Tensor, key: torch.Tensor, rotation: Rotation) -> tuple[
     return both[:, : query.size(1)], both[:, query.size(1) :]
 
 
+class CachedBiasedAttention(CachedAttention):
+    """The same for a `MaskedAttention` of a T5's decoder, whose rows are all at the same position."""
+
+    def __init__(self, plain: Any, layer: int) -> None:
+        super().__init__(plain, layer, cap=None)
+        self._bias: torch.Tensor | None = None
+
+    def forget(self) -> None:
+        """Before another length: biases are made for all positions at once."""
+        self._bias = None
+
+    def _mask(self, cache: Cache, query: torch.Tensor) -> torch.Tensor:
+        mask = cache.mask(None, None, query.dtype)
+        if self.plain.bias is None:
+            return mask
+        if self._bias is None:
+            self._bias = self.plain.bias(cache.columns, cache.columns).to(query.dtype)
+        assert cache.positions is not None, "each pass is over one token"
+        return mask + self._bias.index_select(2, cache.positions[:1])
+
+
 def keep_keys_and_values(block: Any) -> list[CachedAttention]:
-    """Put attention that can keep its keys and values into every layer of a block; once for a block."""
+    """Put attention that can keep its keys and values into every layer of a GPT's block; once for a block."""
     attentions = []
     for number, layer in enumerate(block.layers):
-        attention = CachedAttention(layer.self_attention.core_attention, number)
+        plain = layer.self_attention.core_attention
+        attention = CachedAttention(plain, number, plain.cap)
         layer.self_attention.core_attention = attention
         attentions.append(attention)
     return attentions

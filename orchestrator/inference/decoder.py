@@ -13,6 +13,13 @@ from orchestrator.inference.network import Network
 class Passes(Protocol):
     """What the loops over tokens know of a network. Logits are [b, v] in fp32, on the ranks of the last stage."""
 
+    is_captured: bool
+    """Whether `go_on` can be captured as a CUDA graph."""
+
+    def begins(self, prompt: list[int]) -> list[int]:
+        """What stands before the first new token of a row."""
+        ...
+
     def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
         """Logits after each prompt; `columns` is the length of the longest row that will come of it."""
         ...
@@ -36,16 +43,22 @@ class DecoderPasses:
 
     def __init__(self, network: Network) -> None:
         self._network, self._module = network, network.module
+        # What talks to other processes, or asks the GPU which experts are chosen, is not captured.
+        self.is_captured = network.ranks.world_size == 1 and network.job.model.num_experts is None
         self._attentions: list[CachedAttention] = keep_keys_and_values(self._module.decoder)
         self._cache = Cache(0)
         self._angles: Rotation | None = None
+
+    def begins(self, prompt: list[int]) -> list[int]:
+        """See Passes."""
+        return prompt
 
     @torch.no_grad()
     def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
         """See Passes. A cache that is long enough is used again, so that its memory stays where it is."""
         if self._cache.columns < columns or self._cache.columns > 4 * columns:
             self._cache = Cache(columns)
-            self._angles = self._all_angles()
+            self._angles = all_angles(self._module, self._cache.columns)
         lengths = self._network.tensor([len(prompt) for prompt in prompts])
         longest = max(map(len, prompts))
         tokens = self._network.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
@@ -95,18 +108,21 @@ class DecoderPasses:
         found: torch.Tensor = logits[0, :, : network.vocab_size].float()
         return found
 
-    def _all_angles(self) -> Rotation | None:
-        """Cosines and sines of every position, [columns, r], as `rotate` takes them; None where they are not rotary."""
-        if self._module.position_embedding_type != "rope":
-            return None
-        angles: Any = self._module.rotary_pos_emb(self._cache.columns)[:, 0, 0]
-        dtype = self._module.config.params_dtype
-        sines = angles.sin()
-        sines[:, : sines.size(1) // 2].neg_()
-        return angles.cos().to(dtype), sines.to(dtype)
-
     def _rotation(self, positions: torch.Tensor) -> Rotation | None:
-        if self._angles is None:
-            return None
-        cosines, sines = self._angles
-        return cosines[positions][:, None], sines[positions][:, None]
+        return None if self._angles is None else at_positions(self._angles, positions)
+
+
+def all_angles(module: Any, columns: int) -> Rotation | None:
+    """Cosines and sines of every position, [columns, r], as `rotate` takes them; None where they are not rotary."""
+    if not hasattr(module, "rotary_pos_emb"):  # megatron-core's, and our T5, have it only where it is needed
+        return None
+    angles: torch.Tensor = module.rotary_pos_emb(columns)[:, 0, 0]
+    dtype, sines = module.config.params_dtype, angles.sin()
+    sines[:, : sines.size(1) // 2].neg_()
+    return angles.cos().to(dtype), sines.to(dtype)
+
+
+def at_positions(angles: Rotation, positions: torch.Tensor) -> Rotation:
+    """Those of `positions` [b, s]: [b, 1, s, r]."""
+    cosines, sines = angles
+    return cosines[positions][:, None], sines[positions][:, None]

@@ -35,21 +35,21 @@ class Decoding:
         self._captured: tuple[object, _Rows, Repeated] | None = None
 
     @torch.no_grad()
-    def steps(
-        self, prompts: list[list[int]], starts: Sequence[int], options: Sequence[Generation], ends: Sequence[int]
-    ) -> Iterator[Step]:
+    def steps(self, prompts: list[list[int]], options: Sequence[Generation], ends: Sequence[int]) -> Iterator[Step]:
         """One Step after the other, until every row has its `max_new_tokens`, or the caller stops.
 
-        `starts`: of each row the position of its first new token. Every rank must take as many steps as the others;
-        on a GPU one more is started than was looked at, so that the GPU never waits for the host.
+        Every rank must take as many steps as the others; on a GPU one more is started than was looked at, so that the
+        GPU never waits for the host.
         """
         count = max(row.max_new_tokens for row in options)
+        begun = [self._passes.begins(prompt) for prompt in prompts]
+        starts = [len(row) for row in begun]
         # Rows that have ended go on with the others, and need a place for it.
         columns = max(starts) + count
         if self._longest is not None:
             columns = min(columns, self._longest)
         logits = self._passes.start(prompts, columns)
-        state = _Rows(self._network, prompts, starts, options, ends)
+        state = _Rows(self._network, begun, starts, options, ends)
         ahead = 1 if self._network.device.is_cuda else 0
         pending: deque[_Fetched] = deque()
         self._choose(state, logits)
@@ -71,8 +71,7 @@ class Decoding:
         def plain() -> None:
             self._advance(state)
 
-        # What talks to other processes, or asks the GPU which experts are chosen, is not captured.
-        if not self._network.device.is_cuda or self._network.ranks.world_size > 1 or self._has_experts:
+        if not self._network.device.is_cuda or not self._passes.is_captured:
             return state, plain
         key = (state.choice.kind, self._passes.memory)
         if self._captured is None or self._captured[0] != key:
@@ -81,10 +80,6 @@ class Decoding:
         if known is not state:
             known.become(state)
         return known, step
-
-    @property
-    def _has_experts(self) -> bool:
-        return self._network.job.model.num_experts is not None
 
     def _advance(self, state: _Rows) -> None:
         logits = self._passes.go_on(state.tokens, state.positions)

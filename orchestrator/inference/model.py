@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from orchestrator.checkpoints import Commit
+from orchestrator.data.families.t5 import decoder_start
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference import scoring, writing
-from orchestrator.inference.decoder import DecoderPasses
+from orchestrator.inference.conditional import ConditionalPasses
+from orchestrator.inference.decoder import DecoderPasses, Passes
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.loading import at_layout, open_network
 from orchestrator.inference.network import Network
@@ -160,15 +162,26 @@ class Model:
             tokens = [self.tokenizer.eod]  # what stands before a document in training
         if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
             raise UserError(f"prompt {number} has ids that the vocabulary of {self.vocab_size} tokens has not")
-        if self.longest is not None and len(tokens) + options.max_new_tokens > self.longest:
+        self._check_length(tokens, options)
+        if options.stop and self._tokenizer_if_any is None:
+            raise UserError("stop: without a tokenizer there is no text to find a stop string in")
+        return writing.Request(number, tokens, options)
+
+    def _check_length(self, tokens: list[int], options: Generation) -> None:
+        if self.longest is None:
+            return
+        if self.job.model.architecture == "t5":
+            if max(len(tokens), 1 + options.max_new_tokens) > self.longest:
+                raise UserError(
+                    f"the prompt's {len(tokens)} tokens, and 1 + {options.max_new_tokens} new ones, must each fit into "
+                    f"the {self.longest} positions that the model has learned"
+                )
+        elif len(tokens) + options.max_new_tokens > self.longest:
             together = len(tokens) + options.max_new_tokens
             raise UserError(
                 f"{len(tokens)} prompt tokens + {options.max_new_tokens} new ones = {together}, but the model has "
                 f"learned {self.longest} positions; ask for at most {max(self.longest - len(tokens), 0)} new tokens"
             )
-        if options.stop and self._tokenizer_if_any is None:
-            raise UserError("stop: without a tokenizer there is no text to find a stop string in")
-        return writing.Request(number, tokens, options)
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -187,23 +200,40 @@ class Model:
     @cached_property
     def _writer(self) -> writing.Writer:
         """What text is written with; it changes the network's attention, so only once it is asked for."""
-        architecture = self.job.model.architecture
-        if architecture != "gpt":
-            raise UserError(f"a {architecture} does not continue a text: generation is there for architecture gpt")
-        passes = DecoderPasses(self.network)
-        decoding = Decoding(self.network, passes, self.longest)
-        return writing.Writer(self.network, passes, decoding, self._tokenizer_if_any)
+        decoding = Decoding(self.network, self._passes, self.longest)
+        return writing.Writer(self.network, self._passes, decoding, self._tokenizer_if_any)
 
-    def logits(self, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+    @cached_property
+    def _passes(self) -> Passes:
+        architecture = self.job.model.architecture
+        if architecture == "gpt":
+            return DecoderPasses(self.network)
+        if architecture == "t5":
+            return ConditionalPasses(self.network, decoder_start(self.tokenizer))
+        raise UserError(f"a {architecture} writes no text: generation is there for architectures gpt and t5")
+
+    def logits(
+        self, tokens: Sequence[Sequence[int]], *, encoder_tokens: Sequence[Sequence[int]] | None = None
+    ) -> torch.Tensor:
         """The scores of every next token: `[b, s, v]` in fp32, on this process's device, the same on every process.
 
         `tokens`: b lists of ids, s of them in the longest. `logits[i, j]` are those of the token that follows
         `tokens[i][: j + 1]`; positions behind the end of a shorter list mean nothing. v is `vocab_size`: the
-        vocabulary's padding is cut off.
+        vocabulary's padding is cut off. Of a T5 `tokens` are the decoder's, from the one that it begins with on, and
+        `encoder_tokens` as many lists that the encoder reads.
 
         All b · s · v are held at once; `log_probabilities` gives less. Raises UserError when a list is empty or too
         long for the network, or an id is none of the vocabulary.
         """
+        if self.job.model.architecture == "t5":
+            if encoder_tokens is None or len(encoder_tokens) != len(tokens):
+                raise UserError("a T5 needs as many lists of encoder_tokens as of tokens")
+            self._check_lists(encoder_tokens, least=1)
+            self._check_lists(tokens, least=1)
+            assert isinstance(self._passes, ConditionalPasses)
+            return scoring.whole(self.network, self._passes.logits(_lists(encoder_tokens), _lists(tokens)), tokens)
+        if encoder_tokens is not None:
+            raise UserError(f"a {self.job.model.architecture} has no encoder: leave encoder_tokens out")
         self._check(tokens, least=1)
         return scoring.logits(self.network, tokens)
 
@@ -219,7 +249,10 @@ class Model:
 
     def _check(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
         if self.job.model.architecture not in _DECODERS:
-            raise UserError(f"a {self.job.model.architecture} has no next token: logits are there for decoders")
+            raise UserError(f"a {self.job.model.architecture} has no next token: this is there for decoders")
+        self._check_lists(tokens, least, unread)
+
+    def _check_lists(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
         if not tokens:
             raise UserError("no tokens were given")
         for number, row in enumerate(tokens):
@@ -229,6 +262,10 @@ class Model:
                 raise UserError(f"list {number} has {len(row)} tokens; the model has {self.longest} positions")
             if not 0 <= min(row) <= max(row) < self.vocab_size:
                 raise UserError(f"list {number} has ids that the vocabulary of {self.vocab_size} tokens has not")
+
+
+def _lists(tokens: Sequence[Sequence[int]]) -> list[list[int]]:
+    return [list(row) for row in tokens]
 
 
 def load(

@@ -38,18 +38,29 @@ class Network:
         """Memory on this rank's device."""
         return torch.empty(*shape, dtype=dtype, device=self.device.torch_device)
 
-    def receive(self, length: int, batch: int) -> torch.Tensor | None:
-        """What the stage before has sent, [s, b, h]; None on the first stage."""
+    def hidden(self, length: int, batch: int) -> torch.Tensor:
+        """Memory for [s, b, h], what stages hand to each other."""
+        config = self.module.config
+        return self.empty(length, batch, config.hidden_size, dtype=config.pipeline_dtype)
+
+    def receive(self, length: int, batch: int, stage: int | None = None) -> torch.Tensor | None:
+        """What the stage before, or another one, has sent, [s, b, h]; None on the first stage."""
         if self.ranks.pp == 0:
             return None
-        config = self.module.config
-        hidden = self.empty(length, batch, config.hidden_size, dtype=config.pipeline_dtype)
-        dist.recv(hidden, group=self.groups.pipeline, group_src=self.ranks.pp - 1)
+        hidden = self.hidden(length, batch)
+        dist.recv(hidden, group=self.groups.pipeline, group_src=self.ranks.pp - 1 if stage is None else stage)
         return hidden
 
-    def send(self, hidden: torch.Tensor) -> None:
-        """Hand [s, b, h] to the next stage."""
-        dist.send(hidden.contiguous(), group=self.groups.pipeline, group_dst=self.ranks.pp + 1)
+    def send(self, hidden: torch.Tensor, stage: int | None = None) -> None:
+        """Hand [s, b, h] to the next stage, or to another one."""
+        to = self.ranks.pp + 1 if stage is None else stage
+        dist.send(hidden.contiguous(), group=self.groups.pipeline, group_dst=to)
+
+    def from_stage(self, hidden: torch.Tensor, stage: int) -> torch.Tensor:
+        """A stage's tensor on all stages, written into that of the others, which has its shape."""
+        if self.ranks.pp_size > 1:
+            dist.broadcast(hidden, group=self.groups.pipeline, group_src=stage)
+        return hidden
 
     def from_source(self, tensor: torch.Tensor) -> torch.Tensor:
         """The source's tensor on every rank, written into that of the others, which has its shape."""

@@ -9,6 +9,8 @@ import torch
 
 from orchestrator.spec.generation import Generation
 
+_NOISE = 256
+
 
 class Choice:
     """How each row chooses, and what it has so far. All of it is tensors of fixed size, so that a step can be captured.
@@ -29,7 +31,8 @@ class Choice:
         self.penalises = any(row.repetition_penalty != 1.0 for row in options)
         self.withholds = any(row.min_new_tokens for row in options) and bool(ends)
         self.measures = any(row.log_probabilities for row in options)
-        steps = max(row.max_new_tokens for row in options)
+        # Rounded up, so that steps of batches that differ a little have the same kind.
+        steps = -(-max(row.max_new_tokens for row in options) // _NOISE) * _NOISE
 
         def column(values: list[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)[:, None]

@@ -17,9 +17,13 @@ Tokens = Sequence[Sequence[int]]
 @torch.no_grad()
 def logits(network: Network, tokens: Tokens) -> torch.Tensor:
     """[b, s, v] in fp32 on every rank; see `Model.logits`."""
-    found, length = _pass(network, tokens, gathers=True), max(map(len, tokens))
+    return whole(network, _pass(network, tokens, gathers=True), tokens)
+
+
+def whole(network: Network, found: torch.Tensor | None, tokens: Tokens) -> torch.Tensor:
+    """What the last stage has found of `tokens`, [b, s, v], in fp32 on every rank."""
     if found is None:
-        found = network.empty(len(tokens), length, network.vocab_size, dtype=torch.float32)
+        found = network.empty(len(tokens), max(map(len, tokens)), network.vocab_size, dtype=torch.float32)
     return network.from_source(found.float().contiguous())
 
 

@@ -60,6 +60,8 @@ class Follower:
     tokenizer: Tokenizer | None
     shows: bool
     """Whether pieces carry text; if not, all of it is made at the end, unless a stop string is looked for."""
+    before: list[int]
+    """Tokens that the new ones follow."""
     tokens: list[int] = field(default_factory=list)
     measured: list[float] = field(default_factory=list)
     _decoded: str = ""
@@ -69,8 +71,8 @@ class Follower:
     _since: int = 0
 
     def __post_init__(self) -> None:
-        if self.tokenizer is not None and self.prompt:
-            context = self.prompt[-_CONTEXT:]
+        if self.tokenizer is not None and self.before:
+            context = self.before[-_CONTEXT:]
             text = self.tokenizer.decode(context)
             if not text.endswith(_UNFINISHED):
                 self._base, self._base_text = context, text

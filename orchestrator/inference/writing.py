@@ -42,8 +42,8 @@ class Writer:
     def _sampled(self, requests: Sequence[Request], ends: Sequence[int], shows: bool) -> Iterator[Piece]:
         followers = [self._follower(request, ends, shows) for request in requests]
         open_ = set(range(len(requests)))
-        prompts, starts = [request.tokens for request in requests], [len(request.tokens) for request in requests]
-        for step in self.decoding.steps(prompts, starts, [request.options for request in requests], ends):
+        prompts, options = [request.tokens for request in requests], [request.options for request in requests]
+        for step in self.decoding.steps(prompts, options, ends):
             for row in sorted(open_):
                 piece = followers[row].add(step.tokens[row], step.log_probabilities[row])
                 if piece.done is not None:
@@ -53,9 +53,8 @@ class Writer:
                 return
 
     def _searched(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[Piece]:
-        prompts, starts = [request.tokens for request in requests], [len(request.tokens) for request in requests]
-        options = [request.options for request in requests]
-        found = search(self.network, self.passes, prompts, starts, options, ends, prompts)
+        prompts, options = [request.tokens for request in requests], [request.options for request in requests]
+        found = search(self.network, self.passes, prompts, options, ends)
         for request, best in zip(requests, found, strict=True):
             done = self._told(request, best.tokens, best.log_probabilities, ends)
             yield Piece(request.number, done.text, None, 0.0, replace(done, score=best.score))
@@ -71,4 +70,5 @@ class Writer:
         raise AssertionError("a hypothesis has ended, or is as long as it may be")
 
     def _follower(self, request: Request, ends: Sequence[int], shows: bool) -> Follower:
-        return Follower(request.number, request.tokens, request.options, ends, self.tokenizer, shows)
+        context = self.passes.begins(request.tokens)
+        return Follower(request.number, request.tokens, request.options, ends, self.tokenizer, shows, context)

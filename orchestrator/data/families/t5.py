@@ -51,14 +51,17 @@ class SpanTokens:
                 f"the tokenizer {tokenizer.spec.path} has no sentinels <extra_id_0>, <extra_id_1>, …, which stand for "
                 "the spans that T5 predicts; write data.tokenizer.vocab_extra_ids: 100 to add some"
             )
-        special = {name: tokenizer.token_id(name) for name in ("[CLS]", "[SEP]", "[PAD]", "<pad>")}
-        self.cls, self.sep = special["[CLS]"], special["[SEP]"]
-        # The decoder begins with padding where the tokenizer has no begin of its own, as in T5.
-        begins = (tokenizer.bos, special["[PAD]"], special["<pad>"], self.eod)
-        self.bos = next(token for token in begins if token is not None)
+        self.cls, self.sep = tokenizer.token_id("[CLS]"), tokenizer.token_id("[SEP]")
+        self.bos = decoder_start(tokenizer)
         # What is masked is replaced by sentinels; and no token is padding: the data set's masks say what is.
         self.mask, self.pad = self.additional_special_tokens_ids[0], -1
         self.unique_identifiers = tokenizer.unique_identifiers
+
+
+def decoder_start(tokenizer: Tokenizer) -> int:
+    """What the decoder begins with: padding where the tokenizer has no begin of its own, as in T5."""
+    begins = (tokenizer.bos, tokenizer.token_id("[PAD]"), tokenizer.token_id("<pad>"))
+    return next((token for token in begins if token is not None), tokenizer.eod)
 
 
 def dataset(

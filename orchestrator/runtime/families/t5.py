@@ -140,9 +140,13 @@ class T5(LanguageModule):
             )
         if not self.post_process:
             return torch.cat([encoded, decoded])
+        return self.compute_language_model_loss(labels, self.logits(decoded))
+
+    def logits(self, decoded: torch.Tensor, *, gathers: bool = False) -> torch.Tensor:
+        """Of what the decoder gives, [s, b, h], on the last stage: [s, b, v] of this rank, or of all with `gathers`."""
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
-        logits, _ = self.output_layer(decoded, weight=weight)
-        return self.compute_language_model_loss(labels, logits)
+        logits: torch.Tensor = self.output_layer(decoded, weight=weight, runtime_gather_output=gathers)[0]
+        return logits
 
     def _inputs(self, encoder_tokens: torch.Tensor, decoder_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What the encoder and the decoder begin with on this stage: [s, b, h] each, s over TP under SP."""

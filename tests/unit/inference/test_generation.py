@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import layout, make_run, must_train, tiny_job
+from support.faults import Ranks
+from support.training import layout, make_run, tiny_job
 
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 
 LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and torchrun once for each layout")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and ranks for each layout")]
 
 HERE = Path(__file__).parent
 MODEL = {"num_query_groups": 2, "vocab_size": 300, "position_embedding_type": "learned_absolute", "seq_length": 32}
@@ -38,34 +38,23 @@ def job(parallelism: dict[str, Any]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def run(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     trained = job(layout())
-    return must_train(make_run(tmp_path_factory.mktemp("runs"), trained), trained)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), trained), trained)
 
 
-def generate(run: RunDir, name: str, out: Path) -> list[dict[str, Any]]:
+def generate(ranks: Ranks, run: RunDir, name: str, out: Path) -> list[dict[str, Any]]:
     """What each rank generated at a layout."""
     written = job(LAYOUTS[name])
     (out / "job.json").write_text(dump_resolved(written))
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(written.world_size), str(HERE / "generate_program.py")),
-            *(str(run.path), str(out / "job.json"), str(out)),
-        ],
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert finished.returncode == 0, finished.stderr
+    arguments, program = (str(out / "job.json"), str(out)), HERE / "generate_program.py"
+    assert ranks.starter.start(run.path, written.world_size, *arguments, program=program).wait() == 0
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(written.world_size)]
 
 
 @pytest.fixture(scope="module")
-def alone(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    [found] = generate(run, "tp1", tmp_path_factory.mktemp("tp1"))
+def alone(ranks: Ranks, run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    [found] = generate(ranks, run, "tp1", tmp_path_factory.mktemp("tp1"))
     return found
 
 
@@ -114,8 +103,10 @@ def test_what_is_written_is_measured_as_logits_are(alone: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("name", ["tp2", "pp2"])
-def test_other_layouts_generate_the_same(run: RunDir, alone: dict[str, Any], name: str, tmp_path: Path) -> None:
-    for rank in generate(run, name, tmp_path):
+def test_other_layouts_generate_the_same(
+    ranks: Ranks, run: RunDir, alone: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    for rank in generate(ranks, run, name, tmp_path):
         assert rank.keys() == alone.keys()
         for field, value in rank.items():
             if field.startswith("~"):

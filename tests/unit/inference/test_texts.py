@@ -15,7 +15,8 @@ BYTES = load_tokenizer(TokenizerSpec(type="byte_level"))
 
 def follow(tokens: list[int], *, prompt: str = "so: ", shows: bool = True, **options: object) -> list[Piece]:
     chosen = Generation.model_validate({"max_new_tokens": max(len(tokens), 1), **options})
-    follower = Follower(0, BYTES.encode(prompt), chosen, [BYTES.eod], BYTES, shows)
+    before = BYTES.encode(prompt)
+    follower = Follower(0, before, chosen, [BYTES.eod], BYTES, shows, before)
     pieces = []
     for token in tokens:
         pieces.append(follower.add(token, -1.0))

@@ -1,0 +1,16 @@
+"""What the tests of generation share: ranks that start fast, and the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.faults import CommandLine
+from support.fixtures import ranks
+
+__all__ = ["ranks"]
+
+
+@pytest.fixture
+def orchestrator(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
