@@ -77,8 +77,10 @@ class ConditionalPasses:
         """See Passes."""
         self._cache = Cache(columns)
         self._angles = all_angles(self._module, self._cache.columns)
-        for part in (*self._attentions, *self._contexts):
-            part.forget()
+        for attention in self._attentions:
+            attention.forget()
+        for context in self._contexts:
+            context.forget()
         self._encoded, self._hidden_keys = self._encode(prompts)
         begin = self._network.tensor([self._start] * len(prompts))
         return self.go_on(begin, torch.zeros_like(begin))
