@@ -1,40 +1,109 @@
-"""What `make quickstart` does after installing: real text, training under TP=2 on the CPU, generation."""
+"""What `make quickstart` does after installing: real text, training under TP=2 on the CPU, generation; and what another
+library makes of the model.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PROMPT, NEW_TOKENS, SEQ_LENGTH = "import os", 60, 128
+THEIRS = f"""
+import json, math, sys, warnings
+warnings.simplefilter("ignore")
+import torch, transformers
+transformers.logging.set_verbosity_error()
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
+words = tokenizer({PROMPT!r}, return_tensors="pt")
+out = model.generate(**words, do_sample=False, max_new_tokens={NEW_TOKENS})[0, words.input_ids.size(1) :]
+ids = tokenizer(open(sys.argv[2]).read(), return_tensors="pt").input_ids
+total = 0.0
+with torch.no_grad():
+    for first in range(0, ids.size(1) - 1, {SEQ_LENGTH}):
+        last = min(first + {SEQ_LENGTH}, ids.size(1) - 1)
+        logits, wanted = model(ids[:, first:last]).logits[0].double(), ids[0, first + 1 : last + 1]
+        total += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
+text = tokenizer.decode(out, skip_special_tokens=True)
+print(json.dumps({{"text": text, "tokens": ids.size(1) - 1, "perplexity": math.exp(total / (ids.size(1) - 1))}}))
+"""
+"""What transformers makes of an export: the greedy text, and the perplexity of a file in windows without overlap."""
 
 
-@pytest.mark.slow("it is the first thing that a person runs")
-@pytest.mark.distributed
-@pytest.mark.timeout(900)
-def test_quickstart_learns_and_writes_and_does_nothing_twice(tmp_path: Path) -> None:
-    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
-    # Shorter than as shipped: it learns as much as is asserted here.
+pytestmark = [
+    pytest.mark.slow("it is the first thing that a person runs"),
+    pytest.mark.distributed,
+    pytest.mark.timeout(900),
+]
+
+
+def quickstart(folder: Path) -> str:
+    """What it prints. It runs shorter than as shipped, and learns as much as is asserted here."""
     shorter = ["--set", "schedule.train_iters=120", "--set", "checkpoint.save_interval=100"]
     script = ["bash", str(ROOT / "scripts" / "quickstart.sh"), sys.executable, *shorter]
+    done = subprocess.run(script, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
-    first = subprocess.run(script, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert first.returncode == 0, first.stdout + first.stderr
 
-    (run,) = (tmp_path / ".quickstart" / "runs" / "quickstart").iterdir()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quickstart")
+    (folder / "jobs").symlink_to(ROOT / "jobs")
+    (folder / "said").write_text(quickstart(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    (run,) = (folder / ".quickstart" / "runs" / "quickstart").iterdir()
+    return run
+
+
+def test_it_learns_and_writes_and_does_nothing_twice(folder: Path, run: Path) -> None:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     validation = [record["values"]["validation/loss"] for record in records if "validation/loss" in record["values"]]
     assert validation[0] - validation[-1] > 2
     resolved = json.loads((run / "resolved.json").read_text())
     assert resolved["parallelism"]["tensor_model_parallel_size"] == 2
     assert (run / "checkpoints").is_dir()
-    written = first.stdout.partition("Let it write")[2].partition("Next:")[0]
+    written = (folder / "said").read_text().partition("Let it write")[2].partition("Next:")[0]
     assert len(written.partition("import os")[2].split()) > 10
 
-    again = subprocess.run(script, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert again.returncode == 0, again.stdout + again.stderr
+    quickstart(folder)
     assert [path.name for path in run.parent.iterdir()] == [run.name]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == len(records)
+
+
+def test_transformers_makes_the_same_of_it(folder: Path, run: Path) -> None:
+    """Of the last checkpoint, exported: the same text, token for token, and the same perplexity."""
+    book = Path(sysconfig.get_path("stdlib"), "textwrap.py")
+    orchestrator = [sys.executable, "-m", "orchestrator"]
+    subprocess.run([*orchestrator, "checkpoint", "export", run, "exported", "--to", "hf"], cwd=folder, check=True)
+    greedy = ["--prompt", PROMPT, "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS)]
+    commands = [
+        [*orchestrator, "evaluate", str(run), "--text", str(book), "--batch-size", "16", "--json"],
+        [*orchestrator, "generate", str(run), *greedy, "--json"],
+        [sys.executable, "-c", THEIRS, "exported", str(book)],
+    ]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [
+        subprocess.Popen(command, cwd=folder, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}, **pipes)
+        for command in commands
+    ]
+    said = [process.communicate(timeout=200) for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], said
+    [measured], written, theirs = (json.loads(out) for out, _ in said)
+    assert theirs["text"].strip(), "it writes something"
+    assert written["text"] == theirs["text"]
+    assert measured["counts"]["tokens"] == theirs["tokens"] > 1000
+    assert measured["metrics"]["perplexity"]["value"] == pytest.approx(theirs["perplexity"], rel=1e-4)
+    assert theirs["perplexity"] < 1000, "it has learned something"

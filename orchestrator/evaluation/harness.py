@@ -14,9 +14,9 @@ import contextlib
 import logging
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from lm_eval import evaluator
@@ -29,6 +29,8 @@ from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.evaluation.base import Found, Prompt, Scored, Setting, Work
 from orchestrator.results.asked import Asked
 from orchestrator.results.record import Measure, key_of
+
+_Answer = TypeVar("_Answer")
 
 _SEED = 1234
 _BOOTSTRAP_ITERATIONS = 1000
@@ -60,7 +62,7 @@ class Harness:
         np.random.seed(_SEED)
         model = Adapter(self._setting, work)
         # What the harness prints is not for who reads our standard output.
-        with self._explained(), contextlib.redirect_stdout(sys.stderr):
+        with self._explained(model), contextlib.redirect_stdout(sys.stderr):
             found = evaluator.evaluate(
                 lm=model,
                 task_dict=self._loaded,
@@ -86,13 +88,17 @@ class Harness:
         return loaded
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What a task's files make the harness raise, which may be anything, as a person's error."""
+    def _explained(self, model: Adapter | None = None) -> Iterator[None]:
+        """What a task's files make the harness raise, which may be anything, as a person's error. What the network
+        raises stays what it is.
+        """
         try:
             yield
         except OrchestratorError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        except Exception as error:
+            if model is not None and model.waits:
+                raise
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(
                 f"--lm-eval {self._asked.where}: {type(error).__name__}: {said[0]}\n"
@@ -109,6 +115,8 @@ class Adapter(TemplateLM):
         super().__init__()
         self._tokenizer, self._work = setting.tokenizer, work
         self.max_length = setting.job.model.positions
+        self.waits = False
+        """For the network."""
 
     @property
     def eot_token_id(self) -> int:
@@ -146,7 +154,8 @@ class Adapter(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """What follows each context, up to a stop string or the end of a document."""
         prompts = [self._prompt(*request.args) for request in requests]
-        return self._work.texts(f"texts-{key_of([vars(prompt) for prompt in prompts])[:16]}", prompts)
+        part = f"texts-{key_of([vars(prompt) for prompt in prompts])[:16]}"
+        return self._asking(lambda: self._work.texts(part, prompts))
 
     def _scores(self, part: str, requests: Sequence[tuple[Any, list[int], list[int]]]) -> Any:
         sequences = []
@@ -159,7 +168,13 @@ class Adapter(TemplateLM):
             tokens = [*context, *continuation][-(self.max_length + 1) :]
             sequences.append(Scored(tokens, len(tokens) - len(continuation)))
         digest = key_of([(one.tokens, one.first) for one in sequences])
-        return self._work.scores(f"{part}-{digest[:16]}", sequences)
+        return self._asking(lambda: self._work.scores(f"{part}-{digest[:16]}", sequences))
+
+    def _asking(self, ask: Callable[[], _Answer]) -> _Answer:
+        self.waits = True
+        answer = ask()
+        self.waits = False
+        return answer
 
     def _prompt(self, context: str, given: Mapping[str, Any]) -> Prompt:
         options = dict(normalize_gen_kwargs(dict(given), _MOST_NEW_TOKENS))

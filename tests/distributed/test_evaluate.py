@@ -8,26 +8,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.examples import write_mnli, write_race
+from support.evaluating import evaluate, moved, start
 from support.faults import CommandLine, Ranks, wait_until
-from support.training import layout, make_run, tiny_job, values
+from support.training import layout, make_run, tiny_job
 
-from orchestrator import evaluation
-from orchestrator.results.asked import Asked, dump_asked, file_facts
-from orchestrator.results.record import Measure, Result, read_result, results_of
+from orchestrator.results.asked import Asked, file_facts
+from orchestrator.results.record import Measure, Result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("ranks at four layouts, and a library of models beside them")]
 
-PROGRAM = Path(evaluation.__file__).with_name("__main__.py")
 COMPARED = Path(__file__).with_name("evaluate_compared.py")
 MODEL: dict[str, Any] = {
     **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
@@ -108,33 +105,6 @@ def all_tasks(files: Path) -> list[Asked]:
     options = {"include_path": [], "num_fewshot": None, "limit": None}
     names = HARNESS if HAS_HARNESS else ()
     return asked + [Asked("lm-eval", f"lm-eval/{name}", str(files / f"{name}.yaml"), options) for name in names]
-
-
-def evaluate(
-    ranks: Ranks, run: RunDir, job: JobSpec, asked: Sequence[Asked], output: Path, *more: str, **options: Any
-) -> list[Result]:
-    """The results of real ranks."""
-    output.mkdir(exist_ok=True)
-    summary = output / "summary.json"
-    started = start(ranks, run, job, asked, output, *more, **options)
-    assert started.wait() == 0
-    found = [read_result(Path(path)) for path in json.loads(summary.read_text())]
-    return [result for result in found if result is not None]
-
-
-def start(
-    ranks: Ranks, run: RunDir, job: JobSpec, asked: Sequence[Asked], output: Path, *more: str, **options: Any
-) -> Any:
-    arguments = [f"--asked={dump_asked(asked)}", f"--output={output}", f"--summary={output / 'summary.json'}"]
-    arguments += ["--batch-size=2", "--quiet", *more]
-    return ranks.start(run, job, *arguments, program=PROGRAM, **options)
-
-
-def moved(run: RunDir, folder: Path, job: JobSpec) -> RunDir:
-    """The same checkpoints as those of a job of another layout."""
-    other = make_run(folder, job)
-    other.checkpoints.symlink_to(run.checkpoints)
-    return other
 
 
 @pytest.fixture(scope="module")
@@ -236,43 +206,3 @@ def test_killed_and_gone_on_with(
     ]
     assert {name: (out / name).read_bytes() for name in finished} == finished
     assert list(out.glob("*.part.jsonl")) == []
-
-
-def test_a_fine_tuned_bert_is_measured_as_in_training(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
-    """The accuracy on each set is the one that the training's own evaluation counted."""
-    model = {
-        **{"architecture": "bert", "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 24},
-        **{"position_embedding_type": "learned_absolute", "vocab_size": 300, "init_method_std": 0.1},
-    }
-    sets = {
-        "mnli": [str(write_mnli(tmp_path / f"dev_{seed}.tsv", size, seed)) for seed, size in ((2, 13), (3, 8))],
-        "race": [str(write_race(tmp_path / f"dev/{name}", size)) for name, size in (("middle", 4), ("high", 3))],
-    }
-    for name, degrees in (("mnli", layout(tp=2)), ("race", layout(pp=2))):
-        job = tiny_job(
-            name,
-            model=model,
-            task={"name": name, "train": sets[name], "validation": sets[name]},
-            data={"random_tokens": False},
-            schedule={"train_iters": 5, "lr_warmup_iters": 1},
-            evaluation={"eval_interval": 5, "eval_iters": 10},
-            parallelism=degrees,
-        )
-        run = ranks.must_train(make_run(tmp_path / "runs", job), job)
-        if name == "mnli":  # by the command, which asks for the validation sets where nothing is named
-            said = orchestrator("evaluate", run.path, "--json")
-            assert said.code == 0, said.err
-            assert [record["name"] for record in json.loads(said.out)] == ["mnli/dev_2.tsv", "mnli/dev_3.tsv"]
-            assert "accuracy" in orchestrator("evaluate", run.path).out
-        else:
-            asked = [
-                Asked("race", f"race/{Path(path).name}", path, {}, [file_facts(Path(path))]) for path in sets[name]
-            ]
-            evaluate(ranks, run, job, asked, run.evaluations)
-        results = results_of(run)
-        assert len(results) == 2
-        for result in results:
-            short = result.name.partition("/")[2]
-            for metric in ("accuracy", "loss"):
-                [(_, said_in_training)] = values(run, f"validation/{short}/{metric}").items()
-                assert result.metrics[metric].value == pytest.approx(said_in_training, rel=1e-5)

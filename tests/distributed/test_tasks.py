@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.evaluating import evaluate, moved
 from support.examples import write_mnli, write_race
 from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.results.asked import Asked, file_facts
+from orchestrator.results.record import results_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
@@ -96,6 +99,34 @@ def test_evaluation_counts_each_example_once(reference: dict[str, RunDir]) -> No
     assert (
         "mnli: 60 examples, 0.67 epochs; 21 for validation" in (reference["mnli"].logs / "rank-00000.log").read_text()
     )
+
+
+def test_a_checkpoint_is_measured_as_in_training(
+    ranks: Ranks,
+    orchestrator: CommandLine,
+    reference: dict[str, RunDir],
+    files: dict[str, dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    """`evaluate` finds on each set, by itself, what the training's own evaluation found, at another layout too."""
+    race = files["race"]["validation"]
+    job = task_job("race", files["race"], parallelism=LAYOUTS["pp2"])
+    asked = [Asked("race", "race/dev", race, {}, [file_facts(Path(race))])]
+    [chosen] = evaluate(ranks, moved(reference["race"], tmp_path, job), job, asked, tmp_path / "out")
+    assert chosen.counts["examples"] == 14
+    # By the command, at TP2, on the sets that the job names.
+    job = task_job("mnli", files["mnli"], parallelism=LAYOUTS["tp2-sp"])
+    run = moved(reference["mnli"], tmp_path, job)
+    said = orchestrator("evaluate", run.path)
+    assert said.code == 0, said.err
+    results = {result.name: result for result in results_of(run)}
+    assert sorted(results) == ["mnli/dev_2.tsv", "mnli/dev_3.tsv"]
+    assert "mnli/dev_2.tsv  5          accuracy" in said.out
+    found = {"dev_2.tsv/": results["mnli/dev_2.tsv"], "dev_3.tsv/": results["mnli/dev_3.tsv"], "": chosen}
+    for name, result in found.items():
+        for metric in ("accuracy", "loss"):
+            [trained] = values(reference[result.task], f"validation/{name}{metric}").values()
+            assert result.metrics[metric].value == pytest.approx(trained, rel=1e-5), (name, metric)
 
 
 def test_it_learns_from_a_masked_language_model(
