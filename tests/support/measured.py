@@ -266,9 +266,13 @@ def _left_something(run: RunDir) -> bool:
 
 
 def _last_words(run: RunDir) -> str:
-    """The end of the log of the rank that ended first."""
-    written = sorted(run.logs.glob("rank-*.log"), key=lambda path: path.stat().st_mtime)
-    return "\n".join(path.read_text(errors="replace")[-1500:] for path in written[:1])
+    """The end of the log of the rank that failed: the first that raised, or else the first that ended. The others of
+    its launch are ended after it, and their logs may have ended before.
+    """
+    logs = sorted(run.logs.glob("rank-*.log"), key=lambda path: path.stat().st_mtime)
+    texts = [path.read_text(errors="replace") for path in logs]
+    raised = [text for text in texts if "Traceback (most recent call last)" in text]
+    return "\n".join(text[-1500:] for text in (raised or texts)[:1])
 
 
 def has_layers(layers: str) -> bool:

@@ -71,7 +71,8 @@ class RankStarter:
         self._scratch = scratch
         self._count = 0
         self._one_at_a_time = threading.Lock()
-        with open(scratch / "starter.log", "wb") as log:
+        self._log = scratch / "starter.log"
+        with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 # -P: what lies beside this file is not what libraries mean by a name.
                 [sys.executable, "-P", __file__],
@@ -113,7 +114,10 @@ class RankStarter:
         with self._one_at_a_time:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            reply = json.loads(self._process.stdout.readline())
+            answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the process that forks has ended: {self._log.read_text(errors='replace')[-1500:]}")
+        reply = json.loads(answer)
         return Started(reply["supervisor"], reply["ranks"], done)
 
     def close(self) -> None:
