@@ -17,6 +17,7 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel import layers, mappings
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
@@ -54,6 +55,7 @@ def apply(device: Device) -> None:
     _recompute_without_transformer_engine()
     _accumulate_without_apex()
     _write_checkpoints_in_process()
+    _send_before_freeing()
     vars(bert_lm_head)["LNImpl"] = Norm  # megatron-core's without apex refuses sequence parallelism
     logging.getLogger("megatron").setLevel(logging.ERROR)
 
@@ -100,6 +102,27 @@ def _accumulate_without_apex() -> None:
             wgrad_gemm_accum_fp32=accumulate, wgrad_gemm_accum_fp16=accumulate
         )
         names["_grad_accum_fusion_available"] = True
+
+
+def _send_before_freeing() -> None:
+    """An interleaved schedule frees what it has only begun to send, and the next stage received what another kernel had
+    written there: torch holds on to the tensor that is sent, and megatron-core takes its memory away from under it.
+
+    From 0.19 on it waits for what was sent, as is done here: the GPU does, not the host.
+    """
+    communicator: Any = P2PCommunicator
+    original = communicator.send_forward_recv_forward
+
+    def send(self: Any, *arguments: Any, **options: Any) -> Any:
+        answer = original(self, *arguments, **options)
+        if isinstance(answer, tuple) and self.config.deallocate_pipeline_outputs:
+            _, handles = answer
+            sent = (handles or {}).pop("send_next", None)
+            if sent is not None:
+                sent.wait()
+        return answer
+
+    communicator.send_forward_recv_forward = send
 
 
 def _write_checkpoints_in_process() -> None:

@@ -131,6 +131,25 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
     return ranks, groups
 
 
+def connect_stages(ranks: Ranks, groups: Groups, device: Device) -> None:
+    """Let each stage of a pipeline meet its neighbours, both ways, before a schedule does.
+
+    An interleaved schedule sends outside of batches, and such sends have a communicator of each two stages made with
+    the first of them: a stage that waits there for a neighbour that waits for another one waits for ever. Here all take
+    the pairs in one order. Two stages send one way over all ranks' group, as megatron-core has them do.
+    """
+    members = dist.get_process_group_ranks(groups.pipeline)
+    token = torch.zeros(1, device=device.torch_device)
+    ring = [(0, 1)] if ranks.pp_size == 2 else [(stage, (stage + 1) % ranks.pp_size) for stage in range(ranks.pp_size)]
+    for one, other in ring:
+        for group in (groups.pipeline, dist.group.WORLD) if ranks.pp_size == 2 else (groups.pipeline,):
+            for source, target in ((one, other), (other, one)):
+                if ranks.pp == source:
+                    dist.send(token, dst=members[target], group=group)
+                elif ranks.pp == target:
+                    dist.recv(token, src=members[source], group=group)
+
+
 def part_of_pipeline(ranks: Ranks, parts: Sequence[Sequence[int]], timeout_seconds: float) -> dist.ProcessGroup:
     """This rank's group where each pipeline is cut into parts, given by their stages. Every rank must call this."""
     stride = ranks.world_size // ranks.pp_size  # the stages are the outermost order of ranks

@@ -36,7 +36,7 @@ from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.pretrained import find_source, load_weights
-from orchestrator.runtime.process_groups import Ranks, patience, seed_everything, start_process_groups
+from orchestrator.runtime.process_groups import Ranks, connect_stages, patience, seed_everything, start_process_groups
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.steps.base import metrics_of
@@ -57,6 +57,8 @@ def open_session(
     megatron_compat.apply(device)
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
     ranks, groups = start_process_groups(job, device, timeout_seconds=patience(job))
+    if device.is_cuda and ranks.num_chunks > 1:
+        connect_stages(ranks, groups, device)
     step = custom_train_step(job) if job.runtime.train_step is not None else family_of(job).train_step(job)
     control = Control(groups.control, len(step.parts) + len(metrics_of(step)), len(auxiliary_losses(job)))
     lease = _take_lease(run, ranks, control, launch_id)

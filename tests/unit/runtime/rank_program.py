@@ -8,6 +8,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 import json
 import os
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+from megatron.core.pipeline_parallel.schedules import deallocate_output_tensor
 from megatron.core.tensor_parallel import mappings
 from support.training import layout, tiny_job
 
@@ -25,7 +28,13 @@ from orchestrator.runtime import cpu_shim, megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.device import select_device
 from orchestrator.runtime.model import build_chunks, transformer_config
-from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups, stop_process_groups
+from orchestrator.runtime.process_groups import (
+    Ranks,
+    connect_stages,
+    seed_everything,
+    start_process_groups,
+    stop_process_groups,
+)
 from orchestrator.runtime.verification import newest_whole
 
 
@@ -126,7 +135,33 @@ def verification(out: Path) -> Any:
     return {"found": commit and commit.iteration, "skipped": skipped, "read": read}
 
 
+def sent_and_freed() -> Any:
+    """What the later stages receive of 32 MB each that the stage before has begun to send, and freed as an interleaved
+    schedule does, before they listen.
+    """
+    job, device = tiny_job("sent", parallelism=layout(pp=4)), select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    ranks, groups = start_process_groups(job, device, timeout_seconds=60)
+    connect_stages(ranks, groups, device)
+    config = transformer_config(job, device, "torch")
+    config.batch_p2p_comm, config.deallocate_pipeline_outputs = False, True
+    stages, found, shape = P2PCommunicator(groups.pipeline, config), [], (1 << 23,)
+    if ranks.pp > 0:
+        time.sleep(1.0)
+        received, handles = stages.send_forward_recv_forward(None, True, shape, overlap_p2p_comm=True)
+        handles["recv_prev"].wait()
+        found = received.unique().tolist()
+    if not ranks.is_last_stage:
+        output = torch.full(shape, 1.0 + ranks.pp, requires_grad=True)
+        stages.send_forward_recv_forward(output, False, shape, overlap_p2p_comm=True)
+        deallocate_output_tensor(output, True)
+        torch.full(shape, 77.0)
+    stop_process_groups()
+    return found
+
+
 FUNCTIONS = {
+    "sent-and-freed": sent_and_freed,
     "verification": lambda: verification(Path(sys.argv[2])),
     "control": control,
     "one": lambda: weights(1, 1, None),
