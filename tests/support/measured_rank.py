@@ -26,6 +26,7 @@ from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.device import Device, select_device
 from orchestrator.runtime.loop import train
 from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.session import Session
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.loading import load_resolved
 
@@ -105,6 +106,7 @@ def measure(run: RunDir, rank: int, device: Device) -> None:
         found = {**steps_found, "layers": session.layers, "device": device.name, **_memory(device.is_cuda)}
     trained = time.time()
     stop_process_groups()
+    give_up_memory(session)
     del session, steps.__dict__["_device"]
     print(
         f"seconds to open {opened - began:.1f}, to train {trained - opened:.1f} (steps {sum(steps.seconds):.1f}, the "
@@ -113,6 +115,24 @@ def measure(run: RunDir, rank: int, device: Device) -> None:
         flush=True,
     )
     write_atomically(run.path / f"measured-{rank}.json", json.dumps(found))
+
+
+def give_up_memory(session: Session) -> None:
+    """Free weights, gradients and the optimizer's state. The hooks that data parallelism puts on the weights hold it,
+    and with it all of this, where the garbage collector does not see it.
+    """
+    held: list[Any] = []
+    for chunk in session.chunks:
+        held += chunk.parameters()
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+            held += buffer.param_data, buffer.grad_data
+    for optimizer in session.optimizer.chained_optimizers:
+        inner = optimizer.optimizer
+        held += (weight for group in inner.param_groups for weight in group["params"])
+        held += (value for state in inner.state.values() for value in state.values())
+    for tensor in held:
+        if isinstance(tensor, torch.Tensor):
+            tensor.untyped_storage().resize_(0)
 
 
 def left_behind() -> int:
