@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from orchestrator.inference.generation import Generator
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.inference.generation import Generator
 from orchestrator.runtime import cpu_shim, megatron_compat
 from orchestrator.runtime.callbacks.evaluation import evaluate
 from orchestrator.runtime.device import Device
