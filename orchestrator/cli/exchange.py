@@ -48,7 +48,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as the folder of a Hugging Face model: GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3,
-    Gemma, BERT.
+    Gemma, BERT, T5.
 
     \b
     Example:
@@ -144,8 +144,9 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
 def _tokenizer(folder: Path) -> dict[str, str] | None:
     if (folder / "tokenizer.json").is_file():
         return {"type": "huggingface", "path": str(folder / "tokenizer.json")}
-    if (folder / "tokenizer.model").is_file():
-        return {"type": "sentencepiece", "path": str(folder / "tokenizer.model")}
+    for name in ("tokenizer.model", "spiece.model"):
+        if (folder / name).is_file():
+            return {"type": "sentencepiece", "path": str(folder / name)}
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return {"type": "gpt2_bpe", "path": str(folder / "vocab.json"), "merges": str(folder / "merges.txt")}
     if (folder / "vocab.txt").is_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.table import Family, only
+from orchestrator.exchange.table import As, Family, only
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {
@@ -45,13 +45,16 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         **family.constants,
     }
     resolved = {
+        "num_layers": model.encoder_layers if model.architecture == "t5" else model.num_layers,
+        "decoder_num_layers": model.decoder_layers,
         "num_query_groups": model.query_groups,
         "kv_channels": model.head_dim,
         "ffn_hidden_size": model.ffn_size if model.num_experts is None else model.moe_ffn_size,
     }
     for field, key in family.sizes.items():
         config[key] = resolved.get(field, getattr(model, field))
-    config[family.positions] = model.positions
+    if family.positions is not None:
+        config[family.positions] = model.positions
     if family.rotary:
         config["rope_theta"] = float(model.rotary_base)
         scaling = model.rope_scaling
@@ -66,9 +69,9 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
 def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The `model` section of a config.json of this family. Raises UserError with what we cannot represent."""
     _refuse_others(config, family)
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"architecture": family.fixed["architecture"]}
     for field, key in family.sizes.items():
-        value = config.get(key, family.defaults.get(key))
+        value = _said(config, key, family)
         if value is not None:
             fields[field] = value
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
@@ -76,19 +79,12 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             raise UserError(f"config.json has no {family.sizes[field]}")
     if family.rotary and "ffn_hidden_size" not in fields:
         raise UserError("config.json has no intermediate_size")
-    positions = config.get(family.positions)
-    if positions is None:
-        positions = family.defaults[family.positions]
-    if not all(isinstance(value, int) and value > 0 for value in (config.get("vocab_size"), positions)):
-        raise UserError("config.json: vocab_size and the number of positions must be whole numbers above 0")
     fields |= {
-        "seq_length": min(positions, _LONGEST_SAMPLE),
-        "max_position_embeddings": positions,
-        "vocab_size": config["vocab_size"],
+        **family.imported,
+        **(_lengths(config, family.positions, family) if family.positions is not None else {}),
+        "vocab_size": _whole(config.get("vocab_size"), "vocab_size"),
         "activation": _activation(config, family),
-        "untie_embeddings_and_output_weights": not config.get(
-            "tie_word_embeddings", family.defaults["tie_word_embeddings"]
-        ),
+        "untie_embeddings_and_output_weights": not _said(config, "tie_word_embeddings", family),
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
     if family.rotary:
@@ -97,6 +93,26 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     return {
         field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
     }
+
+
+def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
+    """What config.json says, or what transformers takes where it says nothing."""
+    if key in config:
+        return config[key]
+    default = family.defaults.get(key)
+    return _said(config, default.key, family) if isinstance(default, As) else default
+
+
+def _lengths(config: Mapping[str, Any], key: str, family: Family) -> dict[str, int]:
+    given = config.get(key)
+    positions = _whole(family.defaults[key] if given is None else given, "the number of positions")
+    return {"seq_length": min(positions, _LONGEST_SAMPLE), "max_position_embeddings": positions}
+
+
+def _whole(value: Any, what: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise UserError(f"config.json: {what} must be a whole number above 0, and is {json.dumps(value)}")
+    return value
 
 
 def to_dtype(config: Mapping[str, Any]) -> str:

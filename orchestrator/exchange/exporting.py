@@ -101,11 +101,12 @@ def export(
     try:
         special, left_out = _write_tokenizer(job, draft, tokenizer)
         _write_weights(source, shards, draft)
-        config = to_config(job.model, family, rows) | special.record
+        ids = special.record | (special.of_decoder if job.model.architecture == "t5" else {})
+        config = to_config(job.model, family, rows) | ids
         written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
         config["torch_dtype"] = str(written).removeprefix("torch.")
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        generation = {key: value for key, value in special.record.items() if value is not None}
+        generation = {key: value for key, value in ids.items() if value is not None}
         if family.generates:
             (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
         sync_folder(draft)

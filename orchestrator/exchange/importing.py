@@ -137,13 +137,13 @@ def _dtypes(published: PublishedWeights, weights: list[Weight]) -> dict[str, tor
 
 def _objects(weights: list[Weight]) -> list[str]:
     """What megatron-core keeps for FP8, beside the weights of a layer's modules, of the last norm and of the output."""
-    found = []
+    found = ["output_layer._extra_state/shard_0_1"]
     for weight in weights:
         module = weight.rule.ours.rpartition(".")[0]
         if weight.within:
             numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
             found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
-        elif module.endswith(("final_layernorm", "output_layer")):
+        elif module.endswith("final_layernorm"):
             found.append(f"{module}._extra_state/shard_0_1")
     return list(dict.fromkeys(found))
 

@@ -51,6 +51,13 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class As:
+    """Where a key of config.json is missing: what another one says."""
+
+    key: str
+
+
+@dataclass(frozen=True)
 class Family:
     """A model of transformers."""
 
@@ -71,15 +78,17 @@ class Family:
     """Key of config.json -> the only value with which they are; one that is missing there counts as this. Of those that
     are true, false or nothing it only counts whether they are true."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Key of config.json -> what transformers takes where it is missing."""
+    """Key of config.json -> what transformers takes where it is missing, or `As` another key."""
     activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Our activation -> its names there; the first is written."""
     activation_key: str = "hidden_act"
     rotary: bool = True
     buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
     """Ends of the names of what some files hold and is no weight."""
-    positions: str = "max_position_embeddings"
-    """Key of config.json for the longest sequence."""
+    positions: str | None = "max_position_embeddings"
+    """Key of config.json for the longest sequence; None where it has none."""
+    imported: Mapping[str, Any] = field(default_factory=dict)
+    """Field of `model` -> what an import writes there, and config.json says nothing of."""
     repeated: Mapping[str, str] = field(default_factory=dict)
     """Key of config.json -> another one, of which it has the value."""
     generates: bool = True

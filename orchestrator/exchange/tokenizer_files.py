@@ -30,10 +30,18 @@ class SpecialIds:
 
     bos: int | None = None
     eos: int | None = None
+    pad: int | None = None
 
     @property
     def record(self) -> dict[str, int | None]:
         return {"bos_token_id": self.bos, "eos_token_id": self.eos}
+
+    @property
+    def of_decoder(self) -> dict[str, int]:
+        """What a decoder beside an encoder begins with, as `data.families.t5` has it, and padding; T5's own where that
+        is not known."""
+        known = [number for number in (self.bos, self.pad, self.eos) if number is not None]
+        return {"decoder_start_token_id": (known or [0])[0], "pad_token_id": self.pad or 0}
 
 
 def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
@@ -46,7 +54,7 @@ def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
     if spec.type == "byte_level":
         byte_level_library().save(str(folder / "tokenizer.json"))
         _write_config(folder, eos_token=GPT2_EOD, pad_token="[PAD]")
-        return SpecialIds(eos=BYTE_LEVEL_EOD)
+        return SpecialIds(eos=BYTE_LEVEL_EOD, pad=BYTE_LEVEL_TOKENS["[PAD]"])
     tokenizer = load_tokenizer(spec)
     assert isinstance(tokenizer, RustTokenizer)
     names: dict[str, str] = {}
@@ -60,7 +68,8 @@ def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
         names = {"eos_token": GPT2_EOD} if spec.type == "gpt2_bpe" else _OF_BERT
     if not (folder / "tokenizer_config.json").exists():
         _write_config(folder, **{kind: token for kind, token in names.items() if token})
-    return SpecialIds(bos=tokenizer.bos, eos=tokenizer.end)
+    pads = (tokenizer.token_id(name) for name in ("[PAD]", "<pad>"))
+    return SpecialIds(tokenizer.bos, tokenizer.end, next((number for number in pads if number is not None), None))
 
 
 def _write_config(folder: Path, **tokens: str) -> None:

@@ -31,8 +31,15 @@ def _split_qkv(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.
 
 
 def _join_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    """All of each part as rows group by group."""
     grouped = [part.view(model.query_groups, -1, *part.shape[1:]) for part in parts]
     return torch.cat(grouped, dim=1).flatten(0, 1)
+
+
+def _split_kv(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Rows head by head, [k, v], as all keys and all values."""
+    grouped = tensor.view(model.query_groups, 2 * model.head_dim, *tensor.shape[1:])
+    return [part.flatten(0, 1) for part in grouped.chunk(2, dim=1)]
 
 
 def _pad_rows(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
@@ -52,6 +59,7 @@ TRANSFORMS = {
         lambda ours, model, rows: [ours[:rows]] * 2, lambda theirs, model, rows: _pad_rows(theirs[-1:], model, rows)
     ),
     "interleaved_qkv": Transform(_split_qkv, _join_qkv),
+    "interleaved_kv": Transform(_split_kv, _join_qkv),
     "transposed_qkv": Transform(
         lambda ours, model, rows: [torch.cat(_split_qkv(ours, model, rows)).t()],
         lambda theirs, model, rows: _join_qkv(theirs[0].t().chunk(3), model, rows),

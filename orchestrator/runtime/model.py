@@ -58,7 +58,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
         # Both queries and keys are multiplied by YaRN's factor.
-        softmax_scale=attention_factor(model.rope_scaling) ** 2 / math.sqrt(model.head_dim),
+        softmax_scale=attention_factor(model.rope_scaling) ** 2
+        * (model.softmax_scale or 1 / math.sqrt(model.head_dim)),
         alibi=model.position_embedding_type == "alibi",
         attention_logit_softcapping=model.attention_logit_softcapping,
         window_size=None if model.sliding_window is None else (model.sliding_window - 1, 0),
@@ -141,6 +142,8 @@ def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
         case "geglu" | "gelu_tanh":
             tanh = functools.partial(functional.gelu, approximate="tanh")
             return {**gated, "bias_activation_fusion": False, "activation_func": tanh}
+        case "relu":
+            return {**gated, "bias_activation_fusion": False, "activation_func": functional.relu}
         case "squared_relu":
             return {**gated, "bias_activation_fusion": False, "activation_func": squared_relu}
         case "gelu":

@@ -59,6 +59,8 @@ class ModelSpec(Section):
     """Every layer whose number (from 1) is a multiple of this attends to all tokens in spite of `sliding_window`."""
     attention_logit_softcapping: PositiveNumber | None = None
     """Attention scores x become cap · tanh(x / cap)."""
+    softmax_scale: PositiveNumber | None = None
+    """Attention scores are multiplied by this; 1 / √(width of a head) by default. T5's published weights want 1."""
     final_logit_softcapping: PositiveNumber | None = None
     """Logits x become cap · tanh(x / cap)."""
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
@@ -70,7 +72,7 @@ class ModelSpec(Section):
     """Added to the variance in each norm."""
     apply_layernorm_1p: bool = False
     """Norms multiply by 1 + weight instead of by weight."""
-    activation: Literal["gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
     """The MLP's activation. `gelu_tanh` is GPT-2's approximation; `swiglu` and `geglu` (with that approximation) have a
     gate of the same width."""
     add_bias_linear: bool = True
@@ -83,6 +85,9 @@ class ModelSpec(Section):
     """Give the output layer its own weights instead of the embedding's."""
     scale_embeddings: bool = False
     """Multiply token embeddings by the square root of the hidden size."""
+    scale_decoder_outputs: bool = False
+    """T5: divide what the decoder gives by the square root of the hidden size before the output layer, as the first T5
+    does."""
     encoder_num_layers: Positive | None = None
     """Layers of a T5's encoder; `num_layers` by default."""
     decoder_num_layers: Positive | None = None

@@ -12,11 +12,12 @@ from orchestrator.exchange.families.llama import LLAMA
 from orchestrator.exchange.families.mistral import MISTRAL
 from orchestrator.exchange.families.mixtral import MIXTRAL
 from orchestrator.exchange.families.qwen import QWEN2, QWEN3
+from orchestrator.exchange.families.t5 import MT5, T5
 from orchestrator.exchange.table import Family, OneOf
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
-FAMILIES = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2, MEGATRON_BERT, BERT)
+FAMILIES = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2, MEGATRON_BERT, BERT, T5, MT5)
 
 
 def family_of_type(model_type: Any) -> Family:

@@ -50,6 +50,7 @@ FIXED: dict[str, Any] = {
     "sliding_window": None,
     "window_attn_skip_freq": None,
     "attention_logit_softcapping": None,
+    "softmax_scale": None,
     "final_logit_softcapping": None,
     "normalization": "RMSNorm",
     "apply_layernorm_1p": False,

@@ -71,6 +71,8 @@ def _times_kept(model: ModelSpec) -> tuple[int, int]:
     """
     if model.activation == "swiglu":
         return 3, 3
+    if model.activation == "relu":  # needs its output alone
+        return 2, 1
     return (6, 5) if model.is_gated else (3, 2)
 
 

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.planning.memory.layer import FP32, LayerSizes, backward_of_layer, norm_statistics, saved_by_layer
+from orchestrator.planning.memory.layer import (
+    FP32,
+    LayerSizes,
+    backward_of_layer,
+    kept_inside_mlp,
+    norm_statistics,
+    saved_by_layer,
+)
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
@@ -36,7 +43,7 @@ def kept_by_kind(job: JobSpec, sizes: LayerSizes, layers: Layers) -> dict[str, K
     whole = backward_of_layer(job, sizes, layers)
     return {
         ATTENTION: Kept(attention, whole),
-        MLP: Kept(branch + (sizes.gate + 1) * sizes.inner, whole),
+        MLP: Kept(branch + kept_inside_mlp(job, sizes), whole),
         STATE_SPACE: _state_space(job, sizes, branch),
     }
 

@@ -112,12 +112,16 @@ def saved_by_layer(
     elif "layernorm" in job.runtime.recomputed_modules and experts is not None:  # the one before experts is not
         norms -= sizes.stream + sizes.own_tokens * statistics
     dropped = 2 * sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
-    # Of a dense MLP the activation's input, and its output for the second linear.
-    mlp = (sizes.gate + 1) * sizes.inner if experts is None else experts
+    mlp = kept_inside_mlp(job, sizes) if experts is None else experts
     if ("mlp" if experts is None else "moe") in job.runtime.recomputed_modules:
         mlp = 0
     own = _kept_by_variant(job, sizes, layers, selective=selective)
     return norms + _attention(job, sizes, layers, statistics, selective) + mlp + dropped + own
+
+
+def kept_inside_mlp(job: JobSpec, sizes: LayerSizes) -> int:
+    """Of a dense MLP the activation's input, and its output for the second linear. ReLU needs its output alone."""
+    return (sizes.gate + (job.model.activation != "relu")) * sizes.inner
 
 
 def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int, selective: bool) -> int:
@@ -203,7 +207,7 @@ def backward_of_layer(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
         # The gradient of a linear's output is cast in both orders, and is still there itself; its input was one byte.
         second_linear += sizes.whole_stream
         first_linear += sizes.gate * sizes.inner + sizes.inner // 2
-    again = (sizes.gate + 1) * sizes.inner if "mlp" in job.runtime.recomputed_modules else 0
+    again = kept_inside_mlp(job, sizes) if "mlp" in job.runtime.recomputed_modules else 0
     return max(again + max(second_linear, activation, first_linear), _backward_of_capped(job, sizes))
 
 

@@ -9,6 +9,7 @@ are, and the embedding is shared by the first and the last stage only, as a deco
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,6 +72,8 @@ class T5(LanguageModule):
                 gather_output=False,
                 skip_weight_param_allocation=self.pre_process and self.share_embeddings_and_output_weights,
             )
+            if model.scale_decoder_outputs:
+                self.output_layer.register_forward_pre_hook(_scale(model.hidden_size**-0.5))
         self.setup_embeddings_and_output_layer()
         self._received: torch.Tensor | None = None
 
@@ -185,6 +188,11 @@ class T5(LanguageModule):
         for bias in self.relative_biases:
             weight: Any = bias.weight
             dist.all_reduce(weight.main_grad, group=self.half_group)
+
+
+def _scale(factor: float) -> Callable[[Any, tuple[torch.Tensor]], tuple[torch.Tensor]]:
+    """A hook that multiplies what a module is given."""
+    return lambda module, arguments: (arguments[0] * factor,)
 
 
 def build_chunk(

@@ -24,6 +24,7 @@ _ITS_OWN = (
     ("model", "encoder_num_layers"),
     ("model", "decoder_num_layers"),
     ("model", "decoder_seq_length"),
+    ("model", "scale_decoder_outputs"),
     ("model", "relative_attention_num_buckets"),
     ("model", "relative_attention_max_distance"),
     ("parallelism", "pipeline_model_parallel_split_rank"),

@@ -37,6 +37,10 @@ BERT = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "max_position_embeddings": 32},
 }
+T5 = {
+    **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_kv": 16},
+    **{"d_ff": 48, "relative_attention_max_distance": 20},
+}
 GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
 
 
@@ -55,11 +59,16 @@ def configurations() -> dict[str, Any]:
         "megatron-bert": transformers.MegatronBertConfig(**BERT),
         "bert": transformers.BertConfig(**BERT),
         "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
+        "t5": transformers.T5Config(**T5),
+        "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        "mt5": transformers.MT5Config(**T5),
     }
 
 
 def auto(config: Any) -> Any:
     """The class of transformers that a model of a configuration is loaded with."""
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
     return transformers.AutoModelForPreTraining if "bert" in config.model_type else transformers.AutoModelForCausalLM
 
 
@@ -67,7 +76,8 @@ def logits(model: Any) -> torch.Tensor:
     """What a model says of `ids`: logits [2, s, v], and behind them those of other heads."""
     with torch.no_grad():
         if "bert" not in model.config.model_type:
-            found: torch.Tensor = model(ids()).logits
+            more = {"decoder_input_ids": ids().flip(0)} if model.config.is_encoder_decoder else {}
+            found: torch.Tensor = model(ids(), **more).logits
             return found
         said = model(ids(), token_type_ids=ids() % 2)
         return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
@@ -83,16 +93,24 @@ def make(folder: Path) -> None:
     torch.manual_seed(1)
     for name, config in configurations().items():
         theirs = auto(config).from_config(config, attn_implementation="eager").eval()
+        own_output = name == "t5-v1.1"
+        if own_output:  # as its published files have it; transformers makes none
+            theirs.lm_head.weight = torch.nn.Parameter(torch.zeros_like(theirs.shared.weight))
         with torch.no_grad():
             for kind, parameter in theirs.named_parameters():
                 norm = "bias" not in kind and ("norm" in kind.lower() or "ln_" in kind or "ln." in kind)
-                parameter.copy_((1.0 if norm else 0.0) + 0.2 * torch.randn_like(parameter))
+                # T5 does not divide scores by the square root of a head's width: its queries are that much smaller.
+                scale = 0.2 / 4 if kind.endswith("Attention.q.weight") else 0.2
+                parameter.copy_((1.0 if norm else 0.0) + scale * torch.randn_like(parameter))
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
         found = read_config(folder / name / "theirs")
+        if own_output:
+            found["tie_word_embeddings"] = False
+            (folder / name / "theirs" / "config.json").write_text(json.dumps(found))
         family = family_of_type(found["model_type"])
         job = JobSpec.model_validate(
             {

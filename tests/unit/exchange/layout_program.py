@@ -52,6 +52,11 @@ def _logits(module: Any, model: ModelSpec) -> torch.Tensor:
     if model.architecture == "bert":
         said, order = module(tokens, torch.ones_like(tokens), tokens % 2)
         return torch.cat([said[..., :101].flatten(), order.flatten()])
+    if model.architecture == "t5":
+        kept: list[torch.Tensor] = []
+        module.output_layer.register_forward_hook(lambda _, given, out: kept.append(out[0].clone()))
+        module(tokens, tokens.flip(0), torch.zeros(2, 1, 1, 16, dtype=torch.bool), tokens)
+        return kept[0].transpose(0, 1)[..., :101]
     found: torch.Tensor = module(tokens, torch.arange(16).expand_as(tokens), None)[..., :101]
     return found
 

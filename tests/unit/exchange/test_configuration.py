@@ -26,6 +26,7 @@ PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
     **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert"},
+    **{"t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
 
@@ -52,7 +53,15 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     again = job_of(to_model(to_config(job.model, found, job.model.vocab_size), found)).model
     unlike = {name for name in type(again).model_fields if getattr(again, name) != getattr(job.model, name)}
     # What is the same, written out, and how long a training sample is.
-    said = {"preset", "seq_length", "max_position_embeddings", "num_query_groups", "kv_channels", "ffn_hidden_size"}
+    said = {
+        "decoder_num_layers",
+        "preset",
+        "seq_length",
+        "max_position_embeddings",
+        "num_query_groups",
+        "kv_channels",
+        "ffn_hidden_size",
+    }
     assert unlike <= said
     assert (again.query_groups, again.head_dim, again.ffn_size, again.positions) == (
         *(job.model.query_groups, job.model.head_dim),
@@ -73,8 +82,10 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type is .relative_key"),
         ({"model_type": "bert", "type_vocab_size": 1}, "type_vocab_size is 1"),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, "BERT is imported with gelu$"),
+        ({"model_type": "t5", "feed_forward_proj": "gated-relu"}, "feed_forward_proj is 'gated-relu'"),
+        ({"model_type": "t5", "is_decoder": True}, "is_decoder is true"),
         ({"intermediate_size": None}, "no intermediate_size"),
-        ({"vocab_size": "many"}, "whole numbers"),
+        ({"vocab_size": "many"}, "whole number"),
     ],
 )
 def test_what_cannot_be_represented_is_refused(more: dict[str, Any], said: str) -> None:
@@ -98,6 +109,27 @@ def test_what_cannot_be_represented_is_refused(more: dict[str, Any], said: str) 
 def test_other_experts_are_refused(more: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         family_of_model(job_of({"preset": "mixtral-8x7b", **more}).model)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "untied", "scaled"),
+    [
+        ("t5", {}, False, True),
+        ("t5", {"tie_word_embeddings": False}, True, False),
+        ("t5", {"scale_decoder_outputs": False}, False, False),
+        ("mt5", {}, False, False),
+        ("mt5", {"tie_word_embeddings": False}, True, False),
+    ],
+)
+def test_the_output_of_t5(model_type: str, more: dict[str, Any], untied: bool, scaled: bool) -> None:
+    """Scaled where transformers does, and written as it was read."""
+    config = {"vocab_size": 256, "num_layers": 3, **more}
+    model = job_of(to_model(config, family_of_type(model_type))).model
+    assert (model.untie_embeddings_and_output_weights, model.scale_decoder_outputs) == (untied, scaled)
+    assert (model.encoder_layers, model.decoder_layers, model.head_dim) == (3, 3, 64)
+    written = to_config(model, family_of_model(model), 256)
+    assert (written["model_type"], written["num_decoder_layers"]) == ("t5", 3)
+    assert (written["tie_word_embeddings"], written["scale_decoder_outputs"]) == (not untied, scaled)
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])

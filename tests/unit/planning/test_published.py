@@ -39,6 +39,8 @@ PUBLISHED = {
     "gemma-7b": 8_537_680_896,
     "bert-base": 110_106_428,
     "bert-large": 336_226_108,
+    "t5-base": 222_903_552,
+    "t5-v1.1-base": 247_577_856,
 }
 """Elements of the checkpoint's tensors, tied ones once, the vocabulary without padding."""
 

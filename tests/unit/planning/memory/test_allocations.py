@@ -59,6 +59,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     "swiglu": {"model": {"activation": "swiglu"}},
     "swiglu, biases": {"model": {"activation": "swiglu", "add_bias_linear": True}},
     "geglu": {"model": {"activation": "geglu"}},
+    "relu": {"model": {"activation": "relu"}},
+    "relu, biases": {"model": {"activation": "relu", "add_bias_linear": True}},
     "squared relu": {"model": {"activation": "squared_relu"}},
     "tanh gelu, biases": {"model": {"activation": "gelu_tanh", "add_bias_linear": True}},
     "alibi": {"model": {"position_embedding_type": "alibi", "num_query_groups": 2}},
@@ -91,7 +93,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 WITH_EXPERTS: dict[str, dict[str, Any]] = {
     f"experts, {activation}": {"model": {**EXPERTS, **SHARED, "activation": activation}}
-    for activation in ("gelu", "squared_relu", "swiglu", "geglu")
+    for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu")
 }
 STEPS: dict[str, dict[str, Any]] = {
     "plain": {},
