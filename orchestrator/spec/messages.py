@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
 from orchestrator.spec.foreign_names import FOREIGN_VALUES
-from orchestrator.spec.shape import JOB, Shape, fields_of
+from orchestrator.spec.shape import JOB, Shape, fields_of, shape_at
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.values import MAX_COUNT, MAX_SIZE
 from orchestrator.spec.words import any_of, dotted, show
@@ -32,6 +32,7 @@ _KINDS = {
     "model_attributes_type": "a mapping of keys to values",
     "finite_number": "a finite number",
 }
+_ON, _OFF = ("true", "yes", "on"), ("false", "no", "off", "none")
 
 
 def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JOB) -> list[Problem]:
@@ -39,7 +40,7 @@ def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JO
     grouped: dict[Place, list[ErrorDetails]] = {}
     for error in errors:
         grouped.setdefault(_place((*prefix, *error["loc"]), root), []).append(error)
-    return [_problem(place, group) for place, group in grouped.items()]
+    return [_problem(place, group, root) for place, group in grouped.items()]
 
 
 def _place(location: Place, root: Shape) -> Place:
@@ -52,7 +53,7 @@ def _place(location: Place, root: Shape) -> Place:
     return location
 
 
-def _problem(place: Place, errors: list[ErrorDetails]) -> Problem:
+def _problem(place: Place, errors: list[ErrorDetails], root: Shape) -> Problem:
     paths = (dotted(place),)
     error = errors[0]
     value = error["input"]
@@ -66,7 +67,7 @@ def _problem(place: Place, errors: list[ErrorDetails]) -> Problem:
         return Problem(
             f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}",
             paths,
-            _kind_hint(value, (str(part) for part in place)),
+            _switch_hint(value, place, root) or _kind_hint(value, (str(part) for part in place)),
         )
     message, hint = _describe(error)
     return Problem(message, paths, hint)
@@ -74,6 +75,19 @@ def _problem(place: Place, errors: list[ErrorDetails]) -> Problem:
 
 def _foreign(value: Any) -> str | None:
     return FOREIGN_VALUES.get(value.lower().replace("-", "_")) if isinstance(value, str) else None
+
+
+def _switch_hint(value: Any, place: Place, root: Shape) -> str | None:
+    """For a section that is written like a switch."""
+    shape, name = shape_at(place, root), str(place[-1]) if place else ""
+    if shape is None or shape.section is None:
+        return None
+    if value is False or (isinstance(value, str) and value.lower() in _OFF):
+        return f"leave {name} out"
+    if value is True or (isinstance(value, str) and value.lower() in _ON):
+        needed = [key for key, field in shape.section.model_fields.items() if field.is_required()]
+        return f"write {name}: {{{', '.join(f'{key}: …' for key in needed)}}}"
+    return None
 
 
 def _kind_hint(value: Any, names: Iterable[str]) -> str | None:
