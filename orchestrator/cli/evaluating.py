@@ -128,6 +128,7 @@ def _of_harness(name: str, options: Options) -> Asked:
         if not folder.is_dir():
             raise UserError(f"--include-path {folder} is not a folder")
     settings = {
+        "add_bos": options.add_bos,
         "include_path": [str(folder.absolute()) for folder in options.include_path],
         "num_fewshot": options.num_fewshot,
         "limit": options.limit,

@@ -46,7 +46,7 @@ class Harness:
     libraries: Sequence[str] = ("lm-eval",)
 
     def __init__(self, asked: Asked, setting: Setting) -> None:
-        self._asked, self._setting = asked, setting
+        self._asked, self._setting, self._prefix = asked, setting, setting.prefix(asked)
         logging.getLogger("datasets").setLevel(logging.ERROR)
         with self._explained():
             self._loaded = self._load()
@@ -60,7 +60,7 @@ class Harness:
     def measure(self, work: Work) -> Found:
         random.seed(_SEED)
         np.random.seed(_SEED)
-        model = Adapter(self._setting, work)
+        model = Adapter(self._setting, work, self._prefix)
         # What the harness prints is not for who reads our standard output.
         with self._explained(model), contextlib.redirect_stdout(sys.stderr):
             found = evaluator.evaluate(
@@ -111,9 +111,10 @@ class Adapter(TemplateLM):
 
     backend = "causal"
 
-    def __init__(self, setting: Setting, work: Work) -> None:
+    def __init__(self, setting: Setting, work: Work, prefix: list[int]) -> None:
+        """`prefix`: what begins every text, where one is asked for."""
         super().__init__()
-        self._tokenizer, self._work = setting.tokenizer, work
+        self._tokenizer, self._work, self._prefix = setting.tokenizer, work, prefix
         self.max_length = setting.job.model.positions
         self.waits = False
         """For the network."""
@@ -128,8 +129,8 @@ class Adapter(TemplateLM):
         return self.eot_token_id if bos is None else bos
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
-        """Token ids of a text, to which none is added."""
-        return self._tokenizer.encode(string)
+        """Token ids of a text, after what begins every text unless the harness says that it follows another."""
+        return [*([] if add_special_tokens is False else self._prefix), *self._tokenizer.encode(string)]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **options: Any

@@ -13,6 +13,8 @@ from orchestrator.runtime.process_groups import get_tensor_model_parallel_group
 
 Tokens = Sequence[Sequence[int]]
 
+_TOKENS_AT_ONCE = 1024
+
 
 @torch.no_grad()
 def logits(network: Network, tokens: Tokens) -> torch.Tensor:
@@ -42,8 +44,8 @@ def log_probabilities(network: Network, tokens: Tokens) -> tuple[torch.Tensor, t
         first = network.ranks.tp * part.size(-1)
         hide_padding(part, network.vocab_size)
         following = _padded(network, tokens)[:, 1:]
-        # One list by one: all of them in fp32 could need more memory than the network.
-        own = torch.stack([_facts(*pair, first) for pair in zip(part, following, strict=True)])
+        # A part of one list after the other: all in fp32 could need more memory than the network.
+        own = torch.stack([_facts_of_list(*pair, first) for pair in zip(part, following, strict=True)])
         every = network.empty(network.ranks.tp_size * len(own), *own.shape[1:], dtype=own.dtype)
         dist.all_gather_into_tensor(every, own, group=get_tensor_model_parallel_group())
         total, wanted, largest, place = every.view(-1, *own.shape).unbind(-1)
@@ -51,6 +53,12 @@ def log_probabilities(network: Network, tokens: Tokens) -> tuple[torch.Tensor, t
         best = place.gather(0, largest.max(0, keepdim=True).indices)[0]
         likeliest = (best == following).to(torch.uint8)
     return network.from_source(likelihoods), network.from_source(likeliest).bool()
+
+
+def _facts_of_list(part: torch.Tensor, wanted: torch.Tensor, first: int) -> torch.Tensor:
+    """[s, 4], see `_facts`."""
+    parts = [slice(start, start + _TOKENS_AT_ONCE) for start in range(0, len(part), _TOKENS_AT_ONCE)]
+    return torch.cat([_facts(part[some], wanted[some], first) for some in parts])
 
 
 def _facts(part: torch.Tensor, wanted: torch.Tensor, first: int) -> torch.Tensor:

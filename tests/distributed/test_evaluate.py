@@ -102,7 +102,7 @@ def all_tasks(files: Path) -> list[Asked]:
         Asked(kind, f"{kind}/{name}", str(files / name), options, [file_facts(files / name)])
         for kind, name, options in of_files
     ]
-    options = {"include_path": [], "num_fewshot": None, "limit": None}
+    options = {"add_bos": False, "include_path": [], "num_fewshot": None, "limit": None}
     names = HARNESS if HAS_HARNESS else ()
     return asked + [Asked("lm-eval", f"lm-eval/{name}", str(files / f"{name}.yaml"), options) for name in names]
 

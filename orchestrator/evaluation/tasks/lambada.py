@@ -58,7 +58,13 @@ def _parted(text: str, tokenizer: Tokenizer, strict: bool) -> tuple[list[int], l
         return tokens[:-1], tokens[-1:]
     word = text.split()[-1]
     before = text[: text.rindex(word)].strip()
-    return (tokenizer.encode(before) if before else []), tokenizer.encode(f" {word}")
+    if not before:
+        return [], tokenizer.encode(word)
+    context, together = tokenizer.encode(before), tokenizer.encode(f"{before} {word}")
+    if together[: len(context)] == context:
+        return context, together[len(context) :]
+    # The context ends otherwise beside the word. By itself, where a tokenizer puts a space before a text, it has two.
+    return context, tokenizer.encode(f" {word}")
 
 
 def _passages(path: Path) -> Iterator[tuple[str, str]]:

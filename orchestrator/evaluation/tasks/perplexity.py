@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import overload
+
+import numpy as np
 
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Found, Scored, Setting, Work
@@ -27,7 +30,7 @@ class Perplexity:
             text = detokenized(text)
         self.bytes = len(text.encode())
         self._prefix = setting.prefix(asked)
-        self.tokens = setting.tokenizer.encode(text)
+        self.tokens = np.array(setting.tokenizer.encode(text), dtype=np.int32)
         if len(self.tokens) < 2:
             raise UserError(
                 f"{asked.where} has {len(self.tokens)} tokens: two are needed, since the first is not scored"
@@ -36,8 +39,7 @@ class Perplexity:
         self.windows = windows(len(self.tokens), length, asked.options["overlapping_eval"] or length)
 
     def measure(self, work: Work) -> Found:
-        scores = work.scores("windows", [self._scored(window) for window in self.windows])
-        return self.found([-score.logprob for score in scores])
+        return self.found([-score.logprob for score in work.scores("windows", _Sequences(self))])
 
     def found(self, losses: Sequence[float]) -> Found:
         """Numbers from the summed losses of each window."""
@@ -55,9 +57,31 @@ class Perplexity:
             metrics = by_word | metrics if self._is_wikitext else metrics | by_word
         return Found(metrics, {"windows": len(counts), "tokens": scored, "words": self.words, "bytes": self.bytes})
 
-    def _scored(self, window: Window) -> Scored:
+    def scored(self, window: Window) -> Scored:
+        """The tokens of a window, with those that begin every sequence."""
         before = len(self._prefix)
-        return Scored([*self._prefix, *self.tokens[window.start : window.stop]], window.first - window.start + before)
+        tokens = [*self._prefix, *self.tokens[window.start : window.stop].tolist()]
+        return Scored(tokens, window.first - window.start + before)
+
+
+class _Sequences(Sequence[Scored]):
+    """Windows that are cut out when they are asked for: together they may be many times the text."""
+
+    def __init__(self, task: Perplexity) -> None:
+        self._task = task
+
+    def __len__(self) -> int:
+        return len(self._task.windows)
+
+    @overload
+    def __getitem__(self, index: int) -> Scored: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Scored]: ...
+
+    def __getitem__(self, index: int | slice) -> Scored | list[Scored]:
+        chosen = self._task.windows[index]
+        return self._task.scored(chosen) if isinstance(chosen, Window) else [self._task.scored(each) for each in chosen]
 
 
 def _read(path: Path) -> str:

@@ -69,8 +69,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+REST: dict[str, Any] = {"num_fewshot": None, "limit": None}
+
+
 def harness(where: str, folder: Path, **options: Any) -> Harness:
-    given = {"include_path": [str(folder)], "num_fewshot": None, "limit": None, **options}
+    given = {"add_bos": False, "include_path": [str(folder)], **REST, **options}
     return Harness(Asked("lm-eval", "lm-eval/name", where, given), Setting(JOB, load_tokenizer(JOB.data.tokenizer)))
 
 
@@ -100,6 +103,17 @@ def test_fewshot_and_limit_are_part_of_what_is_measured(folder: Path) -> None:
     assert plain == harness(str(folder / "toy_choice.yaml"), folder).contents
     (folder / "data.jsonl").write_text((folder / "data.jsonl").read_text().replace("maybe", "perhaps"))
     assert plain != harness("toy_choice", folder).contents
+
+
+def test_the_token_that_begins_a_text_is_put_before_it_when_asked_for(folder: Path) -> None:
+    with pytest.raises(UserError, match="--add-bos: the tokenizer of this model has no token that begins a text"):
+        harness("toys", folder, add_bos=True)
+    tokenizer = load_tokenizer(JOB.data.tokenizer)
+    tokenizer.bos = 257
+    asked = Asked("lm-eval", "name", "toys", {"add_bos": True, "include_path": [str(folder)], **REST})
+    network = Network()
+    Harness(asked, Setting(JOB, tokenizer)).measure(network)  # type: ignore[arg-type]  # as above
+    assert (list(network.scored[0].tokens), network.scored[0].first) == ([257, *b"0?  no"], 3)
 
 
 @pytest.mark.parametrize(

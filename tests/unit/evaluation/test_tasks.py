@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 from support.training import tiny_job
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models, normalizers
 
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Score, Scored, Setting
 from orchestrator.evaluation.tasks.choice import make_task
 from orchestrator.results.asked import Asked, Kind
+from orchestrator.spec.data import TokenizerSpec
 
 JOB = tiny_job(
     "job",
@@ -105,6 +108,22 @@ def test_lambada_takes_the_whole_last_word_or_the_last_token(tmp_path: Path) -> 
     found = task("lambada", path, strict=False).measure(network)
     assert [(bytes(one.tokens).decode(), one.first) for one in network.seen] == [("a cat sat", 8), ("the hat ", 7)]
     assert found.metrics["last_token_accuracy"].value == 0.5
+
+
+def test_the_last_word_has_one_space_before_it_where_a_tokenizer_begins_with_one(tmp_path: Path) -> None:
+    """As SentencePiece does: a word by itself, after a space of its own, would be other tokens."""
+    words = ["<unk>", "_", "_a", "_cat", "_sat"]
+    library = LibraryTokenizer(models.Unigram([(word, -1.0) for word in words], unk_id=0))
+    library.normalizer = normalizers.Sequence([normalizers.Prepend("_"), normalizers.Replace(" ", "_")])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(TokenizerSpec(type="huggingface", path=str(tmp_path / "tokenizer.json")))
+    assert tokenizer.encode(" sat") == [1, 4]
+    path = tmp_path / "lambada.jsonl"
+    path.write_text('{"text": "a cat sat"}')
+    made = make_task(Asked("lambada", "name", str(path), {"strict": True, "add_bos": False}), Setting(JOB, tokenizer))
+    network = Uniform()
+    made.measure(network)  # type: ignore[arg-type]  # it is never asked as a BERT
+    assert network.seen == [Scored([2, 3, 4], 2)]
 
 
 @pytest.mark.parametrize(

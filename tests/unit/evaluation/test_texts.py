@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import runpy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def test_wikitext_is_detokenised_as_others_do(text: str) -> None:
     assert detokenized(text) == theirs({"page": text})
 
 
+@cache
 def _their_detokenizer() -> Any:
     found = importlib.util.find_spec("lm_eval")
     if found is None or found.origin is None:
