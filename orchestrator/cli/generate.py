@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -141,8 +142,10 @@ def run_inference(
     what: str = "generation",
     *,
     reads_input: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> None:
     """Run a program on one replica's processes; its standard output is ours, its input if it reads any.
+    `env`: variables of its own.
 
     Raises UserError or JobError with what it says when it fails.
     """
@@ -162,7 +165,7 @@ def run_inference(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={**os.environ, LAUNCH_VARIABLE: launch_id},
+        env={**os.environ, **(env or {}), LAUNCH_VARIABLE: launch_id},
     )
     try:
         _, errors = process.communicate()

@@ -65,7 +65,7 @@ def _file(model: Model, arguments: argparse.Namespace) -> None:
 
 def _interactive(model: Model, options: dict[str, Any]) -> None:
     """Until the end of the input. What is wrong with one line is said, and the next one is read."""
-    model.requests(["x"], options)
+    model.requests(["x"], {**options, "max_new_tokens": 1, "min_new_tokens": 0})
     while True:
         _say(model, "> ")
         line = model.from_first(sys.stdin.readline() if model.is_first else None)

@@ -139,6 +139,10 @@ class Model:
         for first in range(0, len(requests), batch_size):
             yield from self._writer.write(requests[first : first + batch_size], used, shows=shows)
 
+    def write(self, requests: Sequence[writing.Request]) -> Iterator[Piece]:
+        """`stream` for one batch of what `requests` has checked, on another process perhaps."""
+        return self._writer.write(requests, self.ends, shows=True)
+
     def requests(
         self, prompts: Sequence[Prompt], options: Options | Sequence[Options] | None = None
     ) -> list[writing.Request]:

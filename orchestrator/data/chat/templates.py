@@ -124,6 +124,11 @@ class JinjaTemplate:
             raise ValueError("its text holds a noncharacter of Unicode, U+FDD0 or U+FDD1")
         return _between_marks(self._render(messages)) if self._marks else self._by_prefixes(messages)
 
+    def prompt(self, messages: Sequence[Message]) -> str:
+        """What the assistant's next turn goes on from. Raises ValueError for a conversation that it does not take."""
+        text = self._render(messages, prompts=True)
+        return text.replace(_BEGIN, "").replace(_END, "")
+
     def _render(self, messages: Sequence[Message], *, prompts: bool = False) -> str:
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:

@@ -1,0 +1,110 @@
+"""`orchestrator serve`: a model over HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.generate import check_family, run_inference
+from orchestrator.cli.running import RunsDir, check_installed
+from orchestrator.cli.weights import WeightsName, weights_named
+from orchestrator.errors import MissingDependency, UserError
+from orchestrator.launch.runs import default_runs_dir
+from orchestrator.portable import Weights
+
+SERVING_MODULE = "orchestrator.inference.serving"
+TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+_LEAST_TOKEN = 16
+
+
+def command(
+    which: WeightsName,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", envvar=TOKEN_VARIABLE, help="What callers must show (Authorization: Bearer TOKEN)."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="What callers call the model; the job's name.")] = None,
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Texts that are written at a time.")] = 32,
+    max_waiting: Annotated[
+        int, typer.Option("--max-waiting", min=1, help="Texts asked for and not written yet; more are refused (429).")
+    ] = 256,
+    max_request_kb: Annotated[
+        int, typer.Option("--max-request-kb", min=1, help="Size of a request; larger ones are refused (413).")
+    ] = 1024,
+    max_length: Annotated[
+        int | None,
+        typer.Option("--max-length", min=2, help="Tokens of a prompt and its text; the model's positions by default."),
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
+    ] = None,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Answer HTTP requests in OpenAI's words with the model of a checkpoint, until Ctrl-C.
+
+    \b
+    Example:
+      orchestrator serve gpt-small
+      ORCHESTRATOR_TOKEN=$(cat token) orchestrator serve gpt-small --host 0.0.0.0 --port 8080
+    """
+    loopback = is_loopback(host)
+    if token is None and not loopback:
+        raise UserError(
+            f"--host {host} can be reached from other machines: give a token that callers must show, by --token or "
+            f"{TOKEN_VARIABLE}"
+        )
+    if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise UserError(f"a token has at least {_LEAST_TOKEN} characters, printable ASCII")
+    weights = weights_named(which, iteration, runs_dir or default_runs_dir())
+    check_family(weights)
+    check_installed(weights.job)
+    _check_extra(weights)
+    arguments = [
+        str(weights.path),
+        f"--name={name or weights.job.name}",
+        f"--host={host}",
+        f"--port={port}",
+        *(["--loopback"] if loopback else []),
+        f"--max-batch={max_batch}",
+        f"--max-waiting={max_waiting}",
+        f"--max-bytes={max_request_kb * 1024}",
+        *([f"--max-length={max_length}"] if max_length is not None else []),
+        *([f"--iteration={iteration}"] if iteration is not None else []),
+    ]
+    signal.signal(signal.SIGTERM, _interrupt)  # what ends us ends the ranks
+    secret = {TOKEN_VARIABLE: token} if token is not None else {}
+    run_inference(weights.job, arguments, SERVING_MODULE, "serving", env=secret)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_extra(weights: Weights) -> None:
+    """Raises MissingDependency when this Python, if it is the one that will serve, lacks what serving needs."""
+    if weights.job.launch.python is None:
+        missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise MissingDependency(
+                f"serving needs {' and '.join(missing)}, which this Python lacks: "
+                "pip install 'megatron-orchestrator[serve]'"
+            )
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    sys.exit(128 + number)

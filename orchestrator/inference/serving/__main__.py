@@ -1,0 +1,103 @@
+"""`python -m orchestrator.inference.serving FOLDER`: what `serve` starts, once for each process that holds a part.
+
+The token is in the environment, where no list of processes shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from orchestrator.data.chat.conversations import Message
+from orchestrator.data.chat.encoding import chat_template
+from orchestrator.data.chat.templates import JinjaTemplate
+from orchestrator.errors import OrchestratorError, UserError
+from orchestrator.inference.model import Model, load
+from orchestrator.inference.serving.app import Limits, Served, build_app
+from orchestrator.inference.serving.engine import Engine
+
+TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+_DAYS = 365 * 24 * 3600.0
+"""Seconds that ranks wait for a request."""
+
+
+def main() -> int:
+    """Answer until a signal; 0, or the exit code of what went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.inference.serving", description=__doc__)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--loopback", action="store_true")
+    parser.add_argument("--iteration", type=int)
+    parser.add_argument("--max-batch", type=int, required=True)
+    parser.add_argument("--max-waiting", type=int, required=True)
+    parser.add_argument("--max-bytes", type=int, required=True)
+    parser.add_argument("--max-length", type=int)
+    arguments = parser.parse_args()
+    try:
+        _serve(arguments)
+    except OrchestratorError as error:
+        # In one write: every rank says it, and print would write the end of the line by itself.
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    token = os.environ.pop(TOKEN_VARIABLE, None)
+    if token is None and not arguments.loopback:
+        raise UserError(f"{arguments.host} can be reached from other machines: a token is needed")
+    listening = _listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
+    with load(arguments.weights, iteration=arguments.iteration, patience=_DAYS) as model:
+        # That it has a tokenizer is found out before anyone asks.
+        model.requests(["x"], {"max_new_tokens": 1})
+        engine = Engine(model, arguments.max_batch, arguments.max_waiting)
+        if listening is not None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *unused: engine.stop())
+            limits = Limits(token, arguments.max_bytes, arguments.loopback)
+            longest = arguments.max_length or model.job.model.positions
+            served = Served(arguments.name, model, engine, _render(model), longest, int(time.time()))
+            _answer(served, limits, listening)
+        else:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # they end when rank 0 says so
+        engine.run()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket, before the model is loaded: a port that is taken is said at once."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+
+
+def _answer(served: Served, limits: Limits, listening: socket.socket) -> None:
+    """Answer HTTP in a thread, and say where."""
+    config = uvicorn.Config(build_app(served, limits), log_level="error", access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+    threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
+    host, port = listening.getsockname()[:2]
+    print(f"serving {served.name} on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+
+
+def _render(model: Model) -> Callable[[Sequence[Message]], str] | None:
+    """The tokenizer's own way to write a conversation, or ChatML where it has its tokens."""
+    template = chat_template(model.tokenizer, None)
+    return template.prompt if isinstance(template, JinjaTemplate) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

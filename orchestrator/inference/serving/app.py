@@ -1,0 +1,235 @@
+"""The HTTP side: who may ask, how much, and in which words answers go back."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from orchestrator.data.chat.conversations import Message
+from orchestrator.errors import UserError
+from orchestrator.inference.model import Model
+from orchestrator.inference.serving.engine import Engine, Ticket
+from orchestrator.inference.serving.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    RequestError,
+    completion_choice,
+    envelope,
+    finish_reason,
+    parsed,
+    usage,
+)
+from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.spec.generation import Generation
+
+_OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server answers."""
+
+    token: str | None
+    """What a caller must show; None for anyone who reaches it."""
+    max_bytes: int
+    """Of a request's body."""
+    is_loopback: bool
+    """Only this machine can reach it; a page in a browser there must not, under a name of its own."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model as callers see it."""
+
+    name: str
+    model: Model
+    engine: Engine
+    render: Callable[[Sequence[Message]], str] | None
+    """A conversation as text; None where the tokenizer has no chat template."""
+    longest: int
+    """Tokens of a prompt and what is written after it."""
+    created: int
+
+
+def build_app(served: Served, limits: Limits) -> FastAPI:
+    """The application."""
+    app = FastAPI(title="orchestrator", openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Callable[[Request], Any]) -> Response:
+        try:
+            _admit(request, limits)
+        except RequestError as error:
+            return _refusal(error)
+        answer: Response = await go_on(request)
+        return answer
+
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> Response:
+        return _refusal(error)
+
+    @app.exception_handler(UserError)
+    async def wrong(request: Request, error: UserError) -> Response:
+        return _refusal(RequestError(400, str(error)))
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "orchestrator"}
+        return {"object": "list", "data": [entry]}
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        asked = parsed(CompletionRequest, await _body(request, limits))
+        _check_name(asked.model, served)
+        wanted = asked.asked(served.model.tokenizer)
+        call = _Call(served, "text_completion", wanted, asked.n, _as_completion(served))
+        return await call.answer(asked.stream, asked.stream_options)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        asked = parsed(ChatRequest, await _body(request, limits))
+        _check_name(asked.model, served)
+        if served.render is None:
+            raise RequestError(400, "the tokenizer has no chat template: this model takes /v1/completions only")
+        call = _Call(served, "chat.completion", asked.asked(served.render), asked.n, _as_chat)
+        return await call.answer(asked.stream, asked.stream_options)
+
+    return app
+
+
+def _admit(request: Request, limits: Limits) -> None:
+    """Raises RequestError for a caller who may not ask."""
+    host = request.headers.get("host", "").rsplit(":", 1)[0] if limits.is_loopback else _OWN_NAMES[0]
+    if host not in _OWN_NAMES:
+        raise RequestError(403, f"this server answers to {', '.join(_OWN_NAMES)}, not to {host}")
+    if limits.token is None or request.url.path == "/health":
+        return
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    # Compared in a time that does not tell how much of it is right.
+    if scheme.lower() != "bearer" or not hmac.compare_digest(shown.encode(), limits.token.encode()):
+        raise RequestError(401, "a token is needed: Authorization: Bearer TOKEN")
+
+
+async def _body(request: Request, limits: Limits) -> Any:
+    """The JSON of a request. Raises RequestError when it is too large or is none."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise RequestError(415, "send JSON, with Content-Type: application/json")
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > limits.max_bytes:
+            raise RequestError(413, f"a request has at most {limits.max_bytes} bytes")
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, f"the request is not JSON: {error}") from error
+
+
+def _check_name(name: str | None, served: Served) -> None:
+    if name not in (None, served.name):
+        raise RequestError(404, f"there is no model {name}; this is {served.name}")
+
+
+def _refusal(error: RequestError) -> JSONResponse:
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+    return JSONResponse(_record(error), status_code=error.status, headers=headers)
+
+
+def _record(error: RequestError) -> dict[str, Any]:
+    kinds = {401: "authentication_error", 429: "rate_limit_error", 503: "server_error"}
+    kind = kinds.get(error.status, "invalid_request_error")
+    return {"error": {"message": error.message, "type": kind, "code": error.status}}
+
+
+Choice = Callable[[int, str, Continuation | None, bool], dict[str, Any]]
+"""From a choice's index, a text, the whole with the last piece, and whether it is a piece: the choice in an answer."""
+
+
+def _as_completion(served: Served) -> Choice:
+    def choice(index: int, text: str, written: Continuation | None, is_piece: bool) -> dict[str, Any]:
+        return completion_choice(index, text, written, served.model.tokenizer)
+
+    return choice
+
+
+def _as_chat(index: int, text: str, written: Continuation | None, is_piece: bool) -> dict[str, Any]:
+    reason = finish_reason(written) if written is not None else None
+    said = {"delta" if is_piece else "message": {"role": "assistant", "content": text}}
+    return {"index": index, **said, "finish_reason": reason, "logprobs": None}
+
+
+class _Call:
+    """One call on its way through the engine."""
+
+    def __init__(
+        self,
+        served: Served,
+        kind: Literal["text_completion", "chat.completion"],
+        wanted: list[tuple[str | list[int], Generation]],
+        choices: int,
+        choice: Choice,
+    ) -> None:
+        """`choices`: how many there are of each prompt, one after the other. Raises UserError and RequestError."""
+        self._served, self._kind, self._choice = served, kind, choice
+        self._identity = f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{uuid.uuid4().hex}"
+        self._requests = served.model.requests([prompt for prompt, _ in wanted], [each for _, each in wanted])
+        longest = max(len(request.tokens) + request.options.max_new_tokens for request in self._requests)
+        if longest > served.longest:
+            raise RequestError(400, f"prompt and max_tokens together are {longest} tokens; at most {served.longest}")
+        self._read = sum(len(request.tokens) for request in self._requests[::choices])
+
+    async def answer(self, stream: bool, options: dict[str, bool] | None) -> Response:
+        ticket = Ticket(self._requests, asyncio.get_running_loop())
+        self._served.engine.submit(ticket)
+        if stream:
+            told = bool((options or {}).get("include_usage"))
+            return StreamingResponse(self._events(ticket, told), media_type="text/event-stream")
+        done: dict[int, Continuation] = {}
+        async for piece in self._pieces(ticket):
+            if piece.done is not None:
+                done[piece.number] = piece.done
+        whole = [done[index] for index in range(len(self._requests))]
+        choices = [self._choice(index, each.text, each, False) for index, each in enumerate(whole)]
+        record = envelope(self._kind, self._served.name, self._identity)
+        return JSONResponse({**record, "choices": choices, "usage": usage(self._read, whole)})
+
+    async def _pieces(self, ticket: Ticket) -> AsyncIterator[Piece]:
+        left = len(self._requests)
+        while left:
+            piece = await ticket.pieces.get()
+            if isinstance(piece, RequestError):
+                raise piece
+            left -= piece.done is not None
+            yield piece
+
+    async def _events(self, ticket: Ticket, tells_usage: bool) -> AsyncIterator[str]:
+        kind = f"{self._kind}.chunk" if self._kind == "chat.completion" else self._kind
+        written = []
+        try:
+            async for piece in self._pieces(ticket):
+                if piece.done is not None:
+                    written.append(piece.done)
+                elif not piece.text:
+                    continue
+                choice = self._choice(piece.number, piece.text, piece.done, True)
+                record = envelope(kind, self._served.name, self._identity)
+                yield f"data: {json.dumps({**record, 'choices': [choice]})}\n\n"
+        except RequestError as error:  # the status has been sent
+            yield f"data: {json.dumps(_record(error))}\n\n"
+            return
+        if tells_usage:
+            record = envelope(kind, self._served.name, self._identity)
+            yield f"data: {json.dumps({**record, 'choices': [], 'usage': usage(self._read, written)})}\n\n"
+        yield "data: [DONE]\n\n"

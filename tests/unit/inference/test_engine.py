@@ -1,0 +1,73 @@
+"""The queue of a server: what is worked on together, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from orchestrator.inference.serving.engine import Engine, Ticket
+from orchestrator.inference.serving.protocol import RequestError
+from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.inference.writing import Request
+from orchestrator.spec.generation import Generation
+
+
+class Model:
+    """Writes one token for each request of a batch, and keeps the sizes of batches."""
+
+    is_first = True
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def from_first(self, value: Any) -> Any:
+        return value
+
+    def write(self, requests: Sequence[Request]) -> Iterator[Piece]:
+        self.batches.append(len(requests))
+        for request in requests:
+            whole = Continuation(request.tokens, request.tokens, "", "end")
+            yield Piece(request.number, "", None, 0.0, whole)
+
+
+def requests(*prompts: int, beams: int = 1) -> list[Request]:
+    return [Request(number, [prompt], Generation(num_beams=beams)) for number, prompt in enumerate(prompts)]
+
+
+def test_calls_are_put_together_up_to_the_size_of_a_batch() -> None:
+    model: Any = Model()
+    engine = Engine(model, max_batch=4, max_waiting=20)
+
+    async def all_of() -> list[list[Piece | RequestError]]:
+        loop = asyncio.get_running_loop()
+        tickets = [Ticket(asked, loop) for asked in (requests(1, 2), requests(3), requests(4, 5), requests(6, beams=4))]
+        for ticket in tickets:
+            engine.submit(ticket)
+        thread = threading.Thread(target=engine.run)
+        thread.start()
+        found = [[await ticket.pieces.get() for _ in ticket.requests] for ticket in tickets]
+        engine.stop()
+        thread.join()
+        return found
+
+    found = asyncio.run(all_of())
+    assert model.batches == [3, 2, 1]
+    written = [[(piece.number, piece.done.tokens) for piece in pieces] for pieces in found]  # type: ignore[union-attr]  # all are whole
+    assert written == [[(0, [1]), (1, [2])], [(0, [3])], [(0, [4]), (1, [5])], [(0, [6])]]
+
+
+def test_too_much_is_refused() -> None:
+    model: Any = Model()
+    engine, loop = Engine(model, max_batch=4, max_waiting=5), asyncio.new_event_loop()
+    engine.submit(Ticket(requests(1, 2, 3), loop))
+    with pytest.raises(RequestError, match="3 texts wait already") as caught:
+        engine.submit(Ticket(requests(1, 2, 3), loop))
+    assert caught.value.status == 429
+    with pytest.raises(RequestError, match="5 texts or beams") as caught:
+        engine.submit(Ticket(requests(1, beams=5), loop))
+    assert caught.value.status == 400
+    loop.close()

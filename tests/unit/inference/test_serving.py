@@ -1,0 +1,229 @@
+"""A model over HTTP: a real server of two pipeline stages, started as a person does, and real requests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import PATIENCE, CommandLine, Ranks
+from support.training import layout, make_run, tiny_job
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from orchestrator.launch.processes import processes_of
+from orchestrator.rundir import RunDir
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, a server of two processes, the command once")]
+
+TOKEN = "a-token-for-tests-only"
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|endoftext|>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+GREEDY = {"temperature": 0, "max_tokens": 6}
+
+
+@dataclass
+class Server:
+    """One that runs."""
+
+    process: subprocess.Popen[str]
+    port: int
+    run: RunDir
+
+    def ask(
+        self, path: str, body: Any = None, *, token: str | None = TOKEN, headers: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and content of the answer; with a body it is a POST."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection.request("GET" if body is None else "POST", path, content, sent)
+        answer = connection.getresponse()
+        read = answer.read().decode()
+        connection.close()
+        return answer.status, read
+
+    def completion(self, **body: Any) -> dict[str, Any]:
+        status, content = self.ask("/v1/completions", body)
+        assert status == 200, content
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A tokenizer of bytes, with a chat template."""
+    alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder / "tokenizer.json"
+
+
+@pytest.fixture(scope="module")
+def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("served")
+    job = tiny_job(
+        "writer",
+        model={"num_query_groups": 2, "vocab_size": 300, "seq_length": 64},
+        data={"random_tokens": True, "tokenizer": {"type": "huggingface", "path": str(write_tokenizer(folder))}},
+        **{"parallelism": layout(pp=2), "schedule": {"train_iters": 10}},
+    )
+    run = ranks.must_train(make_run(folder, job), job)
+    limits = ("--max-batch", "4", "--max-request-kb", "4", "--max-length", "60")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "serve", str(run.path), "--port", "0", *limits],
+        env={**os.environ, "ORCHESTRATOR_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said.startswith("serving writer on http://127.0.0.1:"), said or process.communicate()
+    yield Server(process, int(said.rpartition(":")[2]), run)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+
+
+def test_who_may_ask(server: Server) -> None:
+    assert server.ask("/health", token=None) == (200, '{"status":"ok"}')
+    for token in (None, "another-token-altogether", "ä"):
+        status, content = server.ask("/v1/models", token=token and token.encode().decode("latin-1"))
+        assert status == 401
+        assert json.loads(content)["error"]["type"] == "authentication_error"
+    status, content = server.ask("/v1/models")
+    assert (status, json.loads(content)["data"][0]["id"]) == (200, "writer")
+    status, content = server.ask("/v1/models", headers={"Host": "attacker.example"})
+    assert (status, "not to attacker.example" in content) == (403, True)
+
+
+def test_texts_are_those_of_the_command(server: Server, orchestrator: CommandLine) -> None:
+    asked = [{"prompt": "def main("}, {"prompt": "x", "temperature": 1, "seed": 9, "top_k": 20}]
+    asked += [{"prompt": "abc", "num_beams": 3}]
+    (orchestrator.folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    said = orchestrator(
+        "generate", server.run.path, "--file", "prompts.jsonl", "--temperature", "0", "--max-new-tokens", "6"
+    )
+    assert said.code == 0, said.err
+    texts = [json.loads(line)["text"] for line in said.out.splitlines()]
+    first = server.completion(prompt="def main(", **GREEDY, logprobs=1)
+    [choice] = first["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (texts[0], "length")
+    assert len(choice["logprobs"]["token_logprobs"]) == 6
+    assert first["usage"] == {"prompt_tokens": 9, "completion_tokens": 6, "total_tokens": 15}
+    drawn = server.completion(prompt="x", max_tokens=6, seed=9, top_k=20)
+    assert drawn["choices"][0]["text"] == texts[1]
+    assert server.completion(prompt="abc", **GREEDY, num_beams=3)["choices"][0]["text"] == texts[2]
+
+
+def test_a_stream_is_the_text_in_pieces(server: Server) -> None:
+    whole = server.completion(prompt=["ab", "cd"], max_tokens=12, seed=4)
+    body = {"prompt": ["ab", "cd"], "max_tokens": 12, "seed": 4, "stream": True}
+    status, content = server.ask("/v1/completions", {**body, "stream_options": {"include_usage": True}})
+    assert status == 200
+    *lines, last = [line.removeprefix("data: ") for line in content.split("\n\n") if line]
+    assert last == "[DONE]"
+    *pieces, usage = [json.loads(line) for line in lines]
+    assert usage["usage"] == whole["usage"]
+    assert len(pieces) > 2, "token by token"
+    for choice in whole["choices"]:
+        own = [each for piece in pieces for each in piece["choices"] if each["index"] == choice["index"]]
+        assert "".join(each["text"] for each in own) == choice["text"]
+        assert [each["finish_reason"] for each in own if each["finish_reason"]] == [choice["finish_reason"]]
+
+
+def test_requests_that_come_together_get_what_each_gets_alone(server: Server) -> None:
+    bodies = [{"prompt": "p" * length, "max_tokens": 3 + length, "seed": length} for length in range(1, 9)]
+    alone = [server.completion(**body)["choices"][0]["text"] for body in bodies]
+    with ThreadPoolExecutor(len(bodies)) as threads:
+        together = list(threads.map(lambda body: server.completion(**body)["choices"][0]["text"], bodies))
+    assert together == alone
+    several = server.completion(prompt="pp", max_tokens=5, seed=2, n=3)["choices"]
+    assert several[0]["text"] == alone[1]
+    assert len({choice["text"] for choice in several}) == 3
+
+
+def test_a_conversation_is_written_as_the_tokenizer_says(server: Server) -> None:
+    turns = [{"role": "user", "content": "hi"}]
+    options = {"max_tokens": 5, "seed": 3}
+    status, content = server.ask("/v1/chat/completions", {"messages": turns, **options})
+    assert status == 200, content
+    [choice] = json.loads(content)["choices"]
+    plain = server.completion(prompt="user: hi<|endoftext|>\nassistant: ", **options)
+    assert choice["message"] == {"role": "assistant", "content": plain["choices"][0]["text"]}
+    status, content = server.ask("/v1/chat/completions", {"messages": turns, **options, "stream": True})
+    deltas = [json.loads(line[6:])["choices"][0]["delta"]["content"] for line in content.split("\n\n")[:-2]]
+    assert "".join(deltas) == choice["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "the request is not JSON"),
+        (b"[" * 3000, 400, ""),
+        ({"prompt": "x", "nonsense": 1}, 400, "nonsense: "),
+        ({"prompt": "x", "logit_bias": {"5": 1}}, 400, "logit_bias is not supported"),
+        ({"prompt": "x", "temperature": -1}, 400, "temperature -1.0: Input should be greater than or equal to 0"),
+        ({"prompt": "x", "max_tokens": 60}, 400, "prompt and max_tokens together are 61 tokens; at most 60"),
+        ({"prompt": "x", "max_tokens": 10**12}, 400, "max_new_tokens 1000000000000"),
+        ({"prompt": [[5, 300]]}, 400, "ids that the vocabulary of 300 tokens has not"),
+        ({"prompt": "x", "n": 5}, 400, "5 texts or beams are asked for at once; at most 4 are made"),
+        ({"prompt": "x", "num_beams": 5, "temperature": 0}, 400, "5 texts or beams"),
+        ({"prompt": "x", "model": "gpt-5"}, 404, "there is no model gpt-5; this is writer"),
+        ({"prompt": "x" * 5000}, 413, "a request has at most 4096 bytes"),
+    ],
+)
+def test_bad_requests_are_told_what_is_wrong(server: Server, body: Any, status: int, message: str) -> None:
+    found, content = server.ask("/v1/completions", body)
+    assert found == status, content
+    assert message in json.loads(content)["error"]["message"]
+
+
+def test_a_form_of_a_web_page_is_refused(server: Server) -> None:
+    """A page may send plain text to any server without asking it first, and no JSON."""
+    status, _ = server.ask("/v1/completions", {"prompt": "x"}, headers={"Content-Type": "text/plain"})
+    assert status == 415
+    assert server.ask("/v1/completions", b"{}", token="wrong-token-wrong-token")[0] == 401
+    assert server.ask("/docs")[0] == 404
+
+
+def test_an_interrupt_ends_every_rank(server: Server) -> None:
+    """Runs last. The server still answers after all that it was asked."""
+    assert len(server.completion(prompt="x", **GREEDY)["choices"]) == 1
+    environ = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    variables = Path(f"/proc/{environ[0]}/environ").read_bytes().split(b"\0")
+    [launch] = [each.partition(b"=")[2].decode() for each in variables if each.startswith(b"ORCHESTRATOR_LAUNCH_ID=")]
+    ranks = [one for one in processes_of(launch).values() if "RANK" in one]
+    assert len({one["RANK"] for one in ranks}) == 2
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(PATIENCE) == 130
+    deadline = time.monotonic() + 30
+    while processes_of(launch) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(launch) == {}
+
+
+def test_other_hosts_need_a_token(orchestrator: CommandLine) -> None:
+    said = orchestrator("serve", "none", "--host", "0.0.0.0")
+    assert said.code == 2
+    assert "can be reached from other machines: give a token" in said.err
+    said = orchestrator("serve", "none", "--token", "short")
+    assert (said.code, "at least 16 characters" in said.err) == (2, True)
