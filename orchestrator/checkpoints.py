@@ -17,6 +17,8 @@ from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir, write_atomically
 
 COMMIT_FILE = "commit.json"
+MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
+"""Megatron-LM names its latest checkpoint in it."""
 _CHUNK_BYTES = 4 << 20
 
 
@@ -141,6 +143,11 @@ def find_weights(text: str, runs_dir: Path, folders: Sequence[Path] = ()) -> Pat
             return max(with_checkpoints, key=_created).path
         if runs:
             raise UserError(f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet")
+    if any((folder / MEGATRON_TRACKER).is_file() for place in places for folder in (place, place.parent)):
+        raise UserError(
+            f"checkpoint.pretrained {text} is a checkpoint of Megatron-LM: make a run of it first, with "
+            f"`orchestrator checkpoint import {text}`, and name that"
+        )
     looked = " and ".join(str(place) for place in places)
     raise UserError(
         f"checkpoint.pretrained {text}: there is no checkpoint and no run at {looked}; write the folder of a "

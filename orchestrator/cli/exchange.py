@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,9 +11,11 @@ import typer
 import yaml
 
 from orchestrator.cli.common import AsJson, print_json, warn
+from orchestrator.cli.converting import convert, size_of
+from orchestrator.cli.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
-from orchestrator.errors import JobError, UserError
+from orchestrator.errors import UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_job, family_of_type
 from orchestrator.exchange.table import Family
@@ -25,37 +23,44 @@ from orchestrator.launch.runs import create_run, default_runs_dir
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.loading import dump_resolved, load_text
 
-EXCHANGE_MODULE = "orchestrator.exchange"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def export(
     which: WeightsName,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; it must not be there.")],
-    to: Annotated[Literal["hf"], typer.Option("--to", help="The layout to write.")],
+    to: Annotated[Literal["hf", "megatron-lm"], typer.Option("--to", help="The layout to write.")],
     max_shard_size: Annotated[
-        str, typer.Option("--max-shard-size", metavar="SIZE", help="Largest file, like 200MB or 5GB.")
-    ] = "5GB",
+        str | None,
+        typer.Option("--max-shard-size", metavar="SIZE", help="hf: largest file, like 200MB; 5GB by default."),
+    ] = None,
     dtype: Annotated[
         Literal["bf16", "fp16", "fp32"] | None,
-        typer.Option("--dtype", help="Format of the weights; as they are stored by default."),
+        typer.Option("--dtype", help="hf: format of the weights; as they are stored by default."),
     ] = None,
-    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Leave the tokenizer's files out.")] = False,
+    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="hf: leave the tokenizer's files out.")] = False,
     iteration: Annotated[
         int | None, typer.Option("--iteration", min=0, help="The checkpoint of a run; the newest by default.")
     ] = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint as the folder of a Hugging Face model: GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3,
-    Gemma, BERT, T5.
+    """Write a checkpoint as the folder of a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3, Gemma,
+    BERT, T5), or for Megatron-LM with its optimizer (GPT).
 
     \b
     Example:
       orchestrator checkpoint export gpt-small my-model --to hf --max-shard-size 200MB --dtype bf16
+      orchestrator checkpoint export gpt-small for-megatron --to megatron-lm
     """
-    most_bytes = _size(max_shard_size)
+    most_bytes = _size(max_shard_size or "5GB")
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
+    if to == "megatron-lm":
+        if max_shard_size or dtype or no_tokenizer:
+            raise UserError("--max-shard-size, --dtype and --no-tokenizer go with --to hf")
+        check_exported(weights)
+        export_megatron(weights, whole_checkpoint(weights, iteration), folder.absolute(), as_json=as_json)
+        return
     job = weights.job
     family_of_job(job)
     checkpoint = whole_checkpoint(weights, iteration)
@@ -70,27 +75,53 @@ def export(
     if as_json:
         print_json({**done, "checkpoint": str(checkpoint)})
     else:
-        typer.echo(f"wrote {checkpoint} as {done['family']} to {target}: {done['files']} files, {_bytes(done)}")
+        typer.echo(f"wrote {checkpoint} as {done['family']} to {target}: {done['files']} files, {size_of(done)}")
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(metavar="HF_DIR", help="Folder of a Hugging Face model.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a Hugging Face model, or that Megatron-LM saved into.")
+    ],
+    from_: Annotated[
+        Literal["hf", "megatron-lm"] | None,
+        typer.Option("--from", help="Whose layout it is; found out by default.", show_default=False),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the run that holds it; that of the folder by default.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="JOB.yaml", help="Write a job that starts from it here.")
     ] = None,
+    job_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--job", metavar="JOB.yaml", help="megatron-lm: the job that goes on from it, with its optimizer."
+        ),
+    ] = None,
+    iteration: Annotated[
+        int | None,
+        typer.Option("--iteration", min=0, help="megatron-lm: which checkpoint; the latest by default."),
+    ] = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a run of a Hugging Face model, with its weights as the checkpoint of iteration 0.
+    """Make a run of a Hugging Face model or of a checkpoint of Megatron-LM, with its weights as the checkpoint of
+    iteration 0; of Megatron-LM's with the optimizer at its own iteration, where the job is given.
 
     \b
     Example:
       orchestrator checkpoint import Llama-3.2-1B --name llama -o finetune.yaml
+      orchestrator checkpoint import megatron/checkpoints --from megatron-lm --job job.yaml
     """
     source = folder.absolute()
+    if from_ == "megatron-lm" or (from_ is None and is_megatron(source)):
+        if output is not None:
+            raise UserError("--output goes with --from hf: of Megatron-LM's checkpoints, --job names the job")
+        runs = (runs_dir or default_runs_dir()).absolute()
+        import_megatron(source, name=name, job_file=job_file, iteration=iteration, runs=runs, as_json=as_json)
+        return
+    if job_file is not None or iteration is not None:
+        raise UserError("--job and --iteration go with --from megatron-lm")
     config = read_config(source)
     family = family_of_type(config.get("model_type"))
     if output is not None and output.exists():
@@ -119,7 +150,7 @@ def import_(
     if as_json:
         print_json({**done, "path": str(run.checkpoint(0)), "run_id": run.run_id, "run": str(run.path)})
     else:
-        typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {_bytes(done)}")
+        typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {size_of(done)}")
 
 
 def _document(name: str, config: dict[str, Any], family: Family, source: Path) -> dict[str, Any]:
@@ -158,25 +189,6 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "imported"
 
 
-def convert(*arguments: str) -> dict[str, Any]:
-    """Run the program; its progress goes to our standard error. Raises what it says went wrong."""
-    process = subprocess.run(
-        [sys.executable, "-m", EXCHANGE_MODULE, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        # Libraries say what they lack when they are imported; progress alone is to be seen.
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )
-    try:
-        answer: dict[str, Any] = json.loads(process.stdout)
-    except ValueError:
-        answer = {"error": f"the conversion ended with exit code {process.returncode}", "exit_code": 1}
-    if "error" in answer:
-        raise (UserError if answer["exit_code"] == UserError.exit_code else JobError)(answer["error"])
-    return answer
-
-
 def _size(text: str) -> int:
     """Bytes of a size as people write it. Raises UserError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text.strip(), re.IGNORECASE)
@@ -184,8 +196,3 @@ def _size(text: str) -> int:
     if size < 1:
         raise UserError(f"--max-shard-size {text} is not a size: write it like 200MB, 5GB or 1GiB")
     return size
-
-
-def _bytes(done: dict[str, Any]) -> str:
-    size = int(done["bytes"])
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides, print_json
-from orchestrator.cli.exchange import convert
+from orchestrator.cli.converting import convert
 from orchestrator.cli.running import RunsDir, aligned, check_installed, label
 from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.data.tokenizer_copies import carried

@@ -22,6 +22,7 @@ from orchestrator.exchange.configuration import read_config
 from orchestrator.exchange.exporting import draft_of, export
 from orchestrator.exchange.families.choice import family_of_type
 from orchestrator.exchange.importing import import_weights
+from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
 from orchestrator.exchange.reshaping import contents, reshape
 from orchestrator.portable import job_of
 from orchestrator.spec.loading import load_resolved
@@ -51,6 +52,16 @@ def main() -> int:
     reshaped.add_argument("checkpoint", type=Path)
     reshaped.add_argument("resolved", type=Path)
     reshaped.add_argument("target", type=Path)
+    for way in ("to-megatron", "describe-megatron"):
+        program = ways.add_parser(way)
+        program.add_argument("checkpoint", type=Path)
+        if way == "to-megatron":
+            program.add_argument("target", type=Path)
+    taken = ways.add_parser("from-megatron")
+    taken.add_argument("checkpoint", type=Path)
+    taken.add_argument("resolved", type=Path)
+    taken.add_argument("target", type=Path)
+    taken.add_argument("--optimizer", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
@@ -83,6 +94,13 @@ def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     if arguments.way == "inspect":
         return asdict(contents(arguments.checkpoint))
+    if arguments.way == "to-megatron":
+        return export_megatron(arguments.checkpoint, job_of(arguments.checkpoint), arguments.target)
+    if arguments.way == "describe-megatron":
+        return describe(arguments.checkpoint)
+    if arguments.way == "from-megatron":
+        job = load_resolved(arguments.resolved)
+        return import_megatron(arguments.checkpoint, job, arguments.target, with_optimizer=arguments.optimizer)
     if arguments.way == "reshape":
         return reshape(arguments.checkpoint, load_resolved(arguments.resolved), arguments.target)
     family = family_of_type(read_config(arguments.source).get("model_type"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,16 +113,18 @@ def _carried(source: Path, names: Mapping[str, Any], job: JobSpec) -> dict[str, 
     return {JOB_FILE: dump_resolved(job).encode(), **{name: (source / name).read_bytes() for name in tokenizer}}
 
 
-def copy_tensors(stored: StoredWeights, target: Path, parts: int) -> None:
+def copy_tensors(
+    stored: StoredWeights, target: Path, parts: int, keep: Callable[[str], bool] = lambda key: True
+) -> None:
     """Write all tensors and objects of a checkpoint into a folder, matrices in as many parts as there are
-    tensor-parallel ranks. Holds no more than one layer of one tensor at a time.
+    tensor-parallel ranks. Holds no more than one layer of one tensor at a time. `keep`: which keys.
     """
     entries: dict[str, Any] = {}
     items: list[WriteItem] = []
-    for key in stored.objects():
+    for key in filter(keep, stored.objects()):
         entries[key] = BytesStorageMetadata()
         items.append(WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO))
-    for key in stored.keys():  # noqa: SIM118 - it is no mapping
+    for key in filter(keep, stored.keys()):
         size, properties = torch.Size(stored.shape(key)), TensorProperties(dtype=stored.dtype(key))
         chunks = list(_chunks(key, size, stored.places(key), parts))
         entries[key] = TensorStorageMetadata(properties, size, chunks)

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from orchestrator.errors import CheckpointError
+from orchestrator.exchange.reading import StoredWeights
 from orchestrator.weights_only import weights_only
 
 # One process reads and writes here, which torch warns of.
@@ -113,6 +114,18 @@ def test_code_in_an_object(saved: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "ran").exists()
     dcp.load(state(), storage_reader=FileSystemReader(str(folder)), no_dist=True)
     assert (tmp_path / "ran").is_dir(), "torch by itself runs it"
+
+
+def test_code_in_what_all_ranks_share(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a conversion reads it, of a checkpoint of another tool too."""
+    folder = shutil.copytree(saved, tmp_path / "planted")
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    torch.save({"iteration": 5, "args": Call(tmp_path / "ran")}, folder / "common.pt")
+    with pytest.raises(CheckpointError, match=r"common\.pt cannot be read: it names posix\.mkdir"):
+        StoredWeights(folder).shared()
+    assert not (tmp_path / "ran").exists()
+    torch.save({"iteration": 5}, folder / "common.pt")
+    assert StoredWeights(folder).shared() == {"iteration": 5}
 
 
 def test_files_that_are_not_what_they_should_be(saved: Path, tmp_path: Path) -> None:

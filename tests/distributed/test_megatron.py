@@ -1,0 +1,113 @@
+"""Out to Megatron-LM and back in: the same weights, logits, optimizer and losses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.faults import CommandLine, Ranks
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job
+
+from orchestrator.checkpoints import verify
+from orchestrator.exchange.reading import StoredWeights
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains, converts with the commands, and trains again")]
+
+PROGRAM = Path(__file__).parent / "megatron_program.py"
+HALF, WHOLE = 4, 8
+
+
+def job_at(parallelism: dict[str, Any]) -> JobSpec:
+    return tiny_job(
+        "model",
+        model={"activation": "swiglu", "untie_embeddings_and_output_weights": True, "num_query_groups": 2},
+        schedule={"train_iters": WHOLE},
+        checkpoint={"save_interval": HALF, "keep_last": 5},
+        parallelism=parallelism,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = job_at(layout(tp=2, pp=2))
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("whole"), job), job)
+
+
+@pytest.fixture(scope="module")
+def exported(whole: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By the command, at TP 2 and PP 2."""
+    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"))
+    said = orchestrator("checkpoint", "export", whole.checkpoint(HALF), "out", "--to", "megatron-lm")
+    assert said.code == 0, said.err
+    return orchestrator.folder / "out"
+
+
+def test_there_and_back(ranks: Ranks, orchestrator: CommandLine, whole: RunDir, exported: Path, tmp_path: Path) -> None:
+    """Loaded and saved at TP 2 as Megatron-LM does, imported with the job by the command, gone on with at DP 2: the
+    losses are those of the run that was left alone.
+    """
+    theirs = tmp_path / "theirs"
+    resolved = tmp_path / "tp2.json"
+    resolved.write_text(dump_resolved(job_at(layout(tp=2))))
+    places = (theirs, resolved, whole.checkpoint(HALF), tmp_path / "found.pt")
+    arguments = map(str, places)
+    started = ranks.starter.start(exported, 2, *arguments, program=PROGRAM)
+    assert started.wait() == 0
+    found = torch.load(tmp_path / "found.pt")
+    assert found["scheduler"]["num_steps"] == HALF * 8
+    assert found["scheduler"]["max_lr"] == pytest.approx(1e-3)
+    theirs_logits, own_logits = (found[name][..., :250] for name in ("logits", "ours"))
+    assert own_logits.std() > 0.1
+    assert torch.allclose(theirs_logits, own_logits, atol=1e-5)
+
+    job = job_at(layout(dp=2))
+    said = orchestrator("checkpoint", "import", theirs, "--job", orchestrator.write(job), "--json")
+    assert said.code == 0, said.err
+    answer = json.loads(said.out)
+    assert (answer["iteration"], answer["optimizer"]) == (HALF, True)
+    run = RunDir(Path(answer["run"]))
+    assert verify(run.checkpoint(HALF)) == []
+    before, after = StoredWeights(whole.checkpoint(HALF)), StoredWeights(run.checkpoint(HALF))
+    assert before.keys() == after.keys()
+    for key in before.keys():  # noqa: SIM118 - it is no mapping
+        assert torch.equal(before.read(key, ()), after.read(key, ())), key
+    assert not [key for key in after.objects() if key.startswith("rng")]
+    ranks.must_train(run, load_resolved(run.resolved()))
+    assert [event["iteration"] for event in events(run, "resumed")] == [HALF]
+    expected = {step: loss for step, loss in losses(whole).items() if step > HALF}
+    assert largest_difference(expected, losses(run)) < 1e-5
+
+
+def test_weights_alone_need_no_job(orchestrator: CommandLine, whole: RunDir, exported: Path) -> None:
+    """The network is what the checkpoint's arguments say."""
+    assert (exported / "latest_checkpointed_iteration.txt").read_text() == str(HALF)
+    said = orchestrator("checkpoint", "import", exported, "--name", "theirs", "--json")
+    assert said.code == 0, said.err
+    assert "the tokenizer of" in said.err
+    run = RunDir(Path(json.loads(said.out)["run"]))
+    model, expected = load_resolved(run.resolved()).model, job_at({}).model
+    assert (model.activation, model.query_groups, model.ffn_size) == ("swiglu", 2, expected.ffn_size)
+    assert (model.untie_embeddings_and_output_weights, model.vocab_size) == (True, 250)
+    before, after = StoredWeights(whole.checkpoint(HALF)), StoredWeights(run.checkpoint(0))
+    assert after.keys() == [key for key in before.keys() if not key.startswith("optimizer.")]  # noqa: SIM118
+
+
+def test_parts_that_the_arguments_do_not_say_are_refused(
+    orchestrator: CommandLine, exported: Path, tmp_path: Path
+) -> None:
+    """By the number of weights; nothing is left behind."""
+    checkpoint = shutil.copytree(exported, tmp_path / "other") / f"iter_{HALF:07d}"
+    common = torch.load(checkpoint / "common.pt", weights_only=False)
+    common["args"].num_layers = 3
+    torch.save(common, checkpoint / "common.pt")
+    said = orchestrator("checkpoint", "import", tmp_path / "other")
+    assert said.code == 2
+    assert "it has parts that are not described here" in said.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other"]

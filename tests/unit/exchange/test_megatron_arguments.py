@@ -1,0 +1,129 @@
+"""Megatron-LM's arguments and our model section, and which of its folders hold a checkpoint to import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import layout, tiny_job
+
+from orchestrator.checkpoints import MEGATRON_TRACKER, find_weights
+from orchestrator.cli import megatron
+from orchestrator.errors import UserError
+from orchestrator.exchange.megatron_arguments import (
+    differences,
+    require_representable,
+    scheduler_state,
+    to_arguments,
+    to_model,
+)
+from orchestrator.spec.model import ModelSpec
+
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2": {"position_embedding_type": "learned_absolute", "max_position_embeddings": 128, "activation": "gelu_tanh"},
+    "llama": {
+        **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "num_query_groups": 2},
+        **{"untie_embeddings_and_output_weights": True, "rotary_base": 500000, "norm_epsilon": 1e-6},
+    },
+    "nemotron": {
+        **{"activation": "squared_relu", "apply_layernorm_1p": True, "rotary_percent": 0.5, "kv_channels": 32},
+        **{"add_qkv_bias": True, "add_bias_linear": False, "qk_layernorm": True, "hidden_dropout": 0.1},
+    },
+    "experts": {
+        **{"num_experts": 4, "moe_router_topk": 3, "moe_ffn_hidden_size": 96, "moe_layer_freq": [0, 1, 0, 1]},
+        **{"add_bias_linear": False, "activation": "swiglu", "moe_aux_loss_coeff": 0.01},
+    },
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back(name: str) -> None:
+    job = tiny_job(name, model=MODELS[name], parallelism=layout(tp=2, pp=2, sequence_parallel=True))
+    require_representable(job)
+    arguments = to_arguments(job, iteration=7, consumed_samples=56, padded_vocab=256)
+    assert (arguments["iteration"], arguments["consumed_train_samples"], arguments["padded_vocab_size"]) == (7, 56, 256)
+    assert (arguments["tensor_model_parallel_size"], arguments["world_size"]) == (2, 4)
+    assert arguments["lr"] == job.optimizer.lr, "what its flags say is there too"
+    back = ModelSpec.model_validate({**to_model(arguments), "vocab_size": 250})
+    written = job.model.model_dump()
+    filled = {"ffn_hidden_size": job.model.ffn_size, "kv_channels": back.kv_channels}
+    if job.model.num_query_groups is None:
+        filled["num_query_groups"] = None
+    assert back.model_dump() == {**written, **filled}
+    assert differences(job, arguments) == []
+
+
+def test_another_network_is_named() -> None:
+    job = tiny_job("job", model=MODELS["llama"])
+    arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
+    assert differences(job, {**arguments, "rotary_base": 10000, "num_query_groups": 4}) == [
+        "model.rotary_base is 10000 there and 500000 here",
+        "model.num_query_groups is 4 there and 2 here",
+    ]
+    with pytest.raises(UserError, match="multi-latent attention, state space layers, which is not imported"):
+        to_model({**arguments, "multi_latent_attention": True, "hybrid_override_pattern": "M*"})
+    with pytest.raises(UserError, match="positions mrope; imported are"):
+        to_model({**arguments, "position_embedding_type": "mrope"})
+    with pytest.raises(UserError, match="do not say hidden_size: give the job with --job"):
+        to_model({"num_layers": 2, "num_attention_heads": 2})
+    with pytest.raises(UserError, match="describe a network that is not here: normalization: Input should be"):
+        differences(job, {**arguments, "normalization": "L1Norm"})
+    assert to_model({**arguments, "use_rotary_position_embeddings": True, "norm_epsilon": None})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"position_embedding_type": "alibi"}, "model.position_embedding_type is alibi"),
+        ({"final_logit_softcapping": 9.0}, "model.final_logit_softcapping is 9.0"),
+    ],
+)
+def test_what_megatron_has_not_is_refused(model: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=f"has no such network: .*{said}"):
+        require_representable(tiny_job("job", model=model))
+
+
+def test_the_schedule_is_in_samples() -> None:
+    job = tiny_job("job", schedule={"train_iters": 20, "lr_warmup_iters": 2, "lr_decay_style": "cosine"})
+    assert scheduler_state(job, 80) == {
+        **{"max_lr": 1e-3, "min_lr": 0.0, "lr_warmup_steps": 16, "lr_decay_steps": 160, "lr_decay_style": "cosine"},
+        **{"num_steps": 80, "start_wd": 0.01, "end_wd": 0.01, "wd_incr_style": "constant", "wd_incr_steps": 160},
+    }
+
+
+def test_folders_of_other_kinds(tmp_path: Path) -> None:
+    def refusal(folder: Path, iteration: int | None = None) -> str:
+        with pytest.raises(UserError) as caught:
+            megatron._checkpoint_in(folder, iteration)
+        return str(caught.value)
+
+    tracker, checkpoint = tmp_path / MEGATRON_TRACKER, tmp_path / "iter_0000500"
+    tracker.write_text("five hundred")
+    assert "does not name an iteration: 'five hundred'" in refusal(tmp_path)
+    tracker.write_text("500\n")
+    assert refusal(tmp_path) == f"{checkpoint} does not exist"
+    (checkpoint / "mp_rank_00").mkdir(parents=True)
+    assert "a pickle per rank" in refusal(tmp_path)
+    (checkpoint / "mp_rank_00").rmdir()
+    assert "it has no .metadata" in refusal(tmp_path)
+    (checkpoint / ".metadata").touch()
+    assert megatron._checkpoint_in(tmp_path, None) == checkpoint
+    assert megatron._checkpoint_in(checkpoint, None) == checkpoint
+    assert "iter_0000300 does not exist" in refusal(tmp_path, 300)
+    assert "goes with a folder of several" in refusal(checkpoint, 500)
+    assert megatron.is_megatron(tmp_path)
+    assert megatron.is_megatron(checkpoint)
+    assert not megatron.is_megatron(tmp_path.parent)
+    for folder in (tmp_path, checkpoint):
+        with pytest.raises(UserError, match=f"`orchestrator checkpoint import {folder}`"):
+            find_weights(str(folder), tmp_path / "runs")
+
+
+@pytest.mark.parametrize(("kind", "taken"), [("fully_reshardable", True), ("dp_reshardable", False), (None, False)])
+def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
+    kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"optimizer": kind}
+    assert megatron._takes_optimizer(Path("there"), found, tiny_job("job")) is taken
+    assert ("stays behind" in capsys.readouterr().err) is not taken
