@@ -1,7 +1,7 @@
 """Decoders of transformers with random weights beside ours with the same ones; prints {family: differences} as JSON.
 
 For each family the largest difference of the logits of the whole sequence ("logits"), and of ours with a key/value
-cache, some tokens first and then one by one, from ours without ("cache").
+cache, prompts of different lengths first and then one token after the other, from ours without ("cache").
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 import transformers
-from megatron.core.inference.contexts import StaticInferenceContext
 from support.training import tiny_job
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
+from orchestrator.inference.decoder import DecoderPasses
+from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.device import select_device
@@ -243,7 +244,7 @@ def compare(
     assert spread > 0.1, "logits that say something"
     return {
         "logits": (whole - expected).abs().max().item() / spread,
-        "cache": (cached(module, ids) - whole[:, PROMPT - 1 :]).abs().max().item() / spread,
+        "cache": cached(module, job, ids, whole) / spread,
     }
 
 
@@ -261,18 +262,21 @@ def uncached(module: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def cached(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Logits [b, s - PROMPT + 1, v] after a prompt and after each further token."""
-    context = StaticInferenceContext(ids.size(0), ids.size(1))
-    found, begin = [], 0
-    for end in (PROMPT, *range(PROMPT + 1, ids.size(1) + 1)):
-        part = ids[:, begin:end]
-        positions = torch.arange(begin, end).expand_as(part)
-        logits = module(part, positions, None, inference_context=context, runtime_gather_output=True)
-        context.increment_sequence_len_offset(end - begin)
-        found.append(logits[:, -1:])
-        begin = end
-    return torch.cat(found, dim=1)
+def cached(module: Any, job: Any, ids: torch.Tensor, whole: torch.Tensor) -> float:
+    """The largest difference of logits with a cache from those of `whole`, [b, s, v], without: after prompts of
+    different lengths, and after each further token.
+    """
+    passes = DecoderPasses(Network(module, job, VOCAB, RANKS, GROUPS, DEVICE))
+    places = torch.tensor([PROMPT - 4 * row for row in range(ids.size(0))])
+    logits = passes.start([row[:place].tolist() for row, place in zip(ids, places.tolist(), strict=True)], ids.size(1))
+    rows, worst = torch.arange(ids.size(0)), 0.0
+    while True:
+        assert logits is not None, "there is one stage"
+        worst = max(worst, (logits - whole[rows, places - 1]).abs().max().item())
+        if places[0] == ids.size(1):
+            return worst
+        logits = passes.go_on(ids[rows, places], places)
+        places = places + 1
 
 
 def capped(device: Any) -> dict[str, float]:
@@ -294,15 +298,15 @@ def capped(device: Any) -> dict[str, float]:
         "window": {"sliding_window": 5},
         "all": {},
     }.items():
-        free, module = (
-            built(tiny_job("capped", model={**final, **more, **cap}), device)
-            for cap in ({}, {"attention_logit_softcapping": 0.5})
-        )
+        jobs = [
+            tiny_job("capped", model={**final, **more, **cap}) for cap in ({}, {"attention_logit_softcapping": 0.5})
+        ]
+        free, module = (built(job, device) for job in jobs)
         with torch.no_grad():
             whole, uncapped = uncached(module, ids), uncached(free, ids)
         assert 10 < whole.abs().max() < 20, "the cap of the logits counts"
         assert (whole - uncapped).abs().max() > 0.1, "the cap of the attention counts"
-        differences[f"cache, {name}"] = (cached(module, ids) - whole[:, PROMPT - 1 :]).abs().max().item()
+        differences[f"cache, {name}"] = cached(module, jobs[1], ids, whole)
     return differences
 
 
@@ -341,7 +345,7 @@ if __name__ == "__main__":
     DEVICE = select_device("cpu", threads=1)
     megatron_compat.apply(DEVICE)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    RANKS, _ = start_process_groups(tiny_job("parity"), DEVICE, 60.0)
+    RANKS, GROUPS = start_process_groups(tiny_job("parity"), DEVICE, 60.0)
     seed_everything(1, RANKS)
     torch.manual_seed(1)
     found = {name: compare(*family, DEVICE) for name, family in families().items()}
