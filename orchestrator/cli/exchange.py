@@ -17,7 +17,7 @@ from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.errors import UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
-from orchestrator.exchange.families.choice import family_of_job, family_of_type
+from orchestrator.exchange.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run, default_runs_dir
 from orchestrator.rundir import RunDir, write_atomically
@@ -123,7 +123,7 @@ def import_(
     if job_file is not None or iteration is not None:
         raise UserError("--job and --iteration go with --from megatron-lm")
     config = read_config(source)
-    family = family_of_type(config.get("model_type"))
+    family = family_of_folder(source)
     if output is not None and output.exists():
         raise UserError(f"{output} exists already")
     written = _document(name or _as_name(source.name), config, family, source)

@@ -18,9 +18,8 @@ import torch  # isort: skip
 
 from orchestrator.errors import OrchestratorError, is_full_disk
 from orchestrator.exchange.beside import live_beside
-from orchestrator.exchange.configuration import read_config
 from orchestrator.exchange.exporting import draft_of, export
-from orchestrator.exchange.families.choice import family_of_type
+from orchestrator.exchange.families.choice import family_of_folder
 from orchestrator.exchange.importing import import_weights
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
 from orchestrator.exchange.reshaping import contents, reshape
@@ -103,7 +102,7 @@ def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
         return import_megatron(arguments.checkpoint, job, arguments.target, with_optimizer=arguments.optimizer)
     if arguments.way == "reshape":
         return reshape(arguments.checkpoint, load_resolved(arguments.resolved), arguments.target)
-    family = family_of_type(read_config(arguments.source).get("model_type"))
+    family = family_of_folder(arguments.source)
     return import_weights(arguments.source, load_resolved(arguments.resolved), family, arguments.target)
 
 

@@ -47,6 +47,7 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
     resolved = {
         "num_layers": model.encoder_layers if model.architecture == "t5" else model.num_layers,
         "decoder_num_layers": model.decoder_layers,
+        "num_tokentypes": model.tokentypes,
         "num_query_groups": model.query_groups,
         "kv_channels": model.head_dim,
         "ffn_hidden_size": model.ffn_size if model.num_experts is None else model.moe_ffn_size,

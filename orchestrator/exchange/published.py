@@ -13,10 +13,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.shards import DTYPES, INDEX
+from orchestrator.exchange.names import INDEX, SINGLE
+from orchestrator.exchange.shards import DTYPES
 from orchestrator.exchange.table import Family
 
-_SINGLE = "model.safetensors"
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 _SHOWN = 4
 _BYTES_KEPT = 64 << 20
@@ -119,12 +119,12 @@ class PublishedWeights:
         return name if name.startswith((base, *self.family.heads)) else base + name
 
     def _file_names(self) -> list[str]:
-        if (self._folder / _SINGLE).is_file():  # transformers takes it, too, where there is an index beside it
-            return [_SINGLE]
+        if (self._folder / SINGLE).is_file():  # transformers takes it, too, where there is an index beside it
+            return [SINGLE]
         index = self._folder / INDEX
         if not index.is_file():
             raise UserError(
-                f"{self._folder} has no {_SINGLE} and no {INDEX}; weights are imported from safetensors alone "
+                f"{self._folder} has no {SINGLE} and no {INDEX}; weights are imported from safetensors alone "
                 "(pickled files can run code): convert them with transformers' save_pretrained"
             )
         try:

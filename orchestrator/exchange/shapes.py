@@ -16,7 +16,7 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         "embedding.word_embeddings": (rows, hidden),
         "output_layer": (rows, hidden),
         "embedding.position_embeddings": (model.positions, hidden),
-        "embedding.tokentype_embeddings": (model.num_tokentypes, hidden),
+        "embedding.tokentype_embeddings": (model.tokentypes, hidden),
         "lm_head.dense": (hidden, hidden),
         "pooler.dense": (hidden, hidden),
         "binary_head": (2, hidden),

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from orchestrator.exchange.names import INDEX, SINGLE
+
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-INDEX = "model.safetensors.index.json"
 _HEADER_ALIGNMENT = 8
 
 
@@ -48,7 +49,7 @@ class ShardWriter:
     def __init__(self, folder: Path, shards: Sequence[Sequence[Entry]]) -> None:
         self._folder, count = folder, len(shards)
         names = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-        self._names = names if count > 1 else ["model.safetensors"]
+        self._names = names if count > 1 else [SINGLE]
         self._shards = shards
         self._waiting = [(shard, entry) for shard, entries in enumerate(shards) for entry in entries]
         self._next = 0

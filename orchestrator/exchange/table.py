@@ -97,6 +97,8 @@ class Family:
     """Names that begin so never have the base before them."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """How names end in files of old versions -> how they end now."""
+    told_by: str | None = None
+    """Of families of one `model_type`: the weight that only this one has."""
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
 

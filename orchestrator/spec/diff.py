@@ -242,6 +242,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.scale_embeddings": _LOGIC,
     "model.scale_decoder_outputs": _LOGIC,
     "model.bert_binary_head": _SHAPE,
+    "model.num_tokentypes": _same_or(lambda job: job.model.tokentypes, _SHAPE),
     "model.encoder_num_layers": _same_or(lambda job: job.model.encoder_layers, _SHAPE),
     "model.decoder_num_layers": _same_or(lambda job: job.model.decoder_layers, _SHAPE),
     "model.decoder_seq_length": _LOGIC,

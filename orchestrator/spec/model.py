@@ -100,6 +100,9 @@ class ModelSpec(Section):
     """Relative positions: from here on all distances are alike."""
     bert_binary_head: bool = True
     """BERT: learn as well how the two parts of a sample belong together (`data.bert_order`), and tell them apart."""
+    num_tokentypes: Positive | None = None
+    """BERT: kinds of tokens that the embedding tells apart; by default the two parts of a sample with the binary head,
+    and none without it."""
     hybrid_override_pattern: Text | None = None
     """mamba: the layers in their order, a letter each: `M` state space, `*` attention, `-` MLP. By the two ratios by
     default."""
@@ -186,9 +189,11 @@ class ModelSpec(Section):
         return self.max_position_embeddings or self.seq_length
 
     @property
-    def num_tokentypes(self) -> int:
-        """Parts of a sample that the embedding tells apart: two with BERT's binary head."""
-        return 2 if self.architecture == "bert" and self.bert_binary_head else 0
+    def tokentypes(self) -> int:
+        """Kinds of tokens that the embedding tells apart."""
+        if self.architecture != "bert":
+            return 0
+        return self.num_tokentypes or (2 if self.bert_binary_head else 0)
 
     @property
     def reads_sentences(self) -> bool:

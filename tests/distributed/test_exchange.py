@@ -28,6 +28,7 @@ FAMILIES = {
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
     **{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM"},
     **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
+    **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},
     **{"bert-untied": "BertForPreTraining", "t5": "T5ForConditionalGeneration"},
     **{"t5-v1.1": "T5ForConditionalGeneration", "mt5": "T5ForConditionalGeneration"},
 }

@@ -38,13 +38,16 @@ _MLP = (
     *_both(f"{ENCODER}mlp.linear_fc2.", f"{_LAYER}output.dense."),
 )
 _OUTPUT_BIAS = ("cls.predictions.bias", "cls.predictions.decoder.bias")
-_HEADS = (
-    *_both("pooler.dense.", "bert.pooler.dense."),
+_PREDICTS_TOKENS = (
     *_both("lm_head.dense.", "cls.predictions.transform.dense."),
     *_both("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
     Rule("output_layer.weight", ("cls.predictions.decoder.weight",), "padded_rows", only_with=_UNTIED),
     Rule("output_layer.bias", _OUTPUT_BIAS[:1], "padded_rows", unless=_UNTIED),
     Rule("output_layer.bias", _OUTPUT_BIAS, "padded_rows_twice", only_with=_UNTIED),
+)
+_HEADS = (
+    *_both("pooler.dense.", "bert.pooler.dense."),
+    *_PREDICTS_TOKENS,
     *_both("binary_head.", "cls.seq_relationship."),
 )
 
@@ -71,6 +74,7 @@ MEGATRON_BERT = Family(
         "hidden_dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
         "init_method_std": "initializer_range",
+        "num_tokentypes": "type_vocab_size",
     },
     fixed={
         **{field: value for field, value in FIXED.items() if field != "rotary_percent"},
@@ -81,13 +85,17 @@ MEGATRON_BERT = Family(
     constants={
         "is_decoder": False,
         "add_cross_attention": False,
-        "type_vocab_size": 2,
         "position_embedding_type": "absolute",
     },
     defaults={
         **{"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096},
         **{"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 1e-12},
-        **{"initializer_range": 0.02, "tie_word_embeddings": True, "max_position_embeddings": 512},
+        **{
+            "initializer_range": 0.02,
+            "type_vocab_size": 2,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 512,
+        },
     },
     # The dense layer of the head has the exact one here whatever the layers have.
     activations={"gelu": ("gelu",)},
@@ -95,6 +103,7 @@ MEGATRON_BERT = Family(
     generates=False,
     buffers=("embeddings.position_ids",),
     heads=("cls.",),
+    told_by="cls.seq_relationship.weight",
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -122,3 +131,19 @@ BERT = replace(
     },
     renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )
+
+
+def _masked(family: Family, architecture: str) -> Family:
+    """A family without pooler and binary head."""
+    return replace(
+        family,
+        name=f"{family.name} that predicts masked tokens alone",
+        architecture=architecture,
+        rules=tuple(rule for rule in family.rules if not rule.ours.startswith(("pooler.", "binary_head."))),
+        fixed={**family.fixed, "bert_binary_head": False},
+        told_by=None,
+    )
+
+
+MEGATRON_BERT_MASKED = _masked(MEGATRON_BERT, "MegatronBertForMaskedLM")
+BERT_MASKED = _masked(BERT, "BertForMaskedLM")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.families.bert import BERT, MEGATRON_BERT
+from orchestrator.exchange.configuration import read_config
+from orchestrator.exchange.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
 from orchestrator.exchange.families.gemma import GEMMA
 from orchestrator.exchange.families.gpt2 import GPT2
 from orchestrator.exchange.families.llama import LLAMA
@@ -13,19 +16,33 @@ from orchestrator.exchange.families.mistral import MISTRAL
 from orchestrator.exchange.families.mixtral import MIXTRAL
 from orchestrator.exchange.families.qwen import QWEN2, QWEN3
 from orchestrator.exchange.families.t5 import MT5, T5
+from orchestrator.exchange.names import names_in
 from orchestrator.exchange.table import Family, OneOf
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
-FAMILIES = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2, MEGATRON_BERT, BERT, T5, MT5)
+FAMILIES = (
+    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2),
+    *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
+)
 
 
-def family_of_type(model_type: Any) -> Family:
-    """The family of a config.json's `model_type`. Raises UserError when there is none."""
-    for family in FAMILIES:
-        if family.model_type == model_type:
+def family_of_folder(folder: Path) -> Family:
+    """The family of a Hugging Face model, by its config.json and the names of its weights. Raises UserError."""
+    names = names_in(folder)
+    return family_of_type(read_config(folder).get("model_type"), names)
+
+
+def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
+    """The family of a config.json's `model_type`; of several the one that weights of these names tell. Raises UserError
+    when there is none.
+    """
+    of_type = [family for family in FAMILIES if family.model_type == model_type]
+    for family in of_type:
+        if family.told_by is None or family.told_by in names or not names:
             return family
-    known = ", ".join(f"{family.model_type} ({family.name})" for family in FAMILIES)
+    kinds = {family.model_type: family.name for family in reversed(FAMILIES)}
+    known = ", ".join(f"{kind} ({name})" for kind, name in reversed(kinds.items()))
     raise UserError(f"config.json: model_type {model_type!r} is none of those that can be imported: {known}")
 
 
@@ -73,6 +90,8 @@ def mismatches(model: ModelSpec, family: Family) -> list[str]:
             found.append(f"model.{field} is {written}, and {family.name} has {_text(wanted)}")
     if "num_experts" in family.sizes and model.num_experts is None:
         found.append(f"model.num_experts is none, and {family.name} has some")
+    if "num_tokentypes" in family.sizes and not model.tokentypes:
+        found.append(f"model.num_tokentypes is none, and {family.name} has some")
     if model.activation not in family.activations:
         found.append(f"model.activation is {model.activation}, and {family.name} has {' or '.join(family.activations)}")
     return found

@@ -40,7 +40,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
 
 
 def _types(model: ModelSpec) -> int:
-    return model.num_tokentypes * model.hidden_size
+    return model.tokentypes * model.hidden_size
 
 
 def _heads(job: JobSpec, vocab: int) -> int:

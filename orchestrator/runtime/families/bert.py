@@ -42,7 +42,7 @@ class Bert(BertModel):
     ) -> None:
         super().__init__(
             config,
-            model.num_tokentypes,
+            model.tokentypes,
             spec,
             position_embedding_type=model.position_embedding_type,
             rotary_percent=model.rotary_percent,
@@ -153,4 +153,4 @@ def train_step(job: JobSpec) -> TrainStep:
     where the job has a task."""
     if job.task is not None:
         return RightAnswer(job.task)
-    return MaskedTokens(job.model.bert_binary_head)
+    return MaskedTokens(job.model.bert_binary_head, job.model.tokentypes)

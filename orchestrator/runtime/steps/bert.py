@@ -16,8 +16,8 @@ _FIELDS = ("text", "types", "labels", "is_random", "padding_mask", "loss_mask")
 class MaskedTokens:
     """Two parts: "lm", over the masked tokens alone, and with a binary head "order", over the samples."""
 
-    def __init__(self, has_binary_head: bool) -> None:
-        self.has_binary_head = has_binary_head
+    def __init__(self, has_binary_head: bool, tokentypes: int) -> None:
+        self.has_binary_head, self.tokentypes = has_binary_head, tokentypes
         self.parts: tuple[str, ...] = ("lm", "order") if has_binary_head else ("lm",)
 
     def get_batch(self, samples: Batch) -> Batch:
@@ -29,7 +29,9 @@ class MaskedTokens:
 
     def forward(self, model: Any, batch: Batch) -> torch.Tensor:
         """On the last stage the loss per token, [b, s]; with a binary head that per sample behind it, [b, s + 1]."""
-        types = batch["types"] if self.has_binary_head else None
+        types = batch["types"] if self.tokentypes else None
+        if self.tokentypes == 1:  # both parts are of it
+            types = torch.zeros_like(batch["types"])
         output = model(batch["text"], batch["padding_mask"], tokentype_ids=types, lm_labels=batch["labels"])
         if isinstance(output, torch.Tensor):  # what goes to the next stage
             return output

@@ -43,6 +43,9 @@ def bert_model(job: JobSections) -> Iterator[Problem]:
         message = f"grouped queries are not for architecture: bert: {model.query_groups} ≠ {model.num_attention_heads}"
         paths = ("model.num_query_groups", "model.num_attention_heads", FAMILY)
         yield Problem(message, paths, "leave num_query_groups out")
+    if model.bert_binary_head and model.tokentypes < 2:
+        message = "the binary head learns how two parts belong together, which are tokens of two types: 1 < 2"
+        yield Problem(message, ("model.num_tokentypes", "model.bert_binary_head"), "write 2, or leave it out")
     if model.seq_length < SHORTEST:
         message = f"a sample of BERT is two parts between [CLS] and two [SEP]: {model.seq_length} < {SHORTEST}"
         yield Problem(message, ("model.seq_length", FAMILY), f"write at least {SHORTEST}; 512 is usual")
@@ -71,6 +74,7 @@ def of_other_families(job: JobSections) -> Iterator[Problem]:
     if family != "bert":
         written = {
             "model.bert_binary_head": not job.model.bert_binary_head,
+            "model.num_tokentypes": job.model.num_tokentypes is not None,
             "model.transformer_block_type": job.model.transformer_block_type != "pre_ln",
             "data.bert_order": data.bert_order != DataSpec.model_fields["bert_order"].default,
         }

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.exchange.configuration import read_config, to_model
 from orchestrator.exchange.exporting import export
-from orchestrator.exchange.families.choice import family_of_type
+from orchestrator.exchange.families.choice import family_of_folder
 from orchestrator.exchange.importing import import_weights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -58,6 +58,8 @@ def configurations() -> dict[str, Any]:
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),
         "bert": transformers.BertConfig(**BERT),
+        "bert-masked": transformers.BertConfig(**BERT, type_vocab_size=3, architectures=["BertForMaskedLM"]),
+        "megatron-masked": transformers.MegatronBertConfig(**BERT, architectures=["MegatronBertForMaskedLM"]),
         "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
         "t5": transformers.T5Config(**T5),
         "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -69,6 +71,8 @@ def auto(config: Any) -> Any:
     """The class of transformers that a model of a configuration is loaded with."""
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
+    if "BertForMaskedLM" in str(config.architectures):
+        return transformers.AutoModelForMaskedLM
     return transformers.AutoModelForPreTraining if "bert" in config.model_type else transformers.AutoModelForCausalLM
 
 
@@ -80,6 +84,8 @@ def logits(model: Any) -> torch.Tensor:
             found: torch.Tensor = model(ids(), **more).logits
             return found
         said = model(ids(), token_type_ids=ids() % 2)
+        if "logits" in said:
+            return said.logits.flatten()
         return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
 
 
@@ -111,7 +117,7 @@ def make(folder: Path) -> None:
         if own_output:
             found["tie_word_embeddings"] = False
             (folder / name / "theirs" / "config.json").write_text(json.dumps(found))
-        family = family_of_type(found["model_type"])
+        family = family_of_folder(folder / name / "theirs")
         job = JobSpec.model_validate(
             {
                 **{"name": name, "model": to_model(found, family), "data": {"random_tokens": True}},

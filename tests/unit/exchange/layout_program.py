@@ -51,7 +51,8 @@ def _logits(module: Any, model: ModelSpec) -> torch.Tensor:
     tokens = torch.arange(32).reshape(2, 16) * 7 % 101
     if model.architecture == "bert":
         said, order = module(tokens, torch.ones_like(tokens), tokens % 2)
-        return torch.cat([said[..., :101].flatten(), order.flatten()])
+        heads = [said[..., :101], *([] if order is None else [order])]
+        return torch.cat([logits.flatten() for logits in heads])
     if model.architecture == "t5":
         kept: list[torch.Tensor] = []
         module.output_layer.register_forward_hook(lambda _, given, out: kept.append(out[0].clone()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.configuration import read_config, to_config, to_model
-from orchestrator.exchange.families.choice import FAMILIES, family_of_model, family_of_type
+from orchestrator.exchange.families.choice import FAMILIES, family_of_folder, family_of_model, family_of_type
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.planning.parameters import parameters
 from orchestrator.spec.loading import load_text
@@ -55,6 +55,7 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     # What is the same, written out, and how long a training sample is.
     said = {
         "decoder_num_layers",
+        "num_tokentypes",
         "preset",
         "seq_length",
         "max_position_embeddings",
@@ -80,7 +81,6 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
         ({"rope_theta": 10000.5}, "rope_theta is 10000.5"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type is .relative_key"),
-        ({"model_type": "bert", "type_vocab_size": 1}, "type_vocab_size is 1"),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, "BERT is imported with gelu$"),
         ({"model_type": "t5", "feed_forward_proj": "gated-relu"}, "feed_forward_proj is 'gated-relu'"),
         ({"model_type": "t5", "is_decoder": True}, "is_decoder is true"),
@@ -130,6 +130,25 @@ def test_the_output_of_t5(model_type: str, more: dict[str, Any], untied: bool, s
     written = to_config(model, family_of_model(model), 256)
     assert (written["model_type"], written["num_decoder_layers"]) == ("t5", 3)
     assert (written["tie_word_embeddings"], written["scale_decoder_outputs"]) == (not untied, scaled)
+
+
+def test_a_bert_is_told_by_its_weights(tmp_path: Path) -> None:
+    """Published BERTs say BertForMaskedLM of files that hold the binary head too."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertForMaskedLM"]}))
+    assert family_of_folder(tmp_path).architecture == "BertForPreTraining", "the weights are missing, and said to be"
+    names = dict.fromkeys(("bert.embeddings.LayerNorm.weight", "cls.seq_relationship.weight"), "model.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    assert family_of_folder(tmp_path).architecture == "BertForPreTraining"
+    index.write_text(json.dumps({"weight_map": {"bert.embeddings.LayerNorm.weight": "model.safetensors"}}))
+    assert family_of_folder(tmp_path).architecture == "BertForMaskedLM"
+
+
+def test_a_bert_without_types_is_refused() -> None:
+    model = {"preset": "bert-base", "bert_binary_head": False}
+    with pytest.raises(UserError, match=r"the nearest is BERT that predicts.*model\.num_tokentypes is none"):
+        family_of_model(job_of(model).model)
+    assert family_of_model(job_of({**model, "num_tokentypes": 2}).model).architecture == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])

@@ -36,7 +36,7 @@ class Model:
 
 
 def test_the_masked_tokens_and_the_order_count() -> None:
-    step = MaskedTokens(has_binary_head=True)
+    step = MaskedTokens(has_binary_head=True, tokentypes=2)
     batch = step.get_batch(BATCH)
     model = Model(torch.tensor([[0.0, 0.0], [0.0, 100.0]]))
     parts = step.loss(step.forward(model, batch), batch)
@@ -50,17 +50,23 @@ def test_the_masked_tokens_and_the_order_count() -> None:
 
 
 def test_without_a_binary_head_there_are_no_types_and_no_order() -> None:
-    step = MaskedTokens(has_binary_head=False)
+    step = MaskedTokens(has_binary_head=False, tokentypes=0)
     model = Model(None)
     parts = step.loss(step.forward(model, step.get_batch(BATCH)), BATCH)
     assert list(parts) == ["lm"] == list(step.parts)
     assert model.given["tokentype_ids"] is None
 
 
+def test_of_one_type_all_tokens_are() -> None:
+    step, model = MaskedTokens(has_binary_head=False, tokentypes=1), Model(None)
+    step.forward(model, step.get_batch(BATCH))
+    assert model.given["tokentype_ids"].tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
 def test_a_batch_without_a_masked_token_has_no_loss() -> None:
     """The shortest samples have none."""
     batch = {**BATCH, "loss_mask": torch.zeros(2, 3, dtype=torch.long)}
-    step = MaskedTokens(has_binary_head=False)
+    step = MaskedTokens(has_binary_head=False, tokentypes=0)
     total, _ = objective(step.loss(LOSSES, batch), per_token=False)
     assert float(total) == 0.0
 
@@ -68,7 +74,7 @@ def test_a_batch_without_a_masked_token_has_no_loss() -> None:
 def test_random_tokens_give_a_batch_of_the_same_fields() -> None:
     tokens = torch.randint(0, 100, (2, 14))
     samples = {"tokens": tokens, "labels": tokens, "position_ids": torch.arange(14).expand(2, 14)}
-    batch = MaskedTokens(has_binary_head=True).get_batch(samples)
+    batch = MaskedTokens(has_binary_head=True, tokentypes=2).get_batch(samples)
     assert batch.keys() == BATCH.keys() - {"truncated"}
     assert int(batch["loss_mask"].sum()) == 4
     assert set(batch["is_random"].tolist()) <= {0, 1}
