@@ -8,9 +8,12 @@ only what tensors, numbers and texts are made of, and what is wrong is said with
 
 from __future__ import annotations
 
+import enum
+import io
 import os
 import pickle
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -143,3 +146,46 @@ class _Unpickler(pickle.Unpickler):
         if name not in _KNOWN.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights are made of")
         return super().find_class(module, name)
+
+
+_RECIPES = "transformer_engine.common.recipe"
+_OF_STATES = {
+    "collections": {"OrderedDict"},
+    "torch._utils": {"_rebuild_tensor_v2"},
+    "torch": _KNOWN["torch"],
+}
+"""What the state of a layer that multiplies in FP8 is made of, beside its recipe."""
+
+
+def require_plain_state(content: bytes, what: str) -> None:
+    """See that a layer's extra state, a pickle within a tensor, names nothing but tensors and Transformer Engine's
+    recipes: Transformer Engine reads it with plain pickle. Raises CheckpointError.
+    """
+    try:
+        _StateUnpickler(io.BytesIO(content)).load()
+    except DAMAGES as error:
+        raise CheckpointError(f"{what} cannot be read: {reason_of(error)}") from error
+
+
+class _StateUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("torch.storage", "_load_from_bytes"):
+            return _storage
+        if (module, name) == ("builtins", "getattr"):  # how Python 3.11 writes the member of an enumeration
+            return _member
+        recipe = vars(sys.modules.get(module, pickle)).get(name) if module == _RECIPES else None
+        if isinstance(recipe, type) and recipe.__module__ == _RECIPES:
+            return recipe
+        if name not in _OF_STATES.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights are made of")
+        return super().find_class(module, name)
+
+
+def _storage(content: bytes) -> Any:
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def _member(owner: Any, name: str) -> Any:
+    if not (isinstance(owner, enum.EnumMeta) and name in owner.__members__):
+        raise pickle.UnpicklingError("it names builtins.getattr, which no weights are made of")
+    return owner.__members__[name]

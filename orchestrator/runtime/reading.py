@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from megatron.core import dist_checkpointing
 from torch.distributed.checkpoint.api import CheckpointException
 
 from orchestrator.errors import CheckpointError
-from orchestrator.weights_only import DAMAGES, reason_of, weights_only
+from orchestrator.weights_only import DAMAGES, reason_of, require_plain_state, weights_only
 
 _OF_MEGATRON = dist_checkpointing.core.CheckpointingException
 
@@ -28,7 +31,22 @@ def load(wanted: dict[str, Any], path: Path) -> dict[str, Any]:
         raise _first(said, error, path) from error
     except (_OF_MEGATRON, KeyError, ValueError, OSError) as error:
         raise CheckpointError(f"{path} does not fit this job: {error}") from error
+    if "transformer_engine" in sys.modules:
+        _check_extra_states(loaded, path)
     return loaded
+
+
+def _check_extra_states(loaded: Any, path: Path) -> None:
+    """See that Transformer Engine, which unpickles the extra states of its layers, runs nothing."""
+    parts = loaded.items() if isinstance(loaded, dict) else enumerate(loaded) if isinstance(loaded, list) else ()
+    for key, value in parts:
+        if not str(key).endswith("_extra_state"):
+            _check_extra_states(value, path)
+        elif isinstance(value, torch.Tensor):
+            if value.numel():
+                require_plain_state(value.detach().cpu().numpy().tobytes(), f"{key} of {path}")
+        elif isinstance(value, io.BytesIO):
+            raise CheckpointError(f"{key} of {path} is of a version of Transformer Engine that is too old to be read")
 
 
 def tensors_of(path: Path) -> dict[str, Any]:

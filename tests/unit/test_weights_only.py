@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import shutil
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange.reading import StoredWeights
-from orchestrator.weights_only import weights_only
+from orchestrator.weights_only import require_plain_state, weights_only
 
 # One process reads and writes here, which torch warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -151,6 +153,64 @@ def test_files_that_are_not_what_they_should_be(saved: Path, tmp_path: Path) -> 
     assert "does not say where" in refusal(lost)
     (lost / ".metadata").write_bytes(pickle.dumps({"a": 1}))
     assert refusal(lost) == f"{lost / '.metadata'} is not the list of a checkpoint's tensors"
+
+
+RECIPES = """
+import dataclasses, enum, typing
+class Helper(typing.NamedTuple):
+    most: float
+class Format(enum.Enum):
+    HYBRID = Helper(448.0)
+@dataclasses.dataclass
+class DelayedScaling:
+    format: Format = Format.HYBRID
+    history: int = 1024
+"""
+"""What Transformer Engine's recipes are like."""
+
+
+@pytest.fixture
+def recipes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = types.ModuleType("transformer_engine.common.recipe")
+    for name in ("transformer_engine", "transformer_engine.common"):  # pickle imports these first
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(RECIPES, vars(module))
+    return module
+
+
+def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp_path: Path) -> None:
+    """They are pickles within tensors, which Transformer Engine reads as they are."""
+    state = {
+        "recipe": recipes.DelayedScaling(),
+        "scale_fwd": torch.ones(3),
+        "amax_history_fwd": torch.zeros(2, 3, dtype=torch.bfloat16),
+        "extra_fp8_variables": {"num_gemms": 1, "fp8_max_fwd": 448.0, "names": ["a"], "place": (1, None)},
+    }
+    for protocol in range(pickle.DEFAULT_PROTOCOL, pickle.HIGHEST_PROTOCOL + 1):
+        require_plain_state(pickle.dumps(state, protocol), "the state")
+    ran = tmp_path / "ran"
+    nested = io.BytesIO()
+    torch.save(Call(ran), nested, _use_new_zipfile_serialization=False)
+
+    class Nested:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return torch.storage._load_from_bytes, (nested.getvalue(),)
+
+    class Attribute:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return getattr, (recipes.DelayedScaling, "__init__")
+
+    for planted, said in (
+        (Call(ran), "it names posix.mkdir"),
+        (Nested(), "it names posix.mkdir"),
+        (Attribute(), "it names builtins.getattr"),
+    ):
+        with pytest.raises(CheckpointError, match=f"the state cannot be read: {said}, which no weights are made of"):
+            require_plain_state(pickle.dumps({**state, "scale_bwd": planted}), "the state")
+    assert not ran.exists()
+    with pytest.raises(CheckpointError, match="the state cannot be read"):
+        require_plain_state(pickle.dumps(state)[:50], "the state")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
