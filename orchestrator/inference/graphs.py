@@ -36,7 +36,8 @@ class Repeated:
             usual.wait_stream(side)
         else:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # What other threads ask CUDA meanwhile (NCCL's looks after its work) is none of this graph's business.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._step()
             self._graph = graph
             graph.replay()

@@ -136,6 +136,8 @@ class Model:
     ) -> Iterator[Piece]:
         requests = self.requests(prompts, options)
         used = self.ends if ends is None else tuple(ends)
+        if not all(0 <= end < self.vocab_size for end in used):
+            raise UserError(f"ends {list(used)}: the vocabulary has {self.vocab_size} tokens")
         for first in range(0, len(requests), batch_size):
             yield from self._writer.write(requests[first : first + batch_size], used, shows=shows)
 
@@ -189,9 +191,9 @@ class Model:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """Ids that end a text."""
+        """Ids that end a text: none where the tokenizer has none, or is not that of this vocabulary."""
         tokenizer = self._tokenizer_if_any
-        return () if tokenizer is None else (tokenizer.eod,)
+        return () if tokenizer is None or tokenizer.eod >= self.vocab_size else (tokenizer.eod,)
 
     @cached_property
     def _tokenizer_if_any(self) -> Tokenizer | None:
@@ -213,7 +215,13 @@ class Model:
         if architecture == "gpt":
             return DecoderPasses(self.network)
         if architecture == "t5":
-            return ConditionalPasses(self.network, decoder_start(self.tokenizer))
+            start = decoder_start(self.tokenizer)
+            if start >= self.vocab_size:
+                raise UserError(
+                    f"the decoder begins with the tokenizer's token {start}, and the vocabulary has "
+                    f"{self.vocab_size}: it is not this model's tokenizer"
+                )
+            return ConditionalPasses(self.network, start)
         raise UserError(f"a {architecture} writes no text: generation is there for architectures gpt and t5")
 
     def logits(

@@ -163,7 +163,7 @@ def test_text_is_generated_from_a_checkpoint_in_fp8(ranks: Ranks, real_text: lis
     job = generating_job(real_text[0])
     run = ranks.must_train(make_run(tmp_path, job), job)
     command = [sys.executable, "-m", "orchestrator.inference", str(run.path), "--prompt", "import "]
-    command += ["--max-new-tokens", "16", "--temperature", "0", "--json"]
+    command += ["--options", json.dumps({"max_new_tokens": 16, "temperature": 0}), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])

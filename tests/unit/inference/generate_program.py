@@ -65,6 +65,7 @@ def main() -> int:
         "each alone": [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, EVERYTHING, strict=True)],
         "ended": tokens_of(model, LISTS, GREEDY, ends=[cached[0][4]]),
         "not ended": tokens_of(model, LISTS, {**GREEDY, "min_new_tokens": TOKENS}, ends=[cached[0][4]]),
+        "tokenizer's end": [written.tokens for written in model.generate(LISTS, GREEDY)],
         "went on": tokens_of(model, LISTS, {**GREEDY, "ignore_end": True}, ends=[cached[0][4]]),
     }
     model.close()

@@ -59,6 +59,7 @@ def alone(ranks: Ranks, run: RunDir, tmp_path_factory: pytest.TempPathFactory) -
 
 def check(found: dict[str, Any]) -> None:
     assert found["cached"] == found["recomputed"]
+    assert found["same"]
     assert found["drawn"] == found["drawn alone"]
     assert found["beams"] == found["beams alone"]
     assert len({tuple(row) for row in found["cached"]}) > 1, "the prompts matter"

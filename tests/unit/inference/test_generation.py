@@ -79,6 +79,9 @@ def test_the_end(alone: dict[str, Any]) -> None:
     assert alone["ended"] == cut
     assert len(cut[0]) <= 4
     assert alone["went on"] == alone["cached"]
+    assert alone["tokenizer's end"] == [
+        tokens[: tokens.index(256)] if 256 in tokens else tokens for tokens in alone["cached"]
+    ]
     assert [len(tokens) for tokens in alone["not ended"]] == [12, 12, 12, 12]
     assert all(end not in tokens for tokens in alone["not ended"])
 
