@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.evaluation.base import Scored
 from orchestrator.evaluation.journal import Journal
+from orchestrator.evaluation.together import score
 from orchestrator.evaluation.working import Working, batches
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40)
@@ -24,6 +26,21 @@ def test_what_is_left_is_computed_in_the_batches_it_would_have_been(lengths: lis
     done = data.draw(st.integers(0, len(whole)))
     known = {place: None for batch in whole[:done] for place in batch}
     assert list(batches(lengths, known, most)) == whole[done:]
+
+
+def test_a_score_is_of_what_is_asked_for() -> None:
+    """The sum from the first scored token on; greedy when each of these was the likeliest, whatever was before."""
+
+    class Network:
+        def log_probabilities(self, tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+            assert [len(ids) for ids in tokens] == [4, 3]
+            likeliest = [[False, True, True], [False, True, False]]
+            return torch.tensor([[-1.0, -2.0, -4.0], [-8.0, -16.0, -99.0]]), torch.tensor(likeliest)
+
+    lists = [[5, 6, 7, 8], [5, 6, 7]]
+    network: Any = Network()
+    assert score(network, lists, [2, 1]) == [(-6.0, True), (-24.0, False)]
+    assert score(network, lists, [1, 2]) == [(-7.0, False), (-16.0, True)]
 
 
 class Echo:
@@ -53,6 +70,7 @@ def test_a_journal_is_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         scores(first)
     with open(tmp_path / "folder" / "part.jsonl", "a") as file:
+        file.write('{"part": "part", "places": [2, 4], "values": [[7.0, true]]}\n["of another kind"]\n')
         file.write('{"part": "part", "places": [2], "val')  # as a crash leaves it
     assert scores(second) == [3.0, 9.0, 5.0, 9.0, 2.0]
     assert first.calls + second.calls == [[9, 9], [5, 3, 2]]

@@ -53,6 +53,10 @@ def main() -> int:
         "~alone": model.logits(LISTS[:1])[0].tolist(),
         "~log-probabilities": likelihoods.tolist(),
         "likeliest": likeliest.tolist(),
+        "likeliest of the greedy": [
+            model.log_probabilities([[*tokens, *new]])[1][0, len(tokens) - 1 :].tolist()
+            for tokens, new in zip(LISTS, cached, strict=True)
+        ],
         "~measured": measured.log_probabilities,
         "~scored": model.log_probabilities([[*LISTS[0], *measured.tokens]])[0][0, len(LISTS[0]) - 1 :].tolist(),
         "cached": cached,

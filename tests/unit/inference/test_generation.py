@@ -100,7 +100,8 @@ def test_logits_are_those_of_each_list_alone_without_padding(alone: dict[str, An
 
 
 def test_what_is_written_is_measured_as_logits_are(alone: dict[str, Any]) -> None:
-    """The log-probabilities of new tokens, with the cache, are those of the whole, without."""
+    """The log-probabilities of new tokens, with the cache, are those of the whole, without; each was the likeliest."""
+    assert alone["likeliest of the greedy"] == [[True] * 12] * 4, "of any part of the vocabulary"
     assert len(alone["~measured"]) == 12
     assert alone["~measured"] == pytest.approx(alone["~scored"], abs=1e-5)
 
