@@ -235,7 +235,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make names that were created or renamed in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

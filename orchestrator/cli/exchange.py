@@ -63,7 +63,7 @@ def export(
         return
     job = weights.job
     family_of_job(job)
-    checkpoint = whole_checkpoint(weights, iteration)
+    checkpoint = whole_checkpoint(weights, iteration, contents=False)
     check_installed(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
     if no_tokenizer:

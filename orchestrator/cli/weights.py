@@ -50,18 +50,22 @@ def is_checkpoint(path: Path) -> bool:
     return read_commit(path) is not None or (path.is_dir() and path.parent.name == RunDir(path).checkpoints.name)
 
 
-def whole_checkpoint(weights: Weights, iteration: int | None) -> Path:
+def whole_checkpoint(weights: Weights, iteration: int | None, *, contents: bool = True) -> Path:
     """The folder of the checkpoint to read: the one named, that of an iteration, or the newest whole one of a run.
-    Reads every byte; warns of those that are passed over.
+    Reads every byte, or where whoever reads it does so himself, not its `contents`; warns of those passed over.
 
     Raises UserError when a run has no whole one, CheckpointError when the one asked for is damaged.
     """
     if weights.run is not None and iteration is None:
-        newest = latest_valid(weights.run, lambda _, message: warn(f"skipped a checkpoint: {message}"))
+        newest = latest_valid(
+            weights.run,
+            lambda _, message: warn(f"skipped a checkpoint: {message}"),
+            lambda path: verify(path, contents=contents),
+        )
         if newest is None:
             raise UserError(f"{weights.label} has no whole checkpoint")
         return newest.path
     chosen = weights.path if weights.run is None or iteration is None else weights.run.checkpoint(iteration)
-    if findings := verify(chosen):
+    if findings := verify(chosen, contents=contents):
         raise CheckpointError("; ".join(findings))
     return chosen

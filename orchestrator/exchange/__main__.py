@@ -18,11 +18,13 @@ import torch  # isort: skip
 
 from orchestrator.errors import OrchestratorError, is_full_disk
 from orchestrator.exchange.beside import live_beside
-from orchestrator.exchange.exporting import draft_of, export
+from orchestrator.exchange.drafts import draft_of
+from orchestrator.exchange.exporting import export, require_whole
 from orchestrator.exchange.families.choice import family_of_folder
 from orchestrator.exchange.importing import import_weights
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
 from orchestrator.exchange.reshaping import contents, reshape
+from orchestrator.exchange.threads import default_threads
 from orchestrator.portable import job_of
 from orchestrator.spec.loading import load_resolved
 
@@ -61,6 +63,8 @@ def main() -> int:
     taken.add_argument("resolved", type=Path)
     taken.add_argument("target", type=Path)
     taken.add_argument("--optimizer", action="store_true")
+    for program in (out, into):
+        program.add_argument("--threads", type=int, default=default_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
@@ -69,9 +73,10 @@ def main() -> int:
         print(json.dumps({"error": str(error), "exit_code": error.exit_code}))
         return error.exit_code
     except OSError as error:
-        said = f"{error.strerror or error}: {error.filename or arguments.target}"
+        place = arguments.target if "target" in arguments else arguments.checkpoint
+        said = f"{error.strerror or error}: {error.filename or place}"
         if is_full_disk(error):
-            said = f"no room for {arguments.target} ({error.strerror}); nothing of it was left behind"
+            said = f"no room for {place} ({error.strerror}); nothing of it was left behind"
         print(json.dumps({"error": said, "exit_code": 1}))
         return 1
     print(json.dumps(answer))
@@ -82,6 +87,7 @@ def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.way == "export":
         if arguments.beside is not None:
             live_beside(arguments.beside, draft_of(arguments.target))
+        require_whole(arguments.checkpoint)
         return export(
             arguments.checkpoint,
             job_of(arguments.checkpoint),
@@ -89,6 +95,7 @@ def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
             most_bytes=arguments.most_bytes,
             dtype=_DTYPES[arguments.dtype] if arguments.dtype else None,
             tokenizer=arguments.tokenizer,
+            threads=arguments.threads,
             leave_free=arguments.leave_free,
         )
     if arguments.way == "inspect":
@@ -103,7 +110,8 @@ def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.way == "reshape":
         return reshape(arguments.checkpoint, load_resolved(arguments.resolved), arguments.target)
     family = family_of_folder(arguments.source)
-    return import_weights(arguments.source, load_resolved(arguments.resolved), family, arguments.target)
+    job = load_resolved(arguments.resolved)
+    return import_weights(arguments.source, job, family, arguments.target, arguments.threads)
 
 
 if __name__ == "__main__":

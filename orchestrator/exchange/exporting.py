@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +11,27 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from orchestrator.checkpoints import file_record, read_commit, verify
 from orchestrator.data.vocabulary import vocabulary_size
-from orchestrator.errors import CheckpointError, JobError, UserError
+from orchestrator.errors import CheckpointError, UserError
 from orchestrator.exchange.configuration import to_config
+from orchestrator.exchange.drafts import drafted, require_free, require_room
 from orchestrator.exchange.families.choice import family_of_job
-from orchestrator.exchange.progress import shown
+from orchestrator.exchange.progress import progress
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import shape_of
-from orchestrator.exchange.shards import Entry, ShardWriter, in_shards
+from orchestrator.exchange.shards import Entry, ShardFiles, in_shards
 from orchestrator.exchange.table import Family, Weight
+from orchestrator.exchange.threads import in_threads
 from orchestrator.exchange.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
+
+_TENSORS = ".distcp"
+_NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
+_SHOWN = 4
 
 WithTokenizer: TypeAlias = Literal["yes", "no", "if-possible"]
 
@@ -44,7 +49,15 @@ class Source:
     def entries(self) -> list[Entry]:
         """What will be written. Raises CheckpointError when the checkpoint does not hold the model."""
         found = []
-        for weight in self.family.weights(self.model):
+        weights = list(self.family.weights(self.model))
+        used = {weight.rule.ours for weight in weights}
+        others = [key for key in self.weights.keys() if key not in used and not _NO_WEIGHT.match(key)]  # noqa: SIM118
+        if others:
+            raise CheckpointError(
+                f"the checkpoint holds {', '.join(others[:_SHOWN])}{' …' if len(others) > _SHOWN else ''}, "
+                f"which {self.family.name} has no place for"
+            )
+        for weight in weights:
             key = weight.rule.ours
             self._check(key, weight.within)
             shape = shape_of(key, self.model, max(self.weights.shape(key)[0], self.rows))
@@ -80,6 +93,7 @@ def export(
     most_bytes: int,
     dtype: torch.dtype | None,
     tokenizer: WithTokenizer,
+    threads: int,
     leave_free: int = 0,
 ) -> dict[str, Any]:
     """Write the folder `target`, which appears when it is whole and leaves so many bytes of the disk free; says what
@@ -90,47 +104,39 @@ def export(
     """
     family = family_of_job(job)
     rows = vocabulary(job).size
-    check_target(target)
+    require_free(target)
     source = Source(StoredWeights(checkpoint), job.model, family, rows, dtype)
     shards = in_shards(source.entries(), most_bytes)
-    draft = draft_of(target)
-    _require_room(target, sum(entry.bytes for shard in shards for entry in shard), leave_free)
-    if draft.exists():
-        shutil.rmtree(draft)
-    draft.mkdir(parents=True)
-    try:
+    require_room(target, sum(entry.bytes for shard in shards for entry in shard), leave_free)
+    with drafted(target) as draft:
         special, left_out = _write_tokenizer(job, draft, tokenizer)
-        _write_weights(source, shards, draft)
+        _write_weights(source, shards, draft, threads)
         ids = special.record | (special.of_decoder if job.model.architecture == "t5" else {})
         config = to_config(job.model, family, rows) | ids
         written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
         config["torch_dtype"] = str(written).removeprefix("torch.")
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        generation = {key: value for key, value in ids.items() if value is not None}
         if family.generates:
+            generation = {key: value for key, value in ids.items() if value is not None}
             (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
-        sync_folder(draft)
-        os.rename(draft, target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    sync_folder(target.parent)
-    size = sum(file.stat().st_size for file in target.iterdir())
-    said = {"path": str(target), "family": family.name, "files": len(list(target.iterdir())), "bytes": size}
+    files = list(target.iterdir())
+    size = sum(file.stat().st_size for file in files)
+    said = {"path": str(target), "family": family.name, "files": len(files), "bytes": size}
     return {**said, "tokenizer_left_out": left_out}
 
 
-def draft_of(target: Path) -> Path:
-    """Where a folder is written until it is whole."""
-    return target.with_name(f".{target.name}.export")
-
-
-def _require_room(target: Path, needed: int, leave_free: int) -> None:
-    there = next(folder for folder in target.parents if folder.is_dir())
-    free = shutil.disk_usage(there).free
-    if needed + leave_free > free:
-        also = f", and {leave_free / 1e9:.2f} GB are to be left free" if leave_free else ""
-        raise JobError(f"no room for {target}: it takes {needed / 1e9:.2f} GB, {there} has {free / 1e9:.2f} GB{also}")
+def require_whole(checkpoint: Path) -> None:
+    """Raises CheckpointError where a file is missing or is not what the commit marker says. Of the files of tensors,
+    which hold the optimizer's too, only the size is compared: what is needed of them is compared when it is read.
+    """
+    commit = read_commit(checkpoint)
+    findings = verify(checkpoint, contents=False)
+    if commit is not None and not findings:
+        small = [name for name in commit.files if not name.endswith(_TENSORS)]
+        changed = [name for name in small if file_record(checkpoint / name) != commit.files[name]]
+        findings = [f"{checkpoint / name} is damaged" for name in changed]
+    if findings:
+        raise CheckpointError("; ".join(findings))
 
 
 def _write_tokenizer(job: JobSpec, folder: Path, wanted: WithTokenizer) -> tuple[SpecialIds, str | None]:
@@ -155,19 +161,14 @@ def means_no_text(job: JobSpec) -> bool:
     return job.model.vocab_size not in (None, vocabulary_size(tokenizer))
 
 
-def check_target(target: Path) -> None:
-    """Raises UserError where something is already."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} exists already: name a folder that is not there")
+def _write_weights(source: Source, shards: list[list[Entry]], folder: Path, threads: int) -> None:
+    total = sum(entry.bytes for shard in shards for entry in shard)
+    with ShardFiles(folder, shards) as files, progress(total, "exporting") as advance:
 
+        def convert(weight: Weight) -> None:
+            for name, tensor in zip(weight.theirs, source.tensors(weight), strict=True):
+                files.write(name, tensor)
+                advance(tensor.nbytes)
 
-def _write_weights(source: Source, shards: list[list[Entry]], folder: Path) -> None:
-    writer = ShardWriter(folder, shards)
-    weights = list(source.family.weights(source.model))
-    try:
-        for weight in shown(weights, len(weights), "exporting"):
-            for tensor in source.tensors(weight):
-                writer.add(tensor)
-        writer.finish()
-    finally:
-        writer.close()
+        in_threads(convert, list(source.family.weights(source.model)), threads)
+        files.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import time
 from pathlib import Path
@@ -10,69 +9,67 @@ from typing import Any
 
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from orchestrator.checkpoints import file_record, write_commit
 from orchestrator.errors import UserError
-from orchestrator.exchange.progress import shown
+from orchestrator.exchange.drafts import require_room
+from orchestrator.exchange.progress import progress
 from orchestrator.exchange.published import PublishedWeights
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.transforms import TRANSFORMS
+from orchestrator.exchange.writing import Part, write_tensors
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
-from orchestrator.rundir import sync_folder
+from orchestrator.rundir import sync_file, sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 
-def import_weights(source: Path, job: JobSpec, family: Family, target: Path) -> dict[str, Any]:
+def import_weights(source: Path, job: JobSpec, family: Family, target: Path, threads: int) -> dict[str, Any]:
     """Write the weights in `source`, which are of the family and of the job's model, as the checkpoint `target` of
     iteration 0, committed last; says what was written.
 
-    Raises UserError when the files are damaged or hold something else.
+    Raises UserError when the files are damaged or hold something else, OSError when there is no room.
     """
     words = vocabulary(job)
-    with PublishedWeights(source, family) as published:
-        weights = list(family.weights(job.model))
-        published.check(_their_shapes(weights, job.model, words), ignored=tuple(family.copies))
-        _check_copies(published, weights)
+    published = PublishedWeights(source, family)
+    weights = list(family.weights(job.model))
+    published.check(_their_shapes(weights, job.model, words), ignored=tuple(family.copies))
+    _check_copies(published, weights)
+    parts = _parts(published, weights, job.model, words)
+    carried = files_to_carry(job)
+    total = sum(part.bytes for part in parts)
+    require_room(target, total)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    try:
+        with progress(total, "importing") as advance:
+            files = dict(write_tensors(target, parts, _objects(weights), threads, advance))
+        torch.save({}, target / "common.pt")
+        save_config(CheckpointingConfig("torch_dist", 1), str(target))
+        for name, content in carried.items():
+            (target / name).parent.mkdir(exist_ok=True)
+            (target / name).write_bytes(content)
+        for path in target.rglob("*"):
+            name = str(path.relative_to(target))
+            if path.is_file() and name not in files:
+                sync_file(path)
+                files[name] = file_record(path)
+        sync_folder(target)
+        write_commit(
+            target,
+            iteration=0,
+            consumed_samples=0,
+            files=files,
+            config_hash=job.config_hash,
+            time=time.time(),
+            imported_from=str(source),
+            family=family.name,
+        )
+    except BaseException:
         shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        try:
-            _write(published, weights, job.model, words, target)
-            torch.save({}, target / "common.pt")
-            save_config(CheckpointingConfig("torch_dist", 1), str(target))
-            carried = files_to_carry(job)
-            for name, content in carried.items():
-                (target / name).parent.mkdir(exist_ok=True)
-                (target / name).write_bytes(content)
-            names = {*carried, *(file.name for file in target.iterdir() if file.is_file())}
-            files = {name: file_record(target / name) for name in names}
-            write_commit(
-                target,
-                iteration=0,
-                consumed_samples=0,
-                files=files,
-                config_hash=job.config_hash,
-                time=time.time(),
-                imported_from=str(source),
-                family=family.name,
-            )
-            sync_folder(target)
-        except BaseException:
-            shutil.rmtree(target, ignore_errors=True)
-            raise
+        raise
     return {"path": str(target), "family": family.name, "bytes": sum(record.bytes for record in files.values())}
 
 
@@ -96,33 +93,21 @@ def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) ->
     return shapes
 
 
-def _write(
-    published: PublishedWeights, weights: list[Weight], model: ModelSpec, words: Vocabulary, target: Path
-) -> None:
-    """All tensors, in megatron-core's distributed format, each read when it is written."""
-    entries: dict[str, Any] = {}
-    items: list[WriteItem] = []
-    of_index: dict[MetadataIndex, Weight] = {}
+def _parts(published: PublishedWeights, weights: list[Weight], model: ModelSpec, words: Vocabulary) -> tuple[Part, ...]:
+    """All tensors, each made of what is read when it is written."""
     dtypes = _dtypes(published, weights)
-    for weight in weights:
-        key, shape = weight.rule.ours, shape_of(weight.rule.ours, model, words.padded_size)
-        properties = TensorProperties(dtype=dtypes[key])
-        offsets = torch.Size([*weight.place, *(0 for _ in shape)])
-        chunk = ChunkStorageMetadata(offsets, torch.Size([*(1 for _ in weight.place), *shape]))
-        entry = entries.setdefault(key, TensorStorageMetadata(properties, torch.Size([*weight.within, *shape]), []))
-        entry.chunks.append(chunk)
-        index = MetadataIndex(key, offsets)
-        of_index[index] = weight
-        items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, properties, entry.size)))
-    for key in _objects(weights):
-        entries[key] = BytesStorageMetadata()
-        items.append(WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO))
-    planner = _Planner(published, of_index, dtypes, model, words.padded_size)
-    writer = FileSystemWriter(target, thread_count=1)
-    writer.set_up_storage_writer(is_coordinator=True)
-    [plan] = writer.prepare_global_plan([writer.prepare_local_plan(SavePlan(items))])
-    results = writer.write_data(plan, planner).wait()
-    writer.finish(Metadata(entries), [results])
+
+    def part(weight: Weight) -> Part:
+        key, dtype = weight.rule.ours, dtypes[weight.rule.ours]
+
+        def make() -> torch.Tensor:
+            theirs = [published.read(name) for name in weight.theirs]
+            tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
+            return tensor.to(dtype).contiguous()
+
+        return Part(key, weight.place, weight.within, shape_of(key, model, words.padded_size), dtype, make)
+
+    return tuple(map(part, weights))
 
 
 def _dtypes(published: PublishedWeights, weights: list[Weight]) -> dict[str, torch.dtype]:
@@ -146,32 +131,3 @@ def _objects(weights: list[Weight]) -> list[str]:
         elif module.endswith("final_layernorm"):
             found.append(f"{module}._extra_state/shard_0_1")
     return list(dict.fromkeys(found))
-
-
-class _Planner(DefaultSavePlanner):
-    """Makes each tensor when torch's writer asks for it."""
-
-    def __init__(
-        self,
-        published: PublishedWeights,
-        weights: dict[MetadataIndex, Weight],
-        dtypes: dict[str, torch.dtype],
-        model: ModelSpec,
-        rows: int,
-    ) -> None:
-        super().__init__()
-        self._published, self._weights, self._dtypes = published, weights, dtypes
-        self._model, self._rows = model, rows
-        self._progress = shown(weights, len(weights), "importing")
-
-    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        if write_item.type == WriteItemType.BYTE_IO:
-            nothing = io.BytesIO()
-            torch.save([None], nothing)
-            return nothing
-        next(self._progress)
-        weight = self._weights[write_item.index]
-        parts = [self._published.read(name) for name in weight.theirs]
-        tensor = TRANSFORMS[weight.rule.transform].to_ours(parts, self._model, self._rows)
-        tensor = tensor.to(self._dtypes[weight.rule.ours]).contiguous()
-        return tensor[(None,) * len(weight.place)]

@@ -22,7 +22,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.checkpoints import MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
-from orchestrator.exchange.exporting import check_target
+from orchestrator.exchange.drafts import require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
@@ -145,7 +145,7 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
     """Write a committed checkpoint of ours as the folder `target`, which appears when it is whole, for Megatron-LM's
     --load. Raises CheckpointError when it cannot be read, UserError when `target` exists.
     """
-    check_target(target)
+    require_free(target)
     commit = read_commit(checkpoint)
     if commit is None:
         raise CheckpointError(f"{checkpoint} has no commit.json that can be read")

@@ -4,67 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from orchestrator.errors import UserError
+from orchestrator.exchange.blobs import mapped
+from orchestrator.exchange.headers import Header, read_headers
 from orchestrator.exchange.names import INDEX, SINGLE
 from orchestrator.exchange.shards import DTYPES
 from orchestrator.exchange.table import Family
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 _SHOWN = 4
-_BYTES_KEPT = 64 << 20
-
-
-@dataclass(frozen=True)
-class _Header:
-    """Where a tensor is, and what it is; `stored` is its name there."""
-
-    path: Path
-    stored: str
-    shape: tuple[int, ...]
-    dtype: str
+_ADAPTER = "adapter_model.safetensors"
+_PICKLED = {".bin", ".pt", ".pth"}
 
 
 class PublishedWeights:
-    """A context manager. Names are the family's, whether the files leave its base out or not."""
+    """Names are the family's, whether the files leave its base out or not. Any thread may read."""
 
     def __init__(self, folder: Path, family: Family) -> None:
-        self._folder, self.family = folder, family
-        self._headers: dict[str, _Header] = {}
-        self._opened = ExitStack()
-        self._file: Any = None
-        self._open_path: Path | None = None
-        self._bytes_read = 0
-
-    def __enter__(self) -> PublishedWeights:
         """Raises UserError when files are missing or damaged."""
-        for file_name in self._file_names():
-            path = self._folder / file_name
-            try:
-                with safe_open(path, framework="pt") as file:
-                    for stored in file.keys():  # noqa: SIM118 - it is no dictionary
-                        if not stored.endswith(self.family.buffers):
-                            part = file.get_slice(stored)
-                            header = _Header(path, stored, tuple(part.get_shape()), str(part.get_dtype()))
-                            name = self._full_name(stored)
-                            if name in self._headers:
-                                raise UserError(f"{self._headers[name].path} and {path} both hold {name}")
-                            self._headers[name] = header
-            except FileNotFoundError as error:
-                raise UserError(f"{path} is missing") from error
-            except (OSError, SafetensorError) as error:
-                raise UserError(f"{path} is damaged: {error}") from error
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._opened.close()
+        self._folder, self.family = folder, family
+        self._headers: dict[str, Header] = {}
+        for path, listed in self._files().items():
+            stored = read_headers(path)
+            if missing := listed - {header.name for header in stored}:
+                raise UserError(f"{path} lacks {_listed(sorted(missing))}, which {INDEX} says it holds")
+            for header in stored:
+                if not header.name.endswith(family.buffers):
+                    name = self._full_name(header.name)
+                    if name in self._headers:
+                        raise UserError(f"{self._headers[name].path} and {path} both hold {name}")
+                    self._headers[name] = header
 
     def check(self, shapes: dict[str, tuple[int, ...]], ignored: Sequence[str]) -> None:
         """Raises UserError when the files hold anything else than tensors of these shapes."""
@@ -92,24 +65,21 @@ class PublishedWeights:
     def dtype(self, name: str) -> torch.dtype:
         return _DTYPES[self._headers[name].dtype]
 
-    def read(self, name: str) -> torch.Tensor:
-        """One tensor. Raises UserError when its file cannot be read."""
-        header = self._headers[name]
-        try:
-            self._open(header.path)
-            tensor: torch.Tensor = self._file.get_tensor(header.stored)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{name} in {header.path} cannot be read: {error}") from error
-        self._bytes_read += tensor.nbytes
-        return tensor
+    def bytes(self, name: str) -> int:
+        return self._headers[name].bytes
 
-    def _open(self, path: Path) -> None:
-        """What was read of a file stays in memory while it is open: it is opened anew now and then."""
-        if path != self._open_path or self._bytes_read > _BYTES_KEPT:
-            self._opened.close()
-            self._opened = ExitStack()
-            self._file = self._opened.enter_context(safe_open(path, framework="pt"))
-            self._open_path, self._bytes_read = path, 0
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor, as a view of its file. Raises UserError when that cannot be read."""
+        header = self._headers[name]
+        if header.bytes == 0:
+            return torch.empty(header.shape, dtype=self.dtype(name))
+        try:
+            content = mapped(header.path, header.offset, header.bytes)
+        except OSError as error:
+            raise UserError(f"{header.path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UserError(f"{header.path} has become shorter while it was read") from error
+        return torch.frombuffer(content, dtype=self.dtype(name)).view(header.shape)
 
     def _full_name(self, name: str) -> str:
         base = self.family.base
@@ -118,22 +88,35 @@ class PublishedWeights:
                 name = name.removesuffix(old) + new
         return name if name.startswith((base, *self.family.heads)) else base + name
 
-    def _file_names(self) -> list[str]:
-        if (self._folder / SINGLE).is_file():  # transformers takes it, too, where there is an index beside it
-            return [SINGLE]
-        index = self._folder / INDEX
+    def _files(self) -> dict[Path, set[str]]:
+        """The files, each with the names that the index says it holds."""
+        single, index = self._folder / SINGLE, self._folder / INDEX
+        if single.is_file():  # transformers takes it, too, where there is an index beside it
+            return {single: set()}
         if not index.is_file():
-            raise UserError(
-                f"{self._folder} has no {SINGLE} and no {INDEX}; weights are imported from safetensors alone "
-                "(pickled files can run code): convert them with transformers' save_pretrained"
-            )
+            raise UserError(f"{self._folder} has no {SINGLE} and no {INDEX}{_instead(self._folder)}")
         try:
-            files = set(json.loads(index.read_bytes())["weight_map"].values())
+            places = json.loads(index.read_bytes())["weight_map"].items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{index} is damaged: it has no weight_map") from error
-        if not all(isinstance(file, str) and Path(file).name == file for file in files):
-            raise UserError(f"{index} names files outside of its folder")
-        return sorted(files)
+        files: dict[Path, set[str]] = {}
+        for name, file in places:
+            if not isinstance(file, str) or Path(file).name != file:
+                raise UserError(f"{index} names {json.dumps(file)} for {name}, which is no file of its folder")
+            files.setdefault(self._folder / file, set()).add(name)
+        return dict(sorted(files.items()))
+
+
+def _instead(folder: Path) -> str:
+    """What else is there, and what to do with it."""
+    if (folder / _ADAPTER).is_file():
+        return f"; {_ADAPTER} is an adapter: merge it into its model first (peft's merge_and_unload), and save that"
+    pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in _PICKLED]
+    there = f"; there is {_listed(pickled)}" if pickled else ""
+    return (
+        f"{there}; weights are imported from safetensors alone (pickled files can run code): convert them with "
+        "transformers' save_pretrained"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,39 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from orchestrator.errors import CheckpointError
+from orchestrator.exchange.blobs import read_tensor
 from orchestrator.weights_only import DAMAGES, reason_of, weights_only
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """A part of a tensor, and where it is."""
+
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    path: Path
+    start: int
+    length: int
+
+    def holds(self, place: Sequence[int]) -> bool:
+        """Whether a place along the first dimensions is in it."""
+        return all(start <= at < start + size for at, start, size in zip(place, self.offsets, self.sizes, strict=False))
+
+
 class StoredWeights:
-    """The tensors of a checkpoint in megatron-core's distributed format. Raises CheckpointError when it is none."""
+    """The tensors of a checkpoint in megatron-core's distributed format; any thread may read them. Raises
+    CheckpointError when it is none.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._reader = FileSystemReader(folder)
         with weights_only():
             metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(metadata, is_coordinator=True)
-        self._folder = folder
+        self._folder, self._metadata = folder, metadata
+        self._chunks: dict[str, dict[int, list[_Chunk]]] = {}
         self._objects = [
             key for key, entry in metadata.state_dict_metadata.items() if not isinstance(entry, TensorStorageMetadata)
         ]
@@ -57,7 +76,7 @@ class StoredWeights:
     def read_object(self, key: str) -> io.BytesIO:
         """The bytes of what is no tensor, as they are stored: whatever they are, they are not looked into."""
         index = MetadataIndex(key)
-        into = _Into(torch.empty(0))
+        into = _Into()
         item = ReadItem(LoadItemType.BYTE_IO, index, torch.Size((0,)), index, torch.Size((0,)), torch.Size((0,)))
         with weights_only():
             self._reader.read_data(LoadPlan([item]), into).wait()
@@ -87,36 +106,60 @@ class StoredWeights:
         return self._entries[key].properties.dtype
 
     def read(self, key: str, place: tuple[int, ...]) -> torch.Tensor:
-        """A tensor, or its part at a place along the first dimensions, without these."""
-        entry = self._entries[key]
-        rest = entry.size[len(place) :]
-        offsets, sizes = [*place, *(0 for _ in rest)], [*(1 for _ in place), *rest]
-        wanted = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
-        tensor = torch.empty(sizes, dtype=entry.properties.dtype)
-        items = create_read_items_for_chunk_list(key, entry, [wanted])
-        if sum(math.prod(item.lengths) for item in items) != tensor.numel():
-            raise CheckpointError(f"{key} is not whole in the checkpoint")
-        with weights_only():
-            self._reader.read_data(LoadPlan(items), _Into(tensor)).wait()
-        return tensor.view(rest)
+        """A tensor, or its part at a place along the first dimensions, without these. It may be a view of the file.
+
+        Raises CheckpointError when it is not whole there, or damaged.
+        """
+        entry, depth = self._entries[key], len(place)
+        shape, dtype = torch.Size(entry.size[depth:]), entry.properties.dtype
+        parts = [
+            (chunk.offsets[depth:], self._part(key, chunk, place))
+            for chunk in self._near(key, place)
+            if chunk.holds(place)
+        ]
+        if sum(part.numel() for _, part in parts) != shape.numel():
+            raise CheckpointError(f"{key} is not whole in {self._folder}")
+        if len(parts) == 1:
+            return parts[0][1]
+        whole = torch.empty(shape, dtype=dtype)
+        for offsets, part in parts:
+            into = whole
+            for dimension, (start, length) in enumerate(zip(offsets, part.shape, strict=True)):
+                into = into.narrow(dimension, start, length)
+            into.copy_(part)
+        return whole
+
+    def _part(self, key: str, chunk: _Chunk, place: Sequence[int]) -> torch.Tensor:
+        tensor = read_tensor(chunk.path, chunk.start, chunk.length)
+        if (*tensor.shape,) != (*chunk.sizes,) or tensor.dtype != self.dtype(key):
+            raise CheckpointError(f"{chunk.path} holds something else than the list of tensors says of {key}")
+        return tensor[tuple(at - start for at, start in zip(place, chunk.offsets, strict=False))]
+
+    def _near(self, key: str, place: Sequence[int]) -> list[_Chunk]:
+        """The chunks of a tensor; for a place, those of its first index: a tensor has many, one for each layer."""
+        if key not in self._chunks:
+            chunks: dict[int, list[_Chunk]] = {}
+            for chunk in self._listed(key):
+                for first in range(chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0]) if place else (0,):
+                    chunks.setdefault(first, []).append(chunk)
+            self._chunks[key] = chunks
+        return self._chunks[key].get(place[0] if place else 0, [])
+
+    def _listed(self, key: str) -> Iterable[_Chunk]:
+        for entry in self._entries[key].chunks:
+            info = self._metadata.storage_data.get(MetadataIndex(key, entry.offsets))
+            if info is None:
+                raise CheckpointError(f"{self._folder / '.metadata'} does not say where {key} is")
+            path = self._folder / info.relative_path
+            yield _Chunk((*entry.offsets,), (*entry.sizes,), path, info.offset, info.length)
 
 
 class _Into(DefaultLoadPlanner):
-    """Puts what is read into one tensor, or keeps the bytes of an object."""
+    """Keeps the bytes of an object."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._tensor = tensor
         self.bytes = io.BytesIO()
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         self.bytes = value
-
-    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        part = self._tensor
-        for dimension, (start, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
-            part = part.narrow(dimension, start, length)
-        return part
-
-    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """It is in place already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from orchestrator.exchange.names import INDEX, SINGLE
 
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _HEADER_ALIGNMENT = 8
+_MOST_AT_ONCE = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -43,59 +45,83 @@ def in_shards(entries: Sequence[Entry], most_bytes: int) -> list[list[Entry]]:
     return shards
 
 
-class ShardWriter:
-    """Writes tensors, which come in the order of the shards, into `model….safetensors` of a folder, with an index."""
+class ShardFiles:
+    """The files `model….safetensors` of a folder, whose tensors any thread writes in any order, with an index. A
+    context manager.
+    """
 
     def __init__(self, folder: Path, shards: Sequence[Sequence[Entry]]) -> None:
-        self._folder, count = folder, len(shards)
+        count = len(shards)
         names = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-        self._names = names if count > 1 else [SINGLE]
-        self._shards = shards
-        self._waiting = [(shard, entry) for shard, entries in enumerate(shards) for entry in entries]
-        self._next = 0
-        self._file: Any = None
+        self._folder, self._names = folder, names if count > 1 else [SINGLE]
+        self._headers: list[bytes] = []
+        self._places: dict[str, tuple[int, int, Entry]] = {}
+        for number, entries in enumerate(shards):
+            header = _header(entries)
+            self._headers.append(header)
+            end = len(header)
+            for entry in entries:
+                self._places[entry.name] = number, end, entry
+                end += entry.bytes
+        self._missing = [len(entries) for entries in shards]
+        self._opened: dict[int, int] = {}
+        self._one_at_a_time = threading.Lock()
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """The next tensor."""
-        shard, entry = self._waiting[self._next]
-        assert (tuple(tensor.shape), tensor.dtype) == (entry.shape, entry.dtype), entry.name
-        if self._file is None:
-            self._begin(shard)
-        self._file.write(tensor.contiguous().flatten().view(torch.uint8).numpy())
-        self._next += 1
-        if self._next == len(self._waiting) or self._waiting[self._next][0] != shard:
-            self._end()
+    def __enter__(self) -> ShardFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for descriptor in self._opened.values():
+            os.close(descriptor)
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Write one tensor; the last one of a file makes the file durable."""
+        number, offset, entry = self._places[name]
+        assert (tuple(tensor.shape), tensor.dtype) == (entry.shape, entry.dtype), name
+        descriptor = self._descriptor(number)
+        _write(descriptor, tensor.contiguous().flatten().view(torch.uint8).numpy(), offset)
+        with self._one_at_a_time:
+            self._missing[number] -= 1
+            is_last = self._missing[number] == 0
+            if is_last:
+                del self._opened[number]
+        if is_last:
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def finish(self) -> None:
         """Write the index, where there are several files. Every tensor must have come."""
-        assert self._next == len(self._waiting)
-        if len(self._shards) > 1:
-            total = sum(entry.bytes for _, entry in self._waiting)
-            places = {entry.name: self._names[shard] for shard, entry in self._waiting}
+        assert not any(self._missing)
+        if len(self._names) > 1:
+            total = sum(entry.bytes for _, _, entry in self._places.values())
+            places = {name: self._names[number] for name, (number, _, _) in self._places.items()}
             index = {"metadata": {"total_size": total}, "weight_map": places}
             (self._folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+    def _descriptor(self, number: int) -> int:
+        with self._one_at_a_time:
+            if number not in self._opened:
+                self._opened[number] = os.open(self._folder / self._names[number], os.O_WRONLY | os.O_CREAT, 0o666)
+                _write(self._opened[number], self._headers[number], 0)
+            return self._opened[number]
 
-    def _begin(self, shard: int) -> None:
-        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        end = 0
-        for entry in self._shards[shard]:
-            start, end = end, end + entry.bytes
-            header[entry.name] = {
-                "dtype": DTYPES[entry.dtype],
-                "shape": list(entry.shape),
-                "data_offsets": [start, end],
-            }
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % _HEADER_ALIGNMENT)
-        self._file = open(self._folder / self._names[shard], "wb")  # noqa: SIM115 - closed when its last tensor is in
-        self._file.write(len(text).to_bytes(8, "little") + text)
 
-    def _end(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._file = None
+def _header(entries: Sequence[Entry]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for entry in entries:
+        start, end = end, end + entry.bytes
+        header[entry.name] = {"dtype": DTYPES[entry.dtype], "shape": list(entry.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write(descriptor: int, content: Any, offset: int) -> None:
+    """All of it: one call writes two gigabytes at most."""
+    left = memoryview(content)
+    while left:
+        written = os.pwrite(descriptor, left[:_MOST_AT_ONCE], offset)
+        left, offset = left[written:], offset + written

@@ -15,7 +15,7 @@ import pytest
 from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
 
-from orchestrator.checkpoints import committed, read_commit
+from orchestrator.checkpoints import committed, file_record, read_commit, write_commit
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
 
@@ -109,8 +109,8 @@ def dying(function):
             os._exit(9)
         return function(*arguments)
     return wrapped
-exporting.ShardWriter.add = dying(exporting.ShardWriter.add)
-importing._Planner.resolve_data = dying(importing._Planner.resolve_data)
+exporting.ShardFiles.write = dying(exporting.ShardFiles.write)
+importing.PublishedWeights.read = dying(importing.PublishedWeights.read)
 sys.exit(program.main())
 """
 
@@ -207,6 +207,14 @@ class Call:
         return os.mkdir, (str(self._folder),)
 
 
+def recommit(checkpoint: Path) -> None:
+    """Have the marker say what the files are now, as whoever makes a checkpoint with bad intent would."""
+    commit = read_commit(checkpoint)
+    assert commit is not None
+    records = {name: file_record(checkpoint / name) for name in commit.files}
+    write_commit(checkpoint, iteration=commit.iteration, consumed_samples=commit.consumed_samples, files=records)
+
+
 def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, trained: RunDir) -> None:
     """Nor does one that holds another network than its run says come through."""
 
@@ -224,11 +232,16 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, trained: RunDir) -> None
     (foreign / ".metadata").write_bytes(pickle.dumps(Call(tmp_path / "ran")))
     code, message = refusal(foreign)
     assert code == 1
+    assert ".metadata is damaged" in message
+    recommit(foreign)
+    code, message = refusal(foreign)
+    assert code == 1
     assert "it names posix.mkdir" in message
     assert not (tmp_path / "ran").exists()
     wider = tiny_job("wider", model={**MODEL, "ffn_hidden_size": 320})
     other = shutil.copytree(checkpoint, tmp_path / "other")
     (other / "job.json").write_text(dump_resolved(wider))
+    recommit(other)
     code, message = refusal(other)
     assert code == 1
     assert "linear_fc1.weight of the checkpoint is (2, " in message

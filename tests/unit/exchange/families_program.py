@@ -127,7 +127,7 @@ def make(folder: Path) -> None:
         )
         run = RunDir(_made(folder / name / "run"))
         run.path.joinpath("resolved.json").write_text(dump_resolved(job))
-        import_weights(folder / name / "theirs", job, family, run.checkpoint(0))
+        import_weights(folder / name / "theirs", job, family, run.checkpoint(0), threads=2)
 
 
 def _made(folder: Path) -> Path:
@@ -146,7 +146,7 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         came, entry = _weights(home / "theirs"), {}
         for checkpoint in sorted(home.glob("layout-*")):
             target = home / checkpoint.name.replace("layout", "out")
-            export(checkpoint, job, target, most_bytes=20_000, dtype=None, tokenizer="no")
+            export(checkpoint, job, target, most_bytes=20_000, dtype=None, tokenizer="no", threads=2)
             went = _weights(target)
             entry[checkpoint.name] = came.keys() == went.keys() and all(torch.equal(came[k], went[k]) for k in came)
             entry["files"] = len(list(target.glob("*.safetensors")))

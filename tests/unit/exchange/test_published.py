@@ -33,14 +33,14 @@ def index(folder: Path, **shards: dict[str, torch.Tensor]) -> None:
 def test_the_single_file_goes_before_an_index_as_in_transformers(tmp_path: Path) -> None:
     index(tmp_path, one={TABLE: ZEROS})
     save_file({TABLE: ONES}, tmp_path / "model.safetensors")
-    with PublishedWeights(tmp_path, LLAMA) as published:
-        assert torch.equal(published.read(TABLE), ONES)
+    published = PublishedWeights(tmp_path, LLAMA)
+    assert torch.equal(published.read(TABLE), ONES)
 
 
 def test_files_that_hold_the_same_weight_are_refused(tmp_path: Path) -> None:
     index(tmp_path, one={TABLE: ONES}, two={"embed_tokens.weight": ZEROS})
     with pytest.raises(UserError, match=rf"one\.safetensors and .*two\.safetensors both hold {TABLE}"):
-        PublishedWeights(tmp_path, LLAMA).__enter__()
+        PublishedWeights(tmp_path, LLAMA)
 
 
 def test_names_of_old_files(tmp_path: Path) -> None:
@@ -51,17 +51,17 @@ def test_names_of_old_files(tmp_path: Path) -> None:
         *("bert.embeddings.LayerNorm.weight", "bert.encoder.layer.0.output.LayerNorm.bias"),
         "cls.predictions.bias",
     )
-    with PublishedWeights(tmp_path, BERT) as published:
-        for place, name in enumerate(now):
-            assert torch.equal(published.read(name), ONES + place)
+    published = PublishedWeights(tmp_path, BERT)
+    for place, name in enumerate(now):
+        assert torch.equal(published.read(name), ONES + place)
 
 
 @pytest.mark.parametrize(("output", "refused"), [(ONES, False), (ZEROS, True)])
 def test_an_output_layer_that_is_said_to_be_the_embedding(output: torch.Tensor, refused: bool, tmp_path: Path) -> None:
     save_file({TABLE: ONES, OUTPUT: output.clone()}, tmp_path / "model.safetensors")
-    with PublishedWeights(tmp_path, LLAMA) as published:
-        if not refused:
-            _check_copies(published, list(LLAMA.weights(MODEL)))
-            return
-        with pytest.raises(UserError, match=f"tie_word_embeddings: true, and {OUTPUT} is not {TABLE}: write false"):
-            _check_copies(published, list(LLAMA.weights(MODEL)))
+    published = PublishedWeights(tmp_path, LLAMA)
+    if not refused:
+        _check_copies(published, list(LLAMA.weights(MODEL)))
+        return
+    with pytest.raises(UserError, match=f"tie_word_embeddings: true, and {OUTPUT} is not {TABLE}: write false"):
+        _check_copies(published, list(LLAMA.weights(MODEL)))
