@@ -114,7 +114,7 @@ _NOT_SUPPORTED: dict[str, str] = {
         step-batch-size-schedule=* decrease-batch-size-if-needed""",
     "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
         full-validation multiple-validation-sets""",
-    "write checkpoint.pretrained: it takes a checkpoint that was made here": """
+    "write checkpoint.pretrained: it takes a run, also one made by `orchestrator checkpoint import`": """
         finetune pretrained-checkpoint= load-main-params-from-ckpt
         use-checkpoint-args use-mp-args-from-checkpoint-args use-checkpoint-opt-param-scheduler
         use-checkpoint-lr-scheduler ckpt-step= ckpt-convert-format= ckpt-convert-save=

@@ -17,9 +17,12 @@ from support.faults import Ranks
 from support.training import make_run, tiny_job
 
 import orchestrator.inference.__main__ as inference
-from orchestrator.checkpoints import committed, file_record, read_commit, write_commit
+from orchestrator.checkpoints import committed, file_record, read_commit, verify, write_commit
+from orchestrator.data.vocabulary import content_hash
+from orchestrator.portable import open_weights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
 
 pytestmark = pytest.mark.distributed
 
@@ -66,8 +69,28 @@ PLANTED: dict[str, Callable[[Path, Call], None]] = {
 
 @pytest.fixture(scope="module")
 def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, JobSpec]:
-    job = tiny_job("source", schedule={"train_iters": 2, "lr_warmup_iters": 1})
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job), job
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "vocab.txt").write_text("[UNK]\n[SEP]\nword\n")
+    job = tiny_job(
+        "source",
+        schedule={"train_iters": 2, "lr_warmup_iters": 1},
+        data={"tokenizer": {"type": "wordpiece", "path": str(folder / "vocab.txt")}},
+        checkpoint={"save_interval": 1, "keep_last": 1},
+    )
+    return ranks.must_train(make_run(folder, job), job), job
+
+
+def test_a_checkpoint_that_a_run_saved_carries_its_tokenizer(source: tuple[RunDir, JobSpec]) -> None:
+    """In the marker like every other file; the one before was removed with it."""
+    run, job = source
+    [commit] = committed(run)
+    assert {"job.json", "tokenizer/vocab.txt"} <= commit.files.keys()
+    assert verify(commit.path) == []
+    assert [path.name for path in run.checkpoints.iterdir()] == ["iter_0000002"]
+    carried = open_weights(commit.path).job
+    assert carried.data.tokenizer.path == str(commit.path / "tokenizer" / "vocab.txt")
+    assert content_hash(carried.data.tokenizer) == content_hash(job.data.tokenizer)
+    assert load_resolved(commit.path / "job.json") == job
 
 
 def recommitted(checkpoint: Path) -> None:

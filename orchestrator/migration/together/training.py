@@ -151,7 +151,9 @@ def read_checkpoints(given: Gathering) -> None:
         if given.has("save") and given.flags["load"].words == given.flags["save"].words:
             given.no_effect("load", "a run goes on from its last checkpoint by itself")
         else:
-            given.not_supported("load", "starting from another job's checkpoint is not in this version")
+            given.not_supported(
+                "load", "make a run of that checkpoint: orchestrator checkpoint import DIR --job JOB.yaml"
+            )
     steps, every = given.get("schedule.train_iters"), given.number("save-interval")
     if given.has("save-interval"):
         if every is None:
