@@ -42,7 +42,7 @@ class Prompt:
     """Token ids to go on from, and how: fields of spec/generation.py, in JSON."""
 
     tokens: Sequence[int]
-    options: Mapping[str, Any]
+    options: dict[str, Any]
 
 
 class Examples(Protocol):

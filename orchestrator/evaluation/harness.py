@@ -14,6 +14,7 @@ import contextlib
 import logging
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,10 +100,11 @@ class Harness:
         except Exception as error:
             if model is not None and model.waits:
                 raise
-            said = str(error).strip().splitlines() or [type(error).__name__]
+            kind = type(error).__name__
+            said, *_ = str(error).strip().splitlines() or [kind]
             raise UserError(
-                f"--lm-eval {self._asked.where}: {type(error).__name__}: {said[0]}\n"
-                "      A task's data must be on this machine: dataset_path json, and dataset_kwargs with data_files"
+                f"--lm-eval {self._asked.where}: {kind}: {said} (a task's data must be on this machine: "
+                "dataset_path json, and dataset_kwargs with data_files)"
             ) from error
 
 
@@ -154,7 +156,14 @@ class Adapter(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """What follows each context, up to a stop string or the end of a document."""
-        prompts = [self._prompt(*request.args) for request in requests]
+        times: Counter[str] = Counter()
+        prompts = []
+        for request in requests:
+            prompt = self._prompt(*request.args)
+            # Asked for several times, a prompt is drawn from several times.
+            prompt.options["seed"] = _SEED + times[key := key_of(vars(prompt))]
+            times[key] += 1
+            prompts.append(prompt)
         part = f"texts-{key_of([vars(prompt) for prompt in prompts])[:16]}"
         return self._asking(lambda: self._work.texts(part, prompts))
 
@@ -194,7 +203,7 @@ class Adapter(TemplateLM):
         if not draws:
             options["temperature"] = 0.0
         tokens = self.tok_encode(context)[-room:] or [self.prefix_token_id]
-        return Prompt(tokens, {**options, "max_new_tokens": most, "stop": stop, "seed": _SEED})
+        return Prompt(tokens, {**options, "max_new_tokens": most, "stop": stop})
 
 
 def _set_fewshot(task: Any, number: int | None) -> None:

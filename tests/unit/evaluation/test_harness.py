@@ -105,6 +105,21 @@ def test_fewshot_and_limit_are_part_of_what_is_measured(folder: Path) -> None:
     assert plain != harness("toy_choice", folder).contents
 
 
+def test_a_prompt_is_drawn_from_as_often_as_it_is_asked_for(folder: Path) -> None:
+    path = folder / "toy_writing.yaml"
+    drawn = {
+        "repeats": 3,
+        "generation_kwargs": {"max_gen_toks": 4, "do_sample": True, "temperature": 0.7, "top_p": 0.9},
+    }
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **drawn}))
+    network = Network()
+    harness(str(path), folder).measure(network)  # type: ignore[arg-type]  # as above
+    assert [prompt.options["seed"] for prompt in network.prompts] == [1234, 1235, 1236] * 4
+    assert network.prompts[0].options == {
+        **{"max_new_tokens": 4, "stop": ["\n\n"], "temperature": 0.7, "top_p": 0.9, "seed": 1234},
+    }
+
+
 def test_the_token_that_begins_a_text_is_put_before_it_when_asked_for(folder: Path) -> None:
     with pytest.raises(UserError, match="--add-bos: the tokenizer of this model has no token that begins a text"):
         harness("toys", folder, add_bos=True)
@@ -120,7 +135,7 @@ def test_the_token_that_begins_a_text_is_put_before_it_when_asked_for(folder: Pa
     ("change", "said"),
     [
         ({"dataset_kwargs": {"data_files": {"test": "nowhere.jsonl"}}}, "FileNotFoundError"),
-        ({"dataset_path": "some/hub-dataset", "dataset_kwargs": {}}, "A task's data must be on this machine"),
+        ({"dataset_path": "some/hub-dataset", "dataset_kwargs": {}}, "(a task's data must be on this machine:"),
         ({"test_split": "absent"}, "KeyError"),
         ({"doc_to_text": "{{ q"}, "TemplateSyntaxError: unexpected end of template"),
         ({"generation_kwargs": {"max_gen_toks": 32}}, "max_gen_toks 32 leaves no room for a context: the model has 32"),
