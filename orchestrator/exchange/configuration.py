@@ -98,8 +98,9 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
     """What config.json says, or what transformers takes where it says nothing."""
-    if key in config:
-        return config[key]
+    for name in (key, *(other for other, of in family.repeated.items() if of == key)):
+        if name in config:
+            return config[name]
     default = family.defaults.get(key)
     return _said(config, default.key, family) if isinstance(default, As) else default
 
@@ -124,7 +125,7 @@ def to_dtype(config: Mapping[str, Any]) -> str:
 
 def _refuse_others(config: Mapping[str, Any], family: Family) -> None:
     for key, wanted in family.constants.items():
-        value = config.get(key, wanted)
+        value = config.get(key, family.defaults.get(key, wanted))
         yes_or_no = wanted is None or isinstance(wanted, bool)
         if bool(value) != bool(wanted) if yes_or_no else value != wanted:
             raise UserError(f"config.json: {key} is {json.dumps(value)}, which this version has no network for")

@@ -90,7 +90,7 @@ class Family:
     imported: Mapping[str, Any] = field(default_factory=dict)
     """Field of `model` -> what an import writes there, and config.json says nothing of."""
     repeated: Mapping[str, str] = field(default_factory=dict)
-    """Key of config.json -> another one, of which it has the value."""
+    """Key of config.json -> another one, of which it has the value; either may be missing."""
     generates: bool = True
     """Whether it continues a text."""
     heads: tuple[str, ...] = ("lm_head.",)

@@ -14,7 +14,7 @@ from orchestrator.exchange.families.gpt2 import GPT2
 from orchestrator.exchange.families.llama import LLAMA
 from orchestrator.exchange.families.mistral import MISTRAL
 from orchestrator.exchange.families.mixtral import MIXTRAL
-from orchestrator.exchange.families.qwen import QWEN2, QWEN3
+from orchestrator.exchange.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from orchestrator.exchange.families.t5 import MT5, T5
 from orchestrator.exchange.names import names_in
 from orchestrator.exchange.table import Family, OneOf
@@ -22,7 +22,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
-    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA, GPT2),
+    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA, GPT2),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
 )
 

@@ -96,7 +96,8 @@ T5 = Family(
     positions=None,
     imported={"seq_length": 512, "decoder_seq_length": 128},
     heads=(),
-    buffers=(),
+    # In the first T5's files, and used by nothing.
+    buffers=("EncDecAttention.relative_attention_bias.weight",),
     copies={
         "lm_head.weight": "shared.weight",
         "encoder.embed_tokens.weight": "shared.weight",

@@ -26,7 +26,7 @@ PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
     **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert"},
-    **{"t5-base": "t5", "t5-v1.1-base": "t5"},
+    **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
 
@@ -83,6 +83,8 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type is .relative_key"),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, "BERT is imported with gelu$"),
         ({"model_type": "t5", "feed_forward_proj": "gated-relu"}, "feed_forward_proj is 'gated-relu'"),
+        ({"model_type": "qwen3_moe"}, "norm_topk_prob is false"),
+        ({"model_type": "qwen3_moe", "norm_topk_prob": True, "mlp_only_layers": [1]}, "mlp_only_layers is"),
         ({"model_type": "t5", "is_decoder": True}, "is_decoder is true"),
         ({"intermediate_size": None}, "no intermediate_size"),
         ({"vocab_size": "many"}, "whole number"),

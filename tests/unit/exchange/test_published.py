@@ -13,7 +13,9 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.errors import UserError
 from orchestrator.exchange.families.bert import BERT
 from orchestrator.exchange.families.llama import LLAMA
+from orchestrator.exchange.families.t5 import T5
 from orchestrator.exchange.importing import _check_copies
+from orchestrator.exchange.names import SINGLE
 from orchestrator.exchange.published import PublishedWeights
 from orchestrator.spec.model import ModelSpec
 
@@ -54,6 +56,17 @@ def test_names_of_old_files(tmp_path: Path) -> None:
     published = PublishedWeights(tmp_path, BERT)
     for place, name in enumerate(now):
         assert torch.equal(published.read(name), ONES + place)
+
+
+def test_what_published_t5_files_hold_beside_their_weights(tmp_path: Path) -> None:
+    """A bias that nothing uses, and the table of tokens again."""
+    unused = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    again = dict.fromkeys(T5.copies)
+    save_file({"shared.weight": ONES, unused: ZEROS, **{name: ONES.clone() for name in again}}, tmp_path / SINGLE)
+    with PublishedWeights(tmp_path, T5) as published:
+        published.check({"shared.weight": (2, 4)}, ignored=tuple(again))
+        _check_copies(published, [])
+        assert unused not in published
 
 
 @pytest.mark.parametrize(("output", "refused"), [(ONES, False), (ZEROS, True)])
