@@ -28,6 +28,15 @@ from orchestrator.spec.prompts import read_prompts
 
 INFERENCE_MODULE = "orchestrator.inference"
 
+TensorParallel = Annotated[
+    int | None,
+    typer.Option("--tensor-model-parallel-size", min=1, help="Split over so many ranks; as it was trained by default."),
+]
+PipelineParallel = Annotated[
+    int | None,
+    typer.Option("--pipeline-model-parallel-size", min=1, help="In so many stages; as it was trained by default."),
+]
+
 
 def command(
     which: WeightsName,
@@ -65,6 +74,8 @@ def command(
         bool, typer.Option("--log-probabilities", help="Say how likely each token was (with --json or --file).")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the choice; 1234 by default.")] = None,
+    tensor_model_parallel_size: TensorParallel = None,
+    pipeline_model_parallel_size: PipelineParallel = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts of --file at a time.")] = 32,
     iteration: Annotated[
         int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
@@ -110,6 +121,7 @@ def command(
     # `--name=value`, so that a prompt that starts with a dash stays a prompt.
     arguments = [
         str(weights.path),
+        *layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size),
         *([f"--prompt={prompt}"] if prompt is not None else []),
         *([f"--file={file.absolute()}", f"--batch-size={batch_size}"] if file is not None else []),
         *(["--interactive"] if interactive else []),
@@ -117,7 +129,21 @@ def command(
         *([f"--iteration={iteration}"] if iteration is not None else []),
         *(["--json"] if as_json else []),
     ]
-    run_inference(weights.job, arguments, reads_input=interactive)
+    job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
+    run_inference(job, arguments, reads_input=interactive)
+
+
+def layout_arguments(tp: int | None, pp: int | None) -> list[str]:
+    """How the program is told of another layout than the job's."""
+    given = {"--tensor-model-parallel-size": tp, "--pipeline-model-parallel-size": pp}
+    return [f"{name}={size}" for name, size in given.items() if size is not None]
+
+
+def at_degrees(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:
+    """The job with as many processes as it is run on here; the program checks that the network can be split so."""
+    degrees = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
+    given = {name: size for name, size in degrees.items() if size is not None}
+    return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=given)})
 
 
 def check_family(weights: Weights) -> None:

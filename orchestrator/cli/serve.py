@@ -10,7 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.generate import check_family, run_inference
+from orchestrator.cli.generate import (
+    PipelineParallel,
+    TensorParallel,
+    at_degrees,
+    check_family,
+    layout_arguments,
+    run_inference,
+)
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.cli.weights import WeightsName, weights_named
 from orchestrator.errors import MissingDependency, UserError
@@ -46,6 +53,8 @@ def command(
         int | None,
         typer.Option("--max-length", min=2, help="Tokens of a prompt and its text; the model's positions by default."),
     ] = None,
+    tensor_model_parallel_size: TensorParallel = None,
+    pipeline_model_parallel_size: PipelineParallel = None,
     iteration: Annotated[
         int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
     ] = None,
@@ -72,6 +81,7 @@ def command(
     _check_extra(weights)
     arguments = [
         str(weights.path),
+        *layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size),
         f"--name={name or weights.job.name}",
         f"--host={host}",
         f"--port={port}",
@@ -84,7 +94,8 @@ def command(
     ]
     signal.signal(signal.SIGTERM, _interrupt)  # what ends us ends the ranks
     secret = {TOKEN_VARIABLE: token} if token is not None else {}
-    run_inference(weights.job, arguments, SERVING_MODULE, "serving", env=secret)
+    job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
+    run_inference(job, arguments, SERVING_MODULE, "serving", env=secret)
 
 
 def is_loopback(host: str) -> bool:

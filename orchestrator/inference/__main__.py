@@ -26,6 +26,8 @@ def main() -> int:
     what.add_argument("--file", type=Path, help="prompts, a JSON object a line; the results are lines too")
     what.add_argument("--interactive", action="store_true", help="continue every line of standard input")
     parser.add_argument("--options", type=json.loads, default={}, help="fields of a Generation, as JSON")
+    parser.add_argument("--tensor-model-parallel-size", type=int)
+    parser.add_argument("--pipeline-model-parallel-size", type=int)
     parser.add_argument("--iteration", type=int, help="the checkpoint of this iteration instead of the newest")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
@@ -41,7 +43,13 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     patience = _DAYS if arguments.interactive else None
-    with load(arguments.weights, iteration=arguments.iteration, patience=patience) as model:
+    with load(
+        arguments.weights,
+        iteration=arguments.iteration,
+        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
+        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
+        patience=patience,
+    ) as model:
         if arguments.file is not None:
             _file(model, arguments)
         elif arguments.interactive:

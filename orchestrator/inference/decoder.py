@@ -46,7 +46,7 @@ class DecoderPasses:
         # What talks to other processes, or asks the GPU which experts are chosen, is not captured.
         self.is_captured = network.ranks.world_size == 1 and network.job.model.num_experts is None
         self._attentions: list[CachedAttention] = keep_keys_and_values(self._module.decoder)
-        self._cache = Cache(0)
+        self._cache, self._caches = Cache(0), 0
         self._angles: Rotation | None = None
 
     def begins(self, prompt: list[int]) -> list[int]:
@@ -57,7 +57,7 @@ class DecoderPasses:
     def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
         """See Passes. A cache that is long enough is used again, so that its memory stays where it is."""
         if self._cache.columns < columns or self._cache.columns > 4 * columns:
-            self._cache = Cache(columns)
+            self._cache, self._caches = Cache(columns), self._caches + 1
             self._angles = all_angles(self._module, self._cache.columns)
         lengths = self._network.tensor([len(prompt) for prompt in prompts])
         longest = max(map(len, prompts))
@@ -79,7 +79,7 @@ class DecoderPasses:
     @property
     def memory(self) -> object:
         """See Passes."""
-        return id(self._cache), self._cache.allocations
+        return self._caches, self._cache.allocations
 
     def _pass(self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor | None:
         """`tokens`, `positions`: [b, s]; logits at each row's place `last`, or where it has one."""

@@ -71,11 +71,11 @@ class Decoding:
         def plain() -> None:
             self._advance(state)
 
-        if not self._network.device.is_cuda or not self._passes.is_captured:
+        if not self._passes.is_captured:
             return state, plain
         key = (state.choice.kind, self._passes.memory)
         if self._captured is None or self._captured[0] != key:
-            self._captured = (key, state, Repeated(plain))
+            self._captured = (key, state, Repeated(plain, captures=self._network.device.is_cuda))
         _, known, step = self._captured
         if known is not state:
             known.become(state)

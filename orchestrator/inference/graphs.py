@@ -12,20 +12,23 @@ _WARM_UPS = 3
 
 
 class Repeated:
-    """Calls a step that reads and writes the same memory every time, from the fourth call on as a graph.
+    """Calls a step that reads and writes the same memory every time.
 
-    The step must not wait for the GPU, nor talk to other processes.
+    With `captures` it does so as a graph from the fourth call on; it must then not wait for the GPU, nor talk to other
+    processes.
     """
 
-    def __init__(self, step: Callable[[], None]) -> None:
-        self._step = step
+    def __init__(self, step: Callable[[], None], *, captures: bool) -> None:
+        self._step, self._captures = step, captures
         self._calls = 0
         self._graph: Any = None
 
     def __call__(self) -> None:
         """Do the step."""
         self._calls += 1
-        if self._graph is not None:
+        if not self._captures:
+            self._step()
+        elif self._graph is not None:
             self._graph.replay()
         elif self._calls <= _WARM_UPS:
             cuda: Any = torch.cuda  # its classes have no types

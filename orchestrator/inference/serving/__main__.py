@@ -38,6 +38,8 @@ def main() -> int:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--loopback", action="store_true")
+    parser.add_argument("--tensor-model-parallel-size", type=int)
+    parser.add_argument("--pipeline-model-parallel-size", type=int)
     parser.add_argument("--iteration", type=int)
     parser.add_argument("--max-batch", type=int, required=True)
     parser.add_argument("--max-waiting", type=int, required=True)
@@ -58,7 +60,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     if token is None and not arguments.loopback:
         raise UserError(f"{arguments.host} can be reached from other machines: a token is needed")
     listening = _listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
-    with load(arguments.weights, iteration=arguments.iteration, patience=_DAYS) as model:
+    with load(
+        arguments.weights,
+        iteration=arguments.iteration,
+        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
+        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
+        patience=_DAYS,
+    ) as model:
         # That it has a tokenizer is found out before anyone asks.
         model.requests(["x"], {"max_new_tokens": 1})
         engine = Engine(model, arguments.max_batch, arguments.max_waiting)

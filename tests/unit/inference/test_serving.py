@@ -116,12 +116,12 @@ def test_who_may_ask(server: Server) -> None:
 
 
 def test_texts_are_those_of_the_command(server: Server, orchestrator: CommandLine) -> None:
+    """Which runs on one process what was trained, and is served, on two."""
     asked = [{"prompt": "def main("}, {"prompt": "x", "temperature": 1, "seed": 9, "top_k": 20}]
     asked += [{"prompt": "abc", "num_beams": 3}]
     (orchestrator.folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, asked)))
-    said = orchestrator(
-        "generate", server.run.path, "--file", "prompts.jsonl", "--temperature", "0", "--max-new-tokens", "6"
-    )
+    options = ("--temperature", "0", "--max-new-tokens", "6", "--pipeline-model-parallel-size", "1")
+    said = orchestrator("generate", server.run.path, "--file", "prompts.jsonl", *options)
     assert said.code == 0, said.err
     texts = [json.loads(line)["text"] for line in said.out.splitlines()]
     first = server.completion(prompt="def main(", **GREEDY, logprobs=1)
