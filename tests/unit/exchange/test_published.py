@@ -63,10 +63,10 @@ def test_what_published_t5_files_hold_beside_their_weights(tmp_path: Path) -> No
     unused = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     again = dict.fromkeys(T5.copies)
     save_file({"shared.weight": ONES, unused: ZEROS, **{name: ONES.clone() for name in again}}, tmp_path / SINGLE)
-    with PublishedWeights(tmp_path, T5) as published:
-        published.check({"shared.weight": (2, 4)}, ignored=tuple(again))
-        _check_copies(published, [])
-        assert unused not in published
+    published = PublishedWeights(tmp_path, T5)
+    published.check({"shared.weight": (2, 4)}, ignored=tuple(again))
+    _check_copies(published, [])
+    assert unused not in published
 
 
 @pytest.mark.parametrize(("output", "refused"), [(ONES, False), (ZEROS, True)])
