@@ -164,7 +164,8 @@ def _write_run(checkpoint: Path, new: LoadedJob, runs: Path) -> RunDir:
     """A new run that has the checkpoint, and a tokenizer of its own where the job's is not on this machine."""
     job = new.job
     draft = RunDir(runs / job.name / f".reshape-{job.config_hash[:8]}")
-    draft.path.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(draft.path, ignore_errors=True)  # what a killed one left
+    draft.path.mkdir(parents=True)
     try:
         done = _write(checkpoint, job, draft.path / "checkpoint")
         run = create_run(job, new.text, runs)

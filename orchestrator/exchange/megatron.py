@@ -32,7 +32,7 @@ from orchestrator.spec.job import JobSpec
 
 _TABLE = "embedding.word_embeddings.weight"
 _OURS_ALONE = ("commit.json", "common.pt")
-_NO_WEIGHT = ("optimizer.", "chained_", "rng_state", "rerun_state_machine")
+_NO_WEIGHT = ("optimizer.", "chained_", "rng_state", "rerun_state_machine", "common_state")
 _PLAIN = (bool, int, float, str, type(None))
 _CHECKPOINT_VERSION = 3.0
 

@@ -34,6 +34,9 @@ class _Chunk:
         return all(start <= at < start + size for at, start, size in zip(place, self.offsets, self.sizes, strict=False))
 
 
+_SHARED = "common_state/shard_0_1"
+
+
 class StoredWeights:
     """The tensors of a checkpoint in megatron-core's distributed format; any thread may read them. Raises
     CheckpointError when it is none.
@@ -83,17 +86,22 @@ class StoredWeights:
         return into.bytes
 
     def shared(self) -> dict[str, Any]:
-        """What is not stored by parts: `common.pt`."""
+        """What is not stored by parts: `common.pt`, or an object of its own, which megatron-core 0.19 and later write."""
         path = self._folder / "common.pt"
+        inside = not path.exists() and _SHARED in self._objects
+        source = self.read_object(_SHARED) if inside else path
+        what = f"{_SHARED} of {self._folder}" if inside else str(path)
         try:
             with weights_only():
-                found = torch.load(path, map_location="cpu", weights_only=True)
+                found = torch.load(source, map_location="cpu", weights_only=True)
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+            raise CheckpointError(f"{what} cannot be read: {error.strerror}") from error
         except DAMAGES as error:
-            raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+            raise CheckpointError(f"{what} cannot be read: {reason_of(error)}") from error
+        if inside and isinstance(found, list) and len(found) == 1:
+            found = found[0]
         if not isinstance(found, dict):
-            raise CheckpointError(f"{path} holds no state")
+            raise CheckpointError(f"{what} holds no state")
         return found
 
     def __contains__(self, key: str) -> bool:

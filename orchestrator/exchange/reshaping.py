@@ -86,7 +86,8 @@ def reshape(source: Path, job: JobSpec, target: Path) -> dict[str, Any]:
     target.mkdir(parents=True)
     try:
         copy_tensors(StoredWeights(source), target, job.parallelism.tensor_model_parallel_size)
-        shutil.copyfile(source / "common.pt", target / "common.pt")
+        if (source / "common.pt").exists():  # megatron-core 0.19 and later write an object instead, which is copied
+            shutil.copyfile(source / "common.pt", target / "common.pt")
         save_config(CheckpointingConfig("torch_dist", 1), str(target))
         files = {file.name: file_record(file) for file in target.iterdir()}
         for name, content in _carried(source, commit.files, job).items():

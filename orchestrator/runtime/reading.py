@@ -57,16 +57,19 @@ def tensors_of(path: Path) -> dict[str, Any]:
 
 
 def shared(path: Path) -> dict[str, Any]:
-    """What is the same on all ranks: `common.pt`. Raises CheckpointError."""
+    """What is the same on all ranks: `common.pt`, or what stands in its place. Raises CheckpointError."""
+    said: list[CheckpointError] = []
     try:
-        with weights_only():
+        with weights_only() as said:
             found = dist_checkpointing.load_common_state_dict(str(path))
+    except CheckpointException as error:  # where it is an object among the tensors
+        raise _first(said, error, path) from error
     except (_OF_MEGATRON, OSError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except DAMAGES as error:
         raise CheckpointError(f"{path / 'common.pt'} cannot be read: {reason_of(error)}") from error
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path / 'common.pt'} holds no state")
+        raise CheckpointError(f"{path} holds no state that all ranks share")
     return found
 
 

@@ -128,3 +128,26 @@ def test_nothing_planted_runs(ranks: Ranks, source: tuple[RunDir, JobSpec], tmp_
         assert record["cause"] == "checkpoint"
         assert str(checkpoint / file) in record["message"]
         assert "it names posix.mkdir, which no weights are made of" in record["message"]
+
+
+def test_files_of_two_checkpoints_and_torn_ones_are_named(
+    ranks: Ranks, source: tuple[RunDir, JobSpec], tmp_path: Path
+) -> None:
+    """A job that is told to begin from such a checkpoint ends before its first step."""
+    own, _ = source
+    other = tiny_job("other", runtime={"seed": 5}, schedule={"train_iters": 1, "lr_warmup_iters": 0})
+    stranger = committed(ranks.must_train(make_run(tmp_path, other), other))[-1].path
+    whole = committed(own)[-1].path
+    mixed, torn = (shutil.copytree(whole, tmp_path / name) for name in ("mixed", "torn"))
+    shutil.copyfile(stranger / "__0_0.distcp", mixed / "__0_0.distcp")
+    (torn / "__0_1.distcp").write_bytes((torn / "__0_1.distcp").read_bytes()[:-10])
+    started = {}
+    for path in (mixed, torn):
+        tuned = tiny_job(path.name, checkpoint={"pretrained": str(path)})
+        run = make_run(tmp_path, tuned)
+        started[path] = run, ranks.start(run, tuned)
+    for (path, (run, ends)), file in zip(started.items(), ("__0_0.distcp", "__0_1.distcp"), strict=True):
+        assert ends.wait() == 1
+        record = json.loads(run.exit_record("test", 0).read_text())
+        assert record["cause"] == "checkpoint"
+        assert f"{path / file} is damaged" in record["message"]

@@ -19,6 +19,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from orchestrator.errors import CheckpointError
@@ -128,6 +129,23 @@ def test_code_in_what_all_ranks_share(saved: Path, tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "ran").exists()
     torch.save({"iteration": 5}, folder / "common.pt")
     assert StoredWeights(folder).shared() == {"iteration": 5}
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_what_all_ranks_share_may_be_an_object(tmp_path: Path, planted: bool) -> None:
+    """As megatron-core 0.19 writes it."""
+    shared = {"iteration": 5, **({"args": Call(tmp_path / "ran")} if planted else {})}
+    whole = DefaultSavePlanner(flatten_state_dict=False)
+    dcp.save({"common_state/shard_0_1": [shared]}, checkpoint_id=str(tmp_path / "new"), planner=whole, no_dist=True)
+    stored = StoredWeights(tmp_path / "new")
+    if planted:
+        with pytest.raises(
+            CheckpointError, match=r"common_state/shard_0_1 of .* cannot be read: it names posix\.mkdir"
+        ):
+            stored.shared()
+        assert not (tmp_path / "ran").exists()
+    else:
+        assert stored.shared() == shared
 
 
 def test_files_that_are_not_what_they_should_be(saved: Path, tmp_path: Path) -> None:
