@@ -86,7 +86,7 @@ class StoredWeights:
         return into.bytes
 
     def shared(self) -> dict[str, Any]:
-        """What is not stored by parts: `common.pt`, or an object of its own, which megatron-core 0.19 and later write."""
+        """What is not stored by parts: `common.pt`, or an object of its own, as of megatron-core 0.19."""
         path = self._folder / "common.pt"
         inside = not path.exists() and _SHARED in self._objects
         source = self.read_object(_SHARED) if inside else path
