@@ -32,6 +32,7 @@ BERT: dict[str, Any] = {
     **{"architecture": "bert", "hidden_size": 256, "num_attention_heads": 4, "seq_length": 256, "vocab_size": 300},
     "position_embedding_type": "learned_absolute",
 }
+POST_LN: dict[str, Any] = {**BERT, "transformer_block_type": "post_ln", "norm_epsilon": 1e-12}
 CP2, TP2 = layout(context_parallel_size=2), layout(tp=2, sequence_parallel=True)
 JOINED: dict[str, Any] = {"fused_linear_cross_entropy": True}
 """The loss of four parts of the tokens, one after the other."""
@@ -57,6 +58,7 @@ AGAINST = {
     "t5-torch-pp2": "t5-torch",
     "t5-te": "t5-torch",
     "bert-te": "bert-torch",
+    "post-ln-te": "post-ln-torch",
     "torch-fp32-tp2": "torch-fp32",
     **{f"{layers}-{name}": layers for layers in ("torch", "te") for name in LAYOUTS},
 }
@@ -125,6 +127,8 @@ def jobs(text: str) -> list[JobSpec]:
         text_job("t5-te", T5, te, text),
         text_job("bert-torch", BERT, "torch", text),
         text_job("bert-te", BERT, te, text),
+        text_job("post-ln-torch", POST_LN, "torch", text),
+        text_job("post-ln-te", POST_LN, te, text),
     ]
 
 
