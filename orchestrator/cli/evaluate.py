@@ -19,7 +19,7 @@ from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.cli.sync import send
 from orchestrator.cli.weights import WeightsName, weights_named
 from orchestrator.data.vocabulary import content_hash
-from orchestrator.errors import JobError
+from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights, run_of
 from orchestrator.results.asked import Asked, checkpoint_digest, dump_asked
@@ -130,6 +130,8 @@ def command(
     asked = asked_of(options, weights.job, weights.label)
     run = weights.run or run_of(weights.path)
     folder = (output or (run.evaluations if run is not None else Path("evaluations"))).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output {folder} is not a folder")
     known = [] if again else _known(asked, _commit(weights, iteration), weights.job, folder)
     missing = [one for one in asked if one.name not in {result.name for result in known}]
     if missing:

@@ -95,6 +95,9 @@ class Harness:
         """
         try:
             yield
+        except UserError as error:
+            named = f"--lm-eval {self._asked.where}: "
+            raise UserError(f"{named}{str(error).removeprefix(named)}") from error
         except OrchestratorError:
             raise
         except Exception as error:

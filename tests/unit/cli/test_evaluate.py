@@ -160,6 +160,11 @@ def test_what_was_measured_is_shown_and_nothing_started(
         main(["evaluate", str(measured.path), "--text", str(text)])
 
 
+def test_a_file_is_no_place_for_results(measured: RunDir, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(measured.path), "--text", str(text), "--output", str(text)]) == 2
+    assert f"--output {text} is not a folder" in capsys.readouterr().err
+
+
 def test_status_shows_it(measured: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(measured.path)]) == 0
     assert "  evaluations  text/text: perplexity 12.5 ± 0.25 (iteration 7)" in capsys.readouterr().out

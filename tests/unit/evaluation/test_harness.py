@@ -148,6 +148,7 @@ def test_what_is_wrong_with_a_task_is_one_message(folder: Path, change: dict[str
     with pytest.raises(UserError) as error:
         harness(str(path), folder).measure(Network())  # type: ignore[arg-type]  # as above
     assert said in str(error.value)
+    assert str(error.value).count(f"--lm-eval {path}") == 1
 
 
 def test_what_the_network_raises_stays_what_it_is(folder: Path) -> None:
