@@ -15,6 +15,7 @@ from orchestrator.cli.converting import convert
 from orchestrator.cli.running import RunsDir, aligned, check_installed, label
 from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.data.tokenizer_copies import carried
+from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run, default_runs_dir
 from orchestrator.planning.reshaping import Finding, judge_reshape
@@ -87,7 +88,9 @@ def reshape(
         raise UserError(f"{output} exists already: name a folder that is not there")
     checkpoint = _newest(weights, iteration) if dry_run else whole_checkpoint(weights, iteration)
     inspected = convert("inspect", str(checkpoint))
-    findings = judge_reshape(old, new.job, inspected["optimizer"], inspected["vocabulary_rows"])
+    same = _same_tokenizer(weights.job, new.job)
+    facts = inspected["optimizer"], inspected["vocabulary_rows"]
+    findings = judge_reshape(old, new.job, *facts, same_tokenizer=same)
     if not as_json:
         typer.echo(f"{checkpoint}:")
         typer.echo(aligned([["WHAT", "THERE", "HERE", "VERDICT", "WHY"], *(_row(finding) for finding in findings)]))
@@ -119,6 +122,14 @@ def _target(old: JobSpec, to: Path | None, overrides: list[str], weights: Weight
     if to is not None:
         return load_job([to], overrides)
     return load_text(dump_resolved(old), f"the spec of {weights.label}", overrides)
+
+
+def _same_tokenizer(old: JobSpec, new: JobSpec) -> bool:
+    """Whether both have the same files, as far as they are on this machine."""
+    try:
+        return content_hash(old.data.tokenizer) == content_hash(new.data.tokenizer)
+    except UserError:
+        return False
 
 
 def _newest(weights: Weights, iteration: int | None) -> Path:

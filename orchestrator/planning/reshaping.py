@@ -12,6 +12,7 @@ from orchestrator.spec.job import JobSpec
 
 Verdict = Literal["fine", "changes", "impossible"]
 _VERDICTS: dict[str, Verdict] = {"safe": "fine", "trajectory": "changes", "forbidden": "impossible"}
+_TOKENIZER_FILES = ("data.tokenizer.path", "data.tokenizer.merges")
 _RESHARDABLE = ("fully_reshardable", "fully_sharded_model_space")
 """megatron-core's formats of the optimizer's state that any layout reads."""
 
@@ -27,16 +28,22 @@ class Finding:
     reason: str
 
 
-def judge_reshape(old: JobSpec, new: JobSpec, optimizer: str | None, rows: int | None) -> list[Finding]:
+def judge_reshape(
+    old: JobSpec, new: JobSpec, optimizer: str | None, rows: int | None, *, same_tokenizer: bool = False
+) -> list[Finding]:
     """Every difference between both jobs, and what it means for the checkpoint; worst first.
 
     `optimizer`: the format of the optimizer's state in the checkpoint, None where there is none. `rows`: rows of the
-    embedding in it, None where that is not known.
+    embedding in it, None where that is not known. `same_tokenizer`: the files of both tokenizers are known to be equal.
     """
-    found = [
-        Finding(change.path, change.old, change.new, _VERDICTS[change.kind], change.reason)
-        for change in diff_jobs(old, new)
-    ]
+    found = []
+    for change in diff_jobs(old, new):
+        verdict, reason = _VERDICTS[change.kind], change.reason
+        if change.path == "name":
+            verdict, reason = "fine", "it becomes a run of that name"
+        elif change.path in _TOKENIZER_FILES and same_tokenizer:
+            verdict, reason = "fine", "the same tokenizer at another place"
+        found.append(Finding(change.path, change.old, change.new, verdict, reason))
     found += [_optimizer(optimizer), *_vocabulary(new, rows), *_generators(old, new)]
     return sorted(found, key=lambda finding: ("impossible", "changes", "fine").index(finding.verdict))
 

@@ -40,6 +40,15 @@ def test_an_optimizer_may_be_bound_to_its_ranks(kind: str | None, verdict: str) 
     assert verdicts(kind)["optimizer state"] == verdict
 
 
+def test_a_tokenizer_may_lie_elsewhere_and_a_run_have_another_name() -> None:
+    data = [{"tokenizer": {"type": "wordpiece", "path": path}} for path in ("/here/vocab.txt", "/there/vocab.txt")]
+    old, new = tiny_job("old", data=data[0]), tiny_job("new", data=data[1])
+    for same, verdict in ((True, "fine"), (False, "impossible")):
+        found = judge_reshape(old, new, "fully_reshardable", 256, same_tokenizer=same)
+        verdicts = {finding.what: finding.verdict for finding in found}
+        assert verdicts == {"data.tokenizer.path": verdict, "name": "fine", "optimizer state": "fine"}
+
+
 def test_the_worst_comes_first() -> None:
     found = verdicts(
         parallelism=layout(tp=2, pp=2, use_distributed_optimizer=False), model={"ffn_hidden_size": 8}, data={"seed": 5}
