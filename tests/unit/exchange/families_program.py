@@ -38,14 +38,14 @@ BERT = {
     **{"intermediate_size": 48, "max_position_embeddings": 32},
 }
 T5 = {
-    **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_kv": 16},
+    **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 16},
     **{"d_ff": 48, "relative_attention_max_distance": 20},
 }
 GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
 
 
 def configurations() -> dict[str, Any]:
-    """By name: grouped queries, tied and untied, each family once and Llama twice."""
+    """By name: every family, grouped queries, tied and untied, halves of unequal length."""
     return {
         "gpt2": transformers.GPT2Config(**GPT2, resid_pdrop=0.0, attn_pdrop=0.0),
         "gpt2-untied": transformers.GPT2Config(**GPT2, n_inner=40, tie_word_embeddings=False),
