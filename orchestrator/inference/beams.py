@@ -95,8 +95,11 @@ def search(
     prompts: list[list[int]],
     options: Sequence[Generation],
     ends: Sequence[int],
+    longest: int | None,
 ) -> list[Hypothesis]:
-    """The best hypothesis for each prompt. All `options` have the same number of beams."""
+    """The best hypothesis for each prompt. All `options` have the same number of beams; `longest`: positions that there
+    are, None for any number.
+    """
     beams, count = options[0].num_beams, max(row.max_new_tokens for row in options)
     begun = [passes.begins(prompt) for prompt in prompts]
     starts = [len(row) for row in begun]
@@ -133,6 +136,8 @@ def search(
         totals = network.tensor([[beam.total for beam in search.beams] for search in searches], torch.float32)
         logits = passes.go_on(chosen, positions)
         positions = positions + 1
+        if longest is not None:  # searches that are done go on with the others
+            positions = positions.clamp(max=longest - 1)
     return [one.best for one in searches]
 
 

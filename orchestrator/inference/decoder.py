@@ -9,6 +9,9 @@ import torch
 from orchestrator.inference.cache import Cache, CachedAttention, Rotation, keep_keys_and_values
 from orchestrator.inference.network import Network
 
+_KEPT_COLUMNS = 1024
+"""A cache of so many columns is used again for rows of any length: that none is made anew is worth its memory."""
+
 
 class Passes(Protocol):
     """What the loops over tokens know of a network. Logits are [b, v] in fp32, on the ranks of the last stage."""
@@ -56,7 +59,7 @@ class DecoderPasses:
     @torch.no_grad()
     def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
         """See Passes. A cache that is long enough is used again, so that its memory stays where it is."""
-        if self._cache.columns < columns or self._cache.columns > 4 * columns:
+        if not columns <= self._cache.columns <= max(_KEPT_COLUMNS, 4 * columns):
             self._cache, self._caches = Cache(columns), self._caches + 1
             self._angles = all_angles(self._module, self._cache.columns)
         lengths = self._network.tensor([len(prompt) for prompt in prompts])

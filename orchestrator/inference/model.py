@@ -207,7 +207,7 @@ class Model:
     def _writer(self) -> writing.Writer:
         """What text is written with; it changes the network's attention, so only once it is asked for."""
         decoding = Decoding(self.network, self._passes, self.longest)
-        return writing.Writer(self.network, self._passes, decoding, self._tokenizer_if_any)
+        return writing.Writer(self.network, self._passes, decoding, self.longest, self._tokenizer_if_any)
 
     @cached_property
     def _passes(self) -> Passes:

@@ -31,6 +31,8 @@ class Writer:
     network: Network
     passes: Passes
     decoding: Decoding
+    longest: int | None
+    """Positions that the network has; None for any number."""
     tokenizer: Tokenizer | None
 
     def write(self, requests: Sequence[Request], ends: Sequence[int], *, shows: bool) -> Iterator[Piece]:
@@ -54,7 +56,7 @@ class Writer:
 
     def _searched(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[Piece]:
         prompts, options = [request.tokens for request in requests], [request.options for request in requests]
-        found = search(self.network, self.passes, prompts, options, ends)
+        found = search(self.network, self.passes, prompts, options, ends, self.longest)
         for request, best in zip(requests, found, strict=True):
             done = self._told(request, best.tokens, best.log_probabilities, ends)
             yield Piece(request.number, done.text, None, 0.0, replace(done, score=best.score))

@@ -69,7 +69,7 @@ def made(folder: Path, name: str) -> tuple[Path, RunDir]:
         job = job_of(name, theirs, {})
         run.path.mkdir(parents=True, exist_ok=True)
         run.path.joinpath("resolved.json").write_text(dump_resolved(job))
-        import_weights(theirs, job, family_of_type(read_config(theirs)["model_type"]), run.checkpoint(0))
+        import_weights(theirs, job, family_of_type(read_config(theirs)["model_type"]), run.checkpoint(0), threads=4)
     return theirs, run
 
 

@@ -26,6 +26,8 @@ from orchestrator.inference.serving.app import Limits, Served, build_app
 from orchestrator.inference.serving.engine import Engine
 
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+_CONNECTIONS = 1024
+"""Beyond these uvicorn answers 503 by itself."""
 _DAYS = 365 * 24 * 3600.0
 """Seconds that ranks wait for a request."""
 
@@ -94,7 +96,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _answer(served: Served, limits: Limits, listening: socket.socket) -> None:
     """Answer HTTP in a thread, and say where."""
-    config = uvicorn.Config(build_app(served, limits), log_level="error", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        build_app(served, limits), log_level="error", access_log=False, lifespan="off", limit_concurrency=_CONNECTIONS
+    )
     server = uvicorn.Server(config)
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     host, port = listening.getsockname()[:2]

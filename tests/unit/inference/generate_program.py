@@ -30,6 +30,11 @@ EVERYTHING: list[dict[str, Any]] = [
 ]
 
 
+UNEQUAL = [list(range(5, 33)), [7, 8, 9]]
+"""With learned positions there is room for four tokens after the first."""
+UNEQUAL_OPTIONS: list[dict[str, Any]] = [{"max_new_tokens": 4}, {"max_new_tokens": 20}]
+
+
 def recomputed(model: Model, tokens: list[int]) -> list[int]:
     """Greedy tokens, each from a forward pass over everything before it, without a cache."""
     row = list(tokens)
@@ -67,6 +72,14 @@ def main() -> int:
         "drawn, fewer": tokens_of(model, LISTS, {**DRAWN, "seed": 5, "max_new_tokens": 3}),
         "of each its own": tokens_of(model, LISTS, EVERYTHING),
         "each alone": [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, EVERYTHING, strict=True)],
+        "unequal": [
+            tokens_of(model, UNEQUAL, [{**own, **how} for own in UNEQUAL_OPTIONS])
+            for how in ({"temperature": 0}, {"num_beams": 2})
+        ],
+        "unequal, alone": [
+            [tokens_of(model, [row], {**own, **how})[0] for row, own in zip(UNEQUAL, UNEQUAL_OPTIONS, strict=True)]
+            for how in ({"temperature": 0}, {"num_beams": 2})
+        ],
         "ended": tokens_of(model, LISTS, GREEDY, ends=[cached[0][4]]),
         "not ended": tokens_of(model, LISTS, {**GREEDY, "min_new_tokens": TOKENS}, ends=[cached[0][4]]),
         "tokenizer's end": [written.tokens for written in model.generate(LISTS, GREEDY)],

@@ -64,6 +64,12 @@ def test_the_cache_and_the_batch_change_nothing(alone: dict[str, Any]) -> None:
     assert alone["cached"] == alone["recomputed"]
 
 
+def test_a_row_that_has_no_room_left_does_not_disturb_the_others(alone: dict[str, Any]) -> None:
+    """28 tokens and 4 new ones fill the 32 positions, while the other row goes on."""
+    assert alone["unequal"] == alone["unequal, alone"]
+    assert [[len(tokens) for tokens in rows] for rows in alone["unequal"]] == [[4, 20], [4, 20]]
+
+
 def test_a_draw_depends_on_seed_and_prompt_alone(alone: dict[str, Any]) -> None:
     assert alone["drawn"] != alone["other seed"]
     assert alone["drawn"] != alone["cached"]

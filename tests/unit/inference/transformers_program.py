@@ -82,7 +82,7 @@ def make(name: str, folder: Path) -> tuple[Any, RunDir]:
     run = RunDir(folder / name / "run")
     run.path.mkdir()
     run.path.joinpath("resolved.json").write_text(dump_resolved(job))
-    import_weights(folder / name / "theirs", job, family, run.checkpoint(0))
+    import_weights(folder / name / "theirs", job, family, run.checkpoint(0), threads=1)
     return theirs, run
 
 
