@@ -19,6 +19,7 @@
         lease/                who may write (see lease.py)
         stop                  present when a stop was requested
         sweep.json            the sweep that it is a cell of, if any
+        bench/                what `orchestrator bench` asked for and found: request.json, result.json, trace.json
         environment.json      versions of Python and of the packages that trained
         mlflow.json           how far the run was sent to MLflow (mlflow.lock: who is sending)
 
@@ -123,6 +124,25 @@ class RunDir:
     @property
     def evaluations(self) -> Path:
         return self.path / "evaluations"
+
+    @property
+    def bench(self) -> Path:
+        return self.path / "bench"
+
+    @property
+    def bench_request(self) -> Path:
+        """How to measure: {"warm_up": steps, "steps": steps, "trace": whether one is wanted}."""
+        return self.bench / "request.json"
+
+    @property
+    def bench_result(self) -> Path:
+        """What all ranks found."""
+        return self.bench / "result.json"
+
+    @property
+    def bench_trace(self) -> Path:
+        """Rank 0's profile in Chrome's format, where one was asked for."""
+        return self.bench / "trace.json"
 
     @property
     def lease(self) -> Path:

@@ -39,6 +39,7 @@ COMMANDS = (
     Entry("tune", "tune", WRITE, "Find the fastest layout that fits the GPUs, and write it as an overlay."),
     Entry("render", "render", WRITE, "Print the exact launch script."),
     Entry("cluster", "cluster", WRITE, "Describe a SLURM cluster: write a profile of it, list and show them."),
+    Entry("bench", "bench", WRITE, "Measure how fast a job runs here, and where the time of a step goes."),
     Entry("calibrate", "calibrate", WRITE, "Measure what a GPU reaches of its datasheet, for plan and tune."),
     Entry("schema", "schema", WRITE, "Print the JSON schema of a job spec, or list the model presets."),
     Entry("run", "run", RUN, "Train, in the foreground; Ctrl-C saves and stops."),

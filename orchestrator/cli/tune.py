@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ import typer
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.planned import ClusterName, GpuName, named_profile
 from orchestrator.cli.running import RunsDir, check_installed
+from orchestrator.cli.this_machine import check_alone, check_gpus
 from orchestrator.cli.tune_tables import Report, layout_words, trial_line
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import JobError, SpecError, UserError
-from orchestrator.launch.runs import all_runs, runs_dir_of
-from orchestrator.lease import read_holder
+from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.forecast import layers_of
 from orchestrator.planning.hardware import DeviceChoice, device_named, device_of
@@ -30,7 +29,6 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
 from orchestrator.tuning.estimates import Candidate, Planned, front
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
-from orchestrator.tuning.machine import gpus_counted
 from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
 from orchestrator.tuning.search import Found, search
@@ -86,8 +84,9 @@ def command(
     path = _overlay_path(jobs, output)
     task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
     if measure:
-        _check_measurable(task.space.job, task.choice)
-        _check_alone(task.choice, runs_dir_of(task.space.job, runs_dir))
+        check_installed(task.space.job)
+        check_gpus(task.space.job, task.choice, "--measure", "add --gpus {}", "leave --measure out")
+        check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
     found = _search(task, tight=measure)
     measuring = Measuring(found.fitting, task.estimates.memory_bytes)
     stopped = False
@@ -216,31 +215,6 @@ def _run_words(jobs: Sequence[Path], path: Path, overrides: Sequence[str]) -> st
     words = ["orchestrator", "run", *map(str, jobs), str(path)]
     others = [each for each in overrides if each.partition("=")[0].strip() not in WRITTEN]
     return shlex.join([*words, *(part for each in others for part in ("--set", each))])
-
-
-def _check_measurable(job: JobSpec, choice: DeviceChoice) -> None:
-    check_installed(job)
-    if job.launch.nodes > 1:
-        raise UserError(
-            f"--measure runs on this machine alone, and the job has {job.launch.nodes}: "
-            "add --gpus with what this machine has, or leave --measure out"
-        )
-    here = gpus_counted()
-    if choice.device.is_cpu or here is None or here >= job.world_size:
-        return
-    way = f"add --gpus {here}" if here else "leave --measure out, or write runtime.device: cpu for what a CPU can train"
-    raise UserError(f"--measure needs {job.world_size} GPUs, and this machine has {here or 'none'}: {way}")
-
-
-def _check_alone(choice: DeviceChoice, runs_dir: Path) -> None:
-    """A trial fills GPUs to the brim: beside it, a run that trains on this machine could run out of memory."""
-    for run in [] if choice.device.is_cpu else all_runs(runs_dir):
-        holder = read_holder(run)
-        if holder is not None and holder.live and holder.process.host == socket.gethostname():
-            raise UserError(
-                f"--measure would disturb run {run.run_id}, which trains on this machine ({holder.describe()}): "
-                f"wait for its end, or stop it with `orchestrator cancel {run.run_id}`"
-            )
 
 
 def _measure(measuring: Measuring, trials: Trials, best: int, found: Found, *, quiet: bool) -> bool:

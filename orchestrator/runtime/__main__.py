@@ -9,12 +9,14 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import is_full_disk
 from orchestrator.rundir import RunDir
+from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
 from orchestrator.runtime.callbacks.exporting import Exporting
 from orchestrator.runtime.callbacks.logging import MetricLogging
@@ -30,7 +32,12 @@ from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.values import resolve_environment
 
 
-def main() -> int:
+def training_callbacks(run: RunDir) -> list[Callback]:
+    """What a training does beside its steps."""
+    return [MetricLogging(), Evaluation(), CheckpointSaving(), FinalEvaluation(), Exporting(), Tracking()]
+
+
+def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> int:
     """Run one rank. The exit code says whether what was asked for was done; the exit record says the rest."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.runtime", description=__doc__)
     parser.add_argument("run_dir", type=Path)
@@ -42,7 +49,7 @@ def main() -> int:
     write_log_to_run(run, rank)
     try:
         job = load_resolved(run.resolved())
-        outcome, iteration = run_rank(run, job, launch_id, arguments.from_scratch)
+        outcome, iteration = run_rank(run, job, launch_id, arguments.from_scratch, callbacks(run))
     except BaseException as error:
         # The boundary of the process: whatever happened is recorded, and the traceback goes to this rank's log. A
         # person's mistake is said by its message, unless their own code raised it.
@@ -59,12 +66,13 @@ def main() -> int:
     return 0
 
 
-def run_rank(run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool) -> tuple[Outcome, int]:
+def run_rank(
+    run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool, callbacks: list[Callback]
+) -> tuple[Outcome, int]:
     """Open the session and train. Returns the outcome and the iteration that was reached."""
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
-    callbacks = [MetricLogging(), Evaluation(), CheckpointSaving(), FinalEvaluation(), Exporting(), Tracking()]
     with contextlib.ExitStack() as closing:
         session = open_session(run, job, device, launch_id, from_scratch, closing)
         try:

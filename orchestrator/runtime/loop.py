@@ -60,6 +60,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
     for chunk in session.chunks:
         chunk.zero_grad_buffer()
     session.optimizer.zero_grad()
+    session.mark("passes")
     loss = run_micro_batches(
         session.step,
         session.chunks,
@@ -73,6 +74,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         # The copy is done by the time the gradient norm is known, so that nobody waits for it.
         loss = loss.to("cpu", non_blocking=True)
     session.auxiliary.collect()
+    session.mark("update")
     result = update(session.optimizer, values, job)
     state.iteration += 1
     state.consumed_samples += samples

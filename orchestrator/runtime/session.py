@@ -69,6 +69,8 @@ class Session:
     batches: Sequence[Iterator[Batch]] = ()
     """Training micro-batches, one iterator per chunk."""
     loss_listeners: Sequence[Callable[[Session, StepRecord, Losses], None]] = ()
+    mark: Callable[[str], None] = lambda moment: None
+    """Told of the moments of a step: `passes`, before the first forward pass, and `update`, before the optimizer."""
     _unsettled: StepRecord | None = None
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import time
@@ -13,14 +12,15 @@ from typing import Any, Literal
 from orchestrator.causes import Exit, cause_of
 from orchestrator.errors import UserError
 from orchestrator.launch.local import Watcher, launch, request_stop, stop_at_once
+from orchestrator.launch.machine import machine_for, versions
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import create_run, remove_new_run
+from orchestrator.launch.short_job import short_job, short_name
 from orchestrator.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import dump_resolved, load_text
+from orchestrator.spec.loading import dump_resolved
 from orchestrator.tracking.metrics import MetricTail
 from orchestrator.tuning.layout import layout_of, settings_of
-from orchestrator.tuning.machine import machine_for, versions
 
 WARM_UP = 3
 """Steps that are not counted: they compile kernels and make buffers."""
@@ -29,9 +29,7 @@ _ENOUGH_SECONDS = 60.0
 """Steps of a minute together tell enough, however few they are."""
 _SPARE_STEPS = 200
 """A trial is ended from outside, without a checkpoint, as soon as it has done its steps: fast ones go on meanwhile."""
-_LONGEST_STEP = 900
-_LEARNING_RATE = 1e-6
-_NAME_LENGTH = 70
+_PURPOSE = "tune"
 _ASKED_BY = "orchestrator tune"
 
 Outcome = Literal["measured", "out_of_memory", "failed"]
@@ -58,23 +56,12 @@ class Trial:
 
 def trial_job(job: JobSpec, vocab_size: int, steps: int) -> JobSpec:
     """The job with its layout, on random tokens and for a few steps, with nothing beside them."""
-    data: dict[str, Any] = json.loads(dump_resolved(job))
-    data["name"] = tune_name(job)
-    data["model"]["vocab_size"] = vocab_size
-    data["data"] = {"random_tokens": True, "seed": data["data"]["seed"]}
-    data["batch"]["rampup_batch_size"] = None
-    data["schedule"] = {"train_iters": WARM_UP + steps + _SPARE_STEPS, "lr_decay_style": "constant"}
-    data["optimizer"] |= {"lr": _LEARNING_RATE, "min_lr": 0.0}
-    data["checkpoint"], data["evaluation"] = {}, {}
-    data["tracking"] = {"mlflow": False}
-    data["runtime"]["hang_timeout"] = min(data["runtime"]["hang_timeout"], _LONGEST_STEP)
-    data["launch"]["cluster"] = None
-    return load_text(json.dumps(data), f"a trial of {job.name}").job
+    return short_job(job, _PURPOSE, WARM_UP + steps + _SPARE_STEPS, vocab_size)
 
 
 def tune_name(job: JobSpec) -> str:
     """What the trials of a job are called in the folder of runs."""
-    return f"{job.name[:_NAME_LENGTH]}-tune"
+    return short_name(job, _PURPOSE)
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from orchestrator.launch.machine import machine_for, versions
 from orchestrator.planning.topology import rank_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
-from orchestrator.tuning.machine import machine_for, versions
 from support.ranks import RankStarter
 
 WARM_UP = 3

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import tune
+from orchestrator.cli import this_machine, tune
 from orchestrator.cli.main import main
+from orchestrator.launch.machine import gpus_counted
 from orchestrator.launch.runs import create_run
 from orchestrator.lease import Lease
 from orchestrator.rundir import read_lines
 from orchestrator.spec.loading import load_job
-from orchestrator.tuning.machine import gpus_counted
 from orchestrator.tuning.trial import Trials
 
 Orchestrator = Callable[..., Any]
@@ -179,7 +179,7 @@ def test_a_run_that_trains_here_is_left_alone(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "gpus_counted", lambda: 64)
+    monkeypatch.setattr(this_machine, "gpus_counted", lambda: 64)
     monkeypatch.setattr(tune, "check_installed", lambda job: None)
     monkeypatch.setattr(tune, "Trials", lambda *arguments: pytest.fail("nothing is tried"))
     run = create_run(load_job([large]).job, LARGE, tmp_path / "runs")

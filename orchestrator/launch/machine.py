@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from orchestrator.spec.job import JobSpec
 
 _PACKAGES = ("torch", "megatron-core", "transformer-engine")
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _DEVICES = Path("/dev")
 
 
@@ -45,3 +47,11 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def driver_version() -> str | None:
+    """Of the GPUs' driver, as its kernel module says; None where there is none."""
+    if not _DRIVER_VERSION.exists():
+        return None
+    found = re.search(r"Kernel Module\D*?\s(\d+(?:\.\d+)+)", _DRIVER_VERSION.read_text(errors="replace"))
+    return found.group(1) if found else None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.launch import machine
 from orchestrator.spec.job import JobSpec
-from orchestrator.tuning import machine
 
 
 @pytest.fixture

@@ -1,0 +1,84 @@
+"""Running a job for some steps that are measured, as `orchestrator run` would run it, without saving anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.causes import cause_of
+from orchestrator.errors import JobError, UserError
+from orchestrator.launch.local import Watcher, launch
+from orchestrator.launch.runs import create_run, remove_new_run
+from orchestrator.launch.short_job import short_job
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
+
+MODULE = "orchestrator.runtime.bench"
+PROFILED = 3
+"""Steps of one profile, as runtime/callbacks/benchmark.py makes it."""
+_PURPOSE = "bench"
+
+
+@dataclass(frozen=True)
+class Request:
+    """How to measure."""
+
+    warm_up: int
+    """Steps that are not counted."""
+    steps: int
+    """Steps that are."""
+    trace: bool = False
+    """Whether a trace is wanted, for which more steps are profiled."""
+
+    @property
+    def all_steps(self) -> int:
+        """Those that are profiled after the timed ones among them."""
+        return self.warm_up + self.steps + PROFILED * (2 if self.trace else 1)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What came of it."""
+
+    run: RunDir
+    job: JobSpec
+    """What was run."""
+    request: Request
+    result: dict[str, Any]
+    """What the ranks found, as rank 0 wrote it."""
+
+
+def bench_job(job: JobSpec, request: Request, vocab_size: int | None) -> JobSpec:
+    """The job as it is measured: on random tokens of a vocabulary, or on its own data where `vocab_size` is None."""
+    return short_job(job, _PURPOSE, request.all_steps, vocab_size)
+
+
+def new_run(job: JobSpec, request: Request, runs_dir: Path) -> RunDir:
+    """A run directory for a measurement."""
+    run = create_run(job, dump_resolved(job), runs_dir)
+    run.bench.mkdir()
+    write_atomically(run.bench_request, json.dumps(asdict(request)))
+    return run
+
+
+def measure(run: RunDir, job: JobSpec, request: Request, *, watcher: Watcher) -> Measurement:
+    """Run it to its end.
+
+    Raises JobError when it fails, UserError when it cannot be started as asked, and KeyboardInterrupt after a clean end
+    when a person asks to stop. Of what was not even started no run directory is left.
+    """
+    try:
+        end = launch(run, job, watcher=watcher, module=MODULE)
+    except (UserError, KeyboardInterrupt):  # the latter only before it has started: then `launch` catches signals
+        remove_new_run(run)
+        raise
+    if end.cause == "stopped":
+        raise KeyboardInterrupt
+    if end.cause != "completed" or not run.bench_result.exists():
+        said = f"{cause_of(end.cause).sentence}: {end.message}" if end.message else cause_of(end.cause).sentence
+        error = UserError if end.cause == "user_error" else JobError
+        raise error(f"nothing was measured: {said}\n      its run: {run.path}")
+    return Measurement(run, job, request, json.loads(run.bench_result.read_bytes()))

@@ -1,0 +1,145 @@
+"""`orchestrator bench`: how fast a job runs here, and where the time of a step goes."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.bench.measuring import Request, bench_job, measure, new_run
+from orchestrator.bench.report import Report, report_of
+from orchestrator.bench.text import (
+    after_the_parts,
+    communication_table,
+    headline,
+    memory_table,
+    page,
+    parts_table,
+)
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.preparing import check_sources, prepare_here
+from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.cli.this_machine import check_alone, check_gpus
+from orchestrator.errors import SpecError, UserError
+from orchestrator.launch.local import Watcher
+from orchestrator.launch.runs import runs_dir_of
+from orchestrator.launch.watch import watcher_for
+from orchestrator.planning.hardware import device_of
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.rundir import write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import LoadedJob, load_job
+
+_FEWER = "`orchestrator tune --gpus {}` finds a layout for it"
+
+
+def command(
+    jobs: JobFiles,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option("--steps", min=3, help="Steps that are timed.")] = 20,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Steps before them, which are not.")] = 5,
+    own_data: Annotated[
+        bool, typer.Option("--data", help="Train on the job's own data instead of random tokens.")
+    ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Also write a profile of rank 0, in Chrome's trace format."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PAGE.md", help="Also write it all as a page in Markdown.")
+    ] = None,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a job for some steps here, without saving anything, and tell how fast it is: step time, tokens/s, MFU, and
+    one step by part, beside what the plan says and the least that each part could take.
+
+    \b
+    Example:
+      orchestrator bench job.yaml
+      orchestrator bench job.yaml --steps 50 --trace step.json -o docs/benchmarks/today.md
+      orchestrator bench job.yaml --set batch.micro_batch_size=2 --data
+    """
+    for path in (trace, output):
+        _check_writable(path)
+    loaded = load_job(jobs, overrides or [])
+    choice = device_of(loaded.job, None)
+    check_installed(loaded.job)
+    check_gpus(loaded.job, choice, "bench", _FEWER)
+    folder = runs_dir_of(loaded.job, runs_dir)
+    check_alone(choice, folder, "bench")
+    request = Request(warm_up, steps, trace is not None)
+    if own_data:
+        check_sources(plan_loaded(loaded))
+        words = [*(f"--set={word}" for word in overrides or []), "--", *map(str, jobs)]
+        if code := prepare_here(words, loaded.job, as_json):
+            raise typer.Exit(code)
+    job = bench_job(loaded.job, request, None if own_data else _vocabulary(loaded))
+    run = new_run(job, request, folder)
+    if not as_json:
+        typer.echo(f"measuring {steps} steps after {warm_up}, in {run.path}")
+    watcher = Watcher() if as_json else watcher_for(run, request.all_steps, sys.stdout)
+    report = report_of(measure(run, job, request, watcher=watcher))
+    if trace is not None:
+        _write(trace, run.bench_trace)
+    if output is not None:
+        _write(output, page(report, run.resolved().read_text(), _typed(jobs, overrides, steps, warm_up, own_data)))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report, job)
+        for path in filter(None, (trace, output)):
+            typer.echo(f"wrote {path}")
+
+
+def _show(report: Report, job: JobSpec) -> None:
+    typer.echo()
+    for line in headline(report):
+        typer.echo(line)
+    typer.echo()
+    typer.echo(aligned(parts_table(report)))
+    for line in after_the_parts(report):
+        typer.echo(line)
+    for table in (communication_table(report), memory_table(report)):
+        if table:
+            typer.echo()
+            typer.echo(aligned(table))
+
+
+def _vocabulary(loaded: LoadedJob) -> int:
+    try:
+        return vocabulary(loaded.job).size
+    except SpecError as error:
+        raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
+
+
+def _check_writable(path: Path | None) -> None:
+    """Before minutes of measuring."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name the file to write")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def _write(path: Path, content: Path | str) -> None:
+    try:
+        if isinstance(content, Path):
+            shutil.move(content, path)
+        else:
+            write_atomically(path, content)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _typed(jobs: list[Path], overrides: list[str] | None, steps: int, warm_up: int, own_data: bool) -> str:
+    """The command, as it could be typed again."""
+    words = ["orchestrator", "bench", *map(str, jobs), *(f"--set={word}" for word in overrides or [])]
+    words += [f"--steps={steps}", f"--warm-up={warm_up}", *(["--data"] if own_data else [])]
+    return shlex.join(words)

@@ -1,0 +1,47 @@
+"""What is to be measured on this machine, and alone: what `tune --measure` and `bench` check before they start."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.errors import UserError
+from orchestrator.launch.machine import gpus_counted
+from orchestrator.launch.runs import all_runs
+from orchestrator.lease import read_holder
+from orchestrator.planning.hardware import DeviceChoice
+from orchestrator.spec.job import JobSpec
+
+
+def check_gpus(job: JobSpec, choice: DeviceChoice, what: str, fewer: str, without: str = "") -> None:
+    """Raises UserError where the job needs other machines, or more GPUs than are here.
+
+    `what` measures; `fewer` is the way to another number of GPUs, for which {} stands; `without` the way to have
+    nothing measured.
+    """
+    here = gpus_counted()
+    if job.launch.nodes > 1:
+        ways = [fewer.format("N"), without]
+        raise UserError(f"{what} runs on this machine alone, and the job has {job.launch.nodes}: {_either(ways)}")
+    if choice.device.is_cpu or here is None or here >= job.world_size:
+        return
+    ways = [fewer.format(here)] if here else [without, "write runtime.device: cpu for what a CPU can train"]
+    raise UserError(f"{what} needs {job.world_size} GPUs, and this machine has {here or 'none'}: {_either(ways)}")
+
+
+def _either(ways: Sequence[str]) -> str:
+    return ", or ".join(filter(None, ways))
+
+
+def check_alone(choice: DeviceChoice, runs_dir: Path, what: str) -> None:
+    """Raises UserError where a run of this folder trains on this machine's GPUs: a job fills them to the brim, and
+    what is measured beside another is wrong.
+    """
+    for run in [] if choice.device.is_cpu else all_runs(runs_dir):
+        holder = read_holder(run)
+        if holder is not None and holder.live and holder.process.host == socket.gethostname():
+            raise UserError(
+                f"{what} would disturb run {run.run_id}, which trains on this machine ({holder.describe()}): "
+                f"wait for its end, or stop it with `orchestrator cancel {run.run_id}`"
+            )

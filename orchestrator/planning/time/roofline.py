@@ -1,0 +1,37 @@
+"""The least seconds of a step's parts on a device: every kernel as fast as a large one of its kind, every byte moved
+once, all communication hidden, and the GPU never idle.
+"""
+
+from __future__ import annotations
+
+from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.time.kernels import Kernels, Passes
+from orchestrator.planning.time.step import estimate_with
+from orchestrator.spec.job import JobSpec
+
+PARTS = ("gemm", "attention", "memory_bound", "loss", "optimizer")
+"""What a step cannot do without."""
+
+IDEAL = Kernels(
+    fused_attention=True,
+    norm=Passes(2, 3),
+    rope=Passes(2, 2),
+    attention_layout=Passes(0, 0),
+    bias=Passes(0, 0),
+    accumulation=2,  # fp32 instead of bf16 is written by the product that computes it
+    # Norm 4; Adam reads the gradient, reads and writes the weight and two moments in fp32, and writes bf16: 30.
+    optimizer=34,
+    launches=Passes(0, 0),
+    optimizer_launches=0,
+    loss=Passes(2, 4),  # logits are read, and read and replaced by their gradient, in bf16
+    overlaps_tensor_parallel=True,
+)
+"""Kernels that read and write nothing twice."""
+
+
+def roofline(job: JobSpec, padded_vocab: int, device: Device) -> dict[str, float]:
+    """Seconds by part (PARTS) on the busiest pipeline stage, at what the device's efficiencies say is reached of its
+    datasheet. Nothing is recomputed.
+    """
+    parts = estimate_with(job, padded_vocab, IDEAL, device).parts
+    return {part: parts[part] for part in PARTS}

@@ -1,0 +1,58 @@
+"""`orchestrator bench` on a GPU: the kernels of a real step are known, and its parts are the whole of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.measured import needs_gpus
+
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_job
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
+
+JOB = Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"
+ONE_MICRO_BATCH = "batch.global_batch_size=4"
+KNOWN = 0.95
+
+
+def overrides(layers: str) -> list[str]:
+    return [ONE_MICRO_BATCH, f"runtime.layers={layers}"]
+
+
+def jobs(text: str) -> list[JobSpec]:
+    """Every job of this file."""
+    return [load_job([JOB], overrides(layers)).job for layers in ("torch", "transformer_engine")]
+
+
+@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
+def test_the_step_of_the_1_7b_by_part(layers: str, tmp_path: Path) -> None:
+    needs_gpus(1, layers)
+    changes = [f"--set={each}" for each in overrides(layers)]
+    files = ["--trace", "step.json", "-o", "page.md", "--json"]
+    command = [sys.executable, "-m", "orchestrator", "bench", str(JOB), *changes, "--steps", "10", *files]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr or done.stdout
+    found: dict[str, Any] = json.loads(done.stdout)
+    [rank] = found["ranks"]
+    profile, step = rank["profile"], found["step"]["seconds"]
+    shown = ", ".join(f"{part} {seconds * 1e3:.1f}" for part, seconds in profile["parts"].items())
+    print(f"\nRESULT {layers}: {step * 1e3:.1f} ms, MFU {found['mfu']:.1%}; {shown}, idle {profile['idle'] * 1e3:.1f}")
+    print(f"unknown: {profile['unclassified']}\nlargest: {profile['largest']}")
+    assert profile["classified"] >= KNOWN
+    assert sum(profile["parts"].values()) + profile["idle"] == pytest.approx(profile["seconds"], rel=1e-6)
+    assert profile["seconds"] == pytest.approx(step, rel=0.1), "the profiled step is one like the timed ones"
+    for part in ("gemm", "attention", "memory_bound", "loss", "optimizer"):
+        predicted = next(row["predicted_seconds"] for row in found["parts"] if row["part"] == part)
+        assert predicted / 2 < profile["parts"][part] < 2 * predicted, part
+    assert 0.3 < found["mfu"] < 0.8
+    [memory] = found["memory"]
+    assert memory["peak_bytes"] == pytest.approx(memory["predicted_peak_bytes"], rel=0.05)
+    trace = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert {"kernel", "cpu_op"} <= {event.get("cat") for event in trace}
+    assert "MFU" in (tmp_path / "page.md").read_text()
