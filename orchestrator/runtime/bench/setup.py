@@ -13,7 +13,8 @@ import torch
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.session import Session
 
-_NCCL: Any = torch.cuda.nccl  # has no types
+_NCCL: Any = torch.cuda.nccl  # has no types, nor has the other
+_CUDNN: Any = torch.backends.cudnn
 _PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "flash-attn", "apex", "nvidia-cudnn-frontend")
 _VARIABLES = ("CUDA_", "CUDNN_", "GLOO_", "MKL_", "NCCL_", "NVTE_", "OMP_", "PYTORCH_", "TORCH_", "UB_")
 _VARIABLES_OF_COMPILERS = ("TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_")
@@ -68,7 +69,7 @@ def _gpu() -> dict[str, Any]:
         "gpu_memory_bytes": properties.total_memory,
         "multiprocessors": properties.multi_processor_count,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": _CUDNN.version(),
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
     }
 
