@@ -19,13 +19,14 @@ import transformers
 from transformers.generation import logits_process
 
 from orchestrator.inference import load
+from orchestrator.inference.conditional import ConditionalPasses
 from orchestrator.inference.sampling import Choice
 from orchestrator.spec.generation import options_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from orchestrator.exchange.configuration import read_config, to_model
-    from orchestrator.exchange.families.choice import family_of_type
+    from orchestrator.exchange.families.choice import family_of_folder
     from orchestrator.exchange.importing import import_weights
     from orchestrator.rundir import RunDir
     from orchestrator.spec.job import JobSpec
@@ -38,10 +39,15 @@ SIZES = {
     **{"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0},
 }
 GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "eos_token_id": None}
+T5 = {
+    **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_kv": 16},
+    **{"d_ff": 48, "relative_attention_max_distance": 20, "decoder_start_token_id": 0, "eos_token_id": None},
+}
 CONFIGURATIONS: dict[str, Any] = {
     "gpt2": lambda: transformers.GPT2Config(**GPT2, pad_token_id=0),
     "llama": lambda: transformers.LlamaConfig(**SIZES),
     "mistral": lambda: transformers.MistralConfig(**SIZES, head_dim=16, sliding_window=5),
+    "t5": lambda: transformers.T5Config(**T5, pad_token_id=0),
 }
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1},
@@ -64,14 +70,18 @@ def prompts() -> list[list[int]]:
 def make(name: str, folder: Path) -> tuple[Any, RunDir]:
     """transformers' model, and a run with its weights."""
     torch.manual_seed(1)
-    theirs = transformers.AutoModelForCausalLM.from_config(CONFIGURATIONS[name](), attn_implementation="eager").eval()
+    config = CONFIGURATIONS[name]()
+    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    theirs = auto.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for kind, parameter in theirs.named_parameters():
             centre = 1.0 if "norm" in kind or "ln_" in kind else 0.0
-            parameter.copy_(centre + 0.25 * torch.randn_like(parameter))
+            # T5 does not divide scores by the square root of a head's width: its queries are that much smaller.
+            scale = 0.25 / 4 if kind.endswith("Attention.q.weight") else 0.25
+            parameter.copy_(centre + scale * torch.randn_like(parameter))
     theirs.save_pretrained(folder / name / "theirs")
     found = read_config(folder / name / "theirs")
-    family = family_of_type(found["model_type"])
+    family = family_of_folder(folder / name / "theirs")
     job = JobSpec.model_validate(
         {
             **{"name": name, "model": to_model(found, family), "data": {"random_tokens": True}},
@@ -88,13 +98,16 @@ def make(name: str, folder: Path) -> tuple[Any, RunDir]:
 
 @torch.no_grad()
 def theirs_of(theirs: Any, lists: list[list[int]], options: dict[str, Any], end: int) -> list[list[int]]:
-    """What transformers writes, with the prompts filled up in front, up to the token that ends it."""
-    longest = max(map(len, lists))
-    ids = torch.tensor([[0] * (longest - len(row)) + row for row in lists])
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in lists])
+    """What transformers writes, up to the token that ends it. Prompts are filled up where it wants that: in front, or
+    behind where an encoder reads them."""
+    encodes, longest = theirs.config.is_encoder_decoder, max(map(len, lists))
+    gaps = [[0] * (longest - len(row)) for row in lists]
+    ids = torch.tensor([row + gap if encodes else gap + row for row, gap in zip(lists, gaps, strict=True)])
+    ones = [[1] * len(row) for row in lists]
+    mask = torch.tensor([row + gap if encodes else gap + row for row, gap in zip(ones, gaps, strict=True)])
     fixed = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": end, "pad_token_id": 0}
     out = theirs.generate(input_ids=ids, attention_mask=mask, **fixed, **options)
-    new = [row[longest:] for row in out.tolist()]
+    new = [row[1 if encodes else longest :] for row in out.tolist()]
     return [row[: row.index(end)] if end in row else row for row in new]
 
 
@@ -103,6 +116,8 @@ def searched(folder: Path) -> dict[str, Any]:
     for name in CONFIGURATIONS:
         theirs, run = make(name, folder)
         with load(run.path) as model:
+            if name == "t5":  # it came without a tokenizer, which would say what the decoder begins with
+                vars(model)["_passes"] = ConditionalPasses(model.network, 0)
             greedy = {"max_new_tokens": NEW, "temperature": 0}
             often = Counter(
                 token for each in model.generate(prompts(), greedy, ends=[]) for token in set(each.tokens[2:])
