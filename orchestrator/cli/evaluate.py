@@ -14,7 +14,7 @@ import typer
 from orchestrator.checkpoints import Commit, committed, read_commit
 from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.evaluating import Options, asked_of
-from orchestrator.cli.generate import run_inference
+from orchestrator.cli.generate import PipelineParallel, TensorParallel, at_degrees, layout_arguments, run_inference
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.cli.sync import send
 from orchestrator.cli.weights import WeightsName, weights_named
@@ -92,6 +92,8 @@ def command(
             "--batch-size", min=1, help="Full sequences that are computed at once; micro_batch_size by default."
         ),
     ] = None,
+    tensor_model_parallel_size: TensorParallel = None,
+    pipeline_model_parallel_size: PipelineParallel = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the results; the run's by default.")
     ] = None,
@@ -138,9 +140,11 @@ def command(
         check_installed(weights.job)
         size = batch_size or weights.job.batch.micro_batch_size
         arguments = [str(weights.path), f"--output={folder}", f"--batch-size={size}"]
+        arguments += layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size)
         arguments += [f"--iteration={iteration}"] if iteration is not None else []
         arguments += [*(["--again"] if again else []), *(["--quiet"] if as_json else [])]
-        known += _measured(weights.job, missing, arguments)
+        job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
+        known += _measured(job, missing, arguments)
         if run is not None and output is None:
             _send_to_mlflow(run)
     order = [one.name for one in asked]

@@ -40,6 +40,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--iteration", type=int, help="the checkpoint of this iteration instead of the newest")
+    parser.add_argument("--tensor-model-parallel-size", type=int, help="as it was trained by default")
+    parser.add_argument("--pipeline-model-parallel-size", type=int, help="as it was trained by default")
     parser.add_argument("--batch-size", type=int, required=True, help="sequences of full length that fit at once")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -62,7 +64,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         # Before the network is loaded, which may take long: what is wrong with a file is said at once.
         setting = Setting(job, load_tokenizer(job.data.tokenizer))
         tasks = [(asked, make_task(asked, setting)) for asked in load_asked(arguments.asked)]
-    with load(arguments.weights, iteration=arguments.iteration, patience=_PATIENCE_SECONDS) as model:
+    with load(
+        arguments.weights,
+        iteration=arguments.iteration,
+        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
+        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
+        patience=_PATIENCE_SECONDS,
+    ) as model:
         if not model.is_first:
             follow(model)
             return

@@ -115,12 +115,12 @@ def test_a_checkpoint_is_measured_as_in_training(
     [chosen] = evaluate(ranks, moved(reference["race"], tmp_path, job), job, asked, tmp_path / "out")
     assert chosen.counts["examples"] == 14
     # By the command, at TP2, on the sets that the job names.
-    job = task_job("mnli", files["mnli"], parallelism=LAYOUTS["tp2-sp"])
-    run = moved(reference["mnli"], tmp_path, job)
-    said = orchestrator("evaluate", run.path)
+    run = reference["mnli"]
+    said = orchestrator("evaluate", run.path, "--tensor-model-parallel-size", "2")
     assert said.code == 0, said.err
     results = {result.name: result for result in results_of(run)}
     assert sorted(results) == ["mnli/dev_2.tsv", "mnli/dev_3.tsv"]
+    assert {result.setting["tensor_model_parallel_size"] for result in results.values()} == {2}
     assert "mnli/dev_2.tsv  5          accuracy" in said.out
     found = {"dev_2.tsv/": results["mnli/dev_2.tsv"], "dev_3.tsv/": results["mnli/dev_3.tsv"], "": chosen}
     for name, result in found.items():
