@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,11 +17,13 @@ from orchestrator.cli.converting import convert, size_of
 from orchestrator.cli.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
-from orchestrator.errors import UserError
+from orchestrator.data.locking import locked
+from orchestrator.errors import DataIsHeld, UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run, default_runs_dir
+from orchestrator.portable import job_of
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.loading import dump_resolved, load_text
 
@@ -124,33 +128,52 @@ def import_(
         raise UserError("--job and --iteration go with --from megatron-lm")
     config = read_config(source)
     family = family_of_folder(source)
-    if output is not None and output.exists():
-        raise UserError(f"{output} exists already")
+    if output is not None:
+        _require_free(output)
     written = _document(name or _as_name(source.name), config, family, source)
     text = yaml.safe_dump(written, sort_keys=False)
     job = load_text(text, f"the job made of {source / 'config.json'}").job
     check_installed(job)
     runs = (runs_dir or default_runs_dir()).absolute()
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
-    draft.path.mkdir(parents=True, exist_ok=True)
-    write_atomically(draft.path / "resolved.json", dump_resolved(job))
-    try:
+    with _alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):
+        write_atomically(draft.path / "resolved.json", dump_resolved(job))
         done = convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
-    except BaseException:
-        shutil.rmtree(draft.path)
-        raise
-    run = create_run(job, text, runs)
-    run.append_event("imported", source=str(source), family=done["family"])
-    draft.checkpoints.rename(run.checkpoints)
-    shutil.rmtree(draft.path)
+        run = create_run(job, text, runs)
+        run.append_event("imported", source=str(source), family=done["family"])
+        draft.checkpoints.rename(run.checkpoints)
     if output is not None:
         start = {**written, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
+        if "tokenizer" in start["data"]:  # the checkpoint's own, so that the folder need not stay
+            own = job_of(run.checkpoint(0)).data.tokenizer
+            start["data"] = {**start["data"], "tokenizer": own.model_dump(exclude_defaults=True)}
         note = "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"
         write_atomically(output, note + yaml.safe_dump(start, sort_keys=False))
     if as_json:
         print_json({**done, "path": str(run.checkpoint(0)), "run_id": run.run_id, "run": str(run.path)})
     else:
         typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {size_of(done)}")
+
+
+def _require_free(output: Path) -> None:
+    """Before the work and not after it. Raises UserError."""
+    if output.exists():
+        raise UserError(f"{output} exists already")
+    if not output.absolute().parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.absolute().parent}")
+
+
+@contextmanager
+def _alone(folder: Path, otherwise: str) -> Iterator[None]:
+    """A folder for this process alone, which goes afterwards. Raises UserError, `otherwise`, while another has it."""
+    try:
+        with locked(folder, wait=False):
+            try:
+                yield
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except DataIsHeld as error:
+        raise UserError(otherwise) from error
 
 
 def _document(name: str, config: dict[str, Any], family: Family, source: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from orchestrator.cli.running import (
 )
 from orchestrator.cli.submitting import cluster_of, submit_and_tell
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.local import check_startable
+from orchestrator.launch.local import check_startable, refuse_imported
 from orchestrator.launch.runs import add_generation, default_runs_dir, find_run
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir
@@ -63,6 +63,7 @@ def command(
       orchestrator resume 3f9a job.yaml
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
+    refuse_imported(run)
     old = load_resolved(run.resolved())
     changed = changed_job(run, old, jobs or [], overrides or [])
     changes = diff_jobs(old, changed.job) if changed else []

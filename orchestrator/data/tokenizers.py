@@ -91,6 +91,11 @@ class Tokenizer(ABC):
         return self._eod
 
     @property
+    def end(self) -> int | None:
+        """The id that ends a document; None when it has none."""
+        return self._eod
+
+    @property
     def pad(self) -> int:
         """The id that fills up a sample. Raises UserError when the tokenizer has none, as do those below."""
         return self._masked_lm_token("pad")
@@ -198,11 +203,6 @@ class RustTokenizer(Tokenizer):
     def token_id(self, token: str) -> int | None:
         number: int | None = self._library.token_to_id(token)
         return number
-
-    @property
-    def end(self) -> int | None:
-        """The id that ends a document; None when it has none."""
-        return self._eod
 
     def save(self, path: Path) -> None:
         """Write it as a tokenizer.json."""

@@ -17,6 +17,7 @@ _SCALING: dict[str, tuple[str, ...]] = {
     "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
 }
 """Kinds of scaled rotary positions that both sides have, and what is said of them."""
+_POSITIONS = "max_position_embeddings"
 _LONGEST_SAMPLE = 4096
 """Training samples of an imported model are no longer than this unless its owner says so."""
 
@@ -63,6 +64,9 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
             said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
             given = {name: value for name, value in said.items() if value is not None}
             config["rope_scaling"] = {"rope_type": scaling.type, **given}
+            if scaling.type == "yarn" and scaling.original_max_position_embeddings is not None:
+                # Versions of transformers take the factor from these two, and others the factor itself.
+                config[_POSITIONS] = round(scaling.factor * scaling.original_max_position_embeddings)
     config[family.activation_key] = family.activations[model.activation][0]
     return config | {key: config[source] for key, source in family.repeated.items()}
 
@@ -73,7 +77,8 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     fields: dict[str, Any] = {"architecture": family.fixed["architecture"]}
     for field, key in family.sizes.items():
         value = _said(config, key, family)
-        if value is not None:
+        # Weights that are there need no other: no spread at all is for networks that start from zeros.
+        if value is not None and not (field == "init_method_std" and value == 0):
             fields[field] = value
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
         if field not in fields:
@@ -160,6 +165,8 @@ def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in _SCALING:
         raise UserError(f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}")
     given = {name: value for name, value in parameters.items() if value is not None}
+    if kind == "yarn" and config.get(_POSITIONS) is not None:
+        given.setdefault("original_max_position_embeddings", config[_POSITIONS])
     other = sorted(given.keys() - set(_SCALING[kind]))
     if other:
         raise UserError(f"config.json: rotary positions of type {kind} with {', '.join(other)}, not known here")

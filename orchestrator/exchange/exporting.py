@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from orchestrator.checkpoints import file_record, read_commit, verify
+from orchestrator.data.tokenizer_copies import GENERATION
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.exchange.configuration import to_config
@@ -23,7 +24,7 @@ from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.shards import Entry, ShardFiles, in_shards
 from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.threads import in_threads
-from orchestrator.exchange.tokenizer_files import SpecialIds, write_tokenizer
+from orchestrator.exchange.tokenizer_files import SpecialIds, came_with, write_tokenizer
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
@@ -112,13 +113,14 @@ def export(
         special, left_out = _write_tokenizer(job, draft, tokenizer)
         _write_weights(source, shards, draft, threads)
         ids = special.record | (special.of_decoder if job.model.architecture == "t5" else {})
-        config = to_config(job.model, family, rows) | ids
+        generation = {**{key: value for key, value in ids.items() if value is not None}, **came_with(draft, rows)}
+        config = to_config(job.model, family, rows) | ids | {key: generation[key] for key in ids if key in generation}
         written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
         config["torch_dtype"] = str(written).removeprefix("torch.")
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (draft / GENERATION).unlink(missing_ok=True)
         if family.generates:
-            generation = {key: value for key, value in ids.items() if value is not None}
-            (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+            (draft / GENERATION).write_text(json.dumps(generation, indent=2) + "\n")
     files = list(target.iterdir())
     size = sum(file.stat().st_size for file in files)
     said = {"path": str(target), "family": family.name, "files": len(files), "bytes": size}

@@ -101,7 +101,7 @@ class PublishedWeights:
             raise UserError(f"{index} is damaged: it has no weight_map") from error
         files: dict[Path, set[str]] = {}
         for name, file in places:
-            if not isinstance(file, str) or Path(file).name != file:
+            if not isinstance(file, str) or Path(file).name != file or file == ".." or "\0" in file:
                 raise UserError(f"{index} names {json.dumps(file)} for {name}, which is no file of its folder")
             files.setdefault(self._folder / file, set()).add(name)
         return dict(sorted(files.items()))

@@ -11,10 +11,10 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from orchestrator.data.tokenizer_copies import files_to_copy
-from orchestrator.data.tokenizers import RustTokenizer, load_tokenizer
+from orchestrator.data.tokenizer_copies import GENERATION, files_to_copy
+from orchestrator.data.tokenizers import RustTokenizer, SentencePieceTokenizer, load_tokenizer
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS, GPT2_EOD, special_tokens, tokenizer_file
-from orchestrator.errors import UserError
+from orchestrator.exchange.sentencepiece_files import read_model, to_library
 from orchestrator.spec.data import TokenizerSpec
 
 _OF_BERT = {
@@ -46,16 +46,13 @@ class SpecialIds:
 
 def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
     """Write the files. Raises UserError when its own cannot be read, or are of a kind that is not written."""
-    if spec.type == "sentencepiece":
-        raise UserError(
-            "a SentencePiece tokenizer is not exported in this version: export with --no-tokenizer, and put a "
-            "tokenizer.json of it there"
-        )
     if spec.type == "byte_level":
         byte_level_library().save(str(folder / "tokenizer.json"))
         _write_config(folder, eos_token=GPT2_EOD, pad_token="[PAD]")
         return SpecialIds(eos=BYTE_LEVEL_EOD, pad=BYTE_LEVEL_TOKENS["[PAD]"])
     tokenizer = load_tokenizer(spec)
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return _write_sentencepiece(tokenizer, tokenizer_file(spec), folder)
     assert isinstance(tokenizer, RustTokenizer)
     names: dict[str, str] = {}
     if spec.type == "huggingface":
@@ -70,6 +67,30 @@ def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
         _write_config(folder, **{kind: token for kind, token in names.items() if token})
     pads = (tokenizer.token_id(name) for name in ("[PAD]", "<pad>"))
     return SpecialIds(tokenizer.bos, tokenizer.end, next((number for number in pads if number is not None), None))
+
+
+def came_with(folder: Path, rows: int) -> dict[str, Any]:
+    """What the generation_config.json says that came with a tokenizer; nothing where its ids are of another one."""
+    try:
+        said = json.loads((folder / GENERATION).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    ids = [value for key, value in said.items() if key.endswith("_token_id") and value is not None]
+    flat = [number for value in ids for number in (value if isinstance(value, list) else [value])]
+    return said if all(type(number) is int and 0 <= number < rows for number in flat) else {}
+
+
+def _write_sentencepiece(tokenizer: SentencePieceTokenizer, path: Path, folder: Path) -> SpecialIds:
+    model = read_model(path)
+    to_library(model).save(str(folder / "tokenizer.json"))
+    shutil.copyfile(path, folder / "tokenizer.model")
+    special = SpecialIds(tokenizer.bos, tokenizer.end)
+    ids = {"bos_token": special.bos, "eos_token": special.eos}
+    tokens = {kind: model.pieces[number][0] for kind, number in ids.items() if number is not None}
+    _write_config(folder, **tokens, **({"unk_token": model.unknown} if model.unknown else {}))
+    return special
 
 
 def _write_config(folder: Path, **tokens: str) -> None:

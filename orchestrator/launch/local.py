@@ -163,12 +163,8 @@ def check_startable(run: RunDir, job: JobSpec) -> None:
     holder = read_holder(run)
     if holder is not None and holder.live:
         raise RunIsHeld(held_message(run, holder))
+    refuse_imported(run)
     events = run.events()
-    if any(event.get("event") == "imported" for event in events):
-        raise UserError(
-            f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
-            f"      Start another job from it, with checkpoint.pretrained: {run.path}"
-        )
     launched = last_launch(events)
     if launched is not None and launched["exited"] is None:
         process = Process.from_record(launched)
@@ -187,6 +183,15 @@ def check_startable(run: RunDir, job: JobSpec) -> None:
             "machine's address and NODE_RANK to 0; it then says what to start on the others"
         )
     render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
+
+
+def refuse_imported(run: RunDir) -> None:
+    """Raises UserError for a run that holds weights from elsewhere."""
+    if any(event.get("event") == "imported" for event in run.events()):
+        raise UserError(
+            f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
+            f"      Start another job from it, with checkpoint.pretrained: {run.path}"
+        )
 
 
 def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -116,8 +116,8 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
     launched = last_launch(events)
     holder = read_holder(run)
     if job is None:
-        reason = None
         state, end = _state(run, launched, holder)
+        reason = _where_it_came_from(events) if state == "created" else None
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)
     iteration, values = last_metrics(run)
@@ -186,6 +186,12 @@ def last_metrics(run: RunDir) -> tuple[int | None, dict[str, float]]:
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return iteration, values
+
+
+def _where_it_came_from(events: list[dict[str, Any]]) -> str | None:
+    """Of a run that holds weights from elsewhere and does not train."""
+    sources = (event.get("source") for event in events if event.get("event") == "imported")
+    return next((f"weights to start from, imported from {source}" for source in sources), None)
 
 
 def _first_time(events: list[dict[str, Any]], kind: str) -> float | None:

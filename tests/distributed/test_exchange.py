@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
+from tokenizers import Tokenizer, models
 
 from orchestrator.checkpoints import committed, file_record, read_commit, write_commit
 from orchestrator.rundir import RunDir
@@ -22,6 +23,7 @@ from orchestrator.spec.loading import dump_resolved, load_job
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports many models at four layouts")]
 
 HERE = Path(__file__).parents[1] / "unit" / "exchange"
+NAMES = ("config.json", "generation_config.json")
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp1-pp2": (1, 2), "tp2-pp2": (2, 2)}
 FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
@@ -166,7 +168,9 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     assert orchestrator("validate", "tune.yaml").code == 0
     refused = orchestrator("resume", "llama")
     assert refused.code == 2
+    assert refused.out == ""
     assert "no optimizer" in refused.err
+    assert "created: weights to start from, imported from" in orchestrator("status", "llama").out
     tune = load_job(
         [orchestrator.folder / "tune.yaml"],
         [
@@ -186,6 +190,44 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     assert "none is written" in said.err
     assert not (orchestrator.folder / "tuned-hf" / "tokenizer.json").exists()
     assert config["rope_scaling"]["factor"] == theirs["rope_parameters"]["factor"] == 4.0
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+from orchestrator.exchange.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_an_import_needs_its_folder_no_more(orchestrator: CommandLine, folder: Path) -> None:
+    """The tokenizer and what ends a text come along, into the job that starts from it and into an export."""
+    theirs = shutil.copytree(folder / "llama2" / "theirs", orchestrator.folder / "theirs")
+    tokenizer = Tokenizer(models.BPE(vocab={chr(ord("a") + number): number for number in range(26)}, merges=[]))
+    tokenizer.save(str(theirs / "tokenizer.json"))
+    said = {"eos_token_id": [1, 2], "bos_token_id": 3, "do_sample": True, "temperature": 0.6}
+    (theirs / "generation_config.json").write_text(json.dumps(said))
+    assert "there is no folder" in orchestrator("checkpoint", "import", theirs, "-o", "not/there.yaml").err
+    made = orchestrator("checkpoint", "import", theirs, "--name", "alone", "-o", "tune.yaml")
+    assert made.code == 0, made.err
+    shutil.rmtree(theirs)
+    assert orchestrator("validate", "tune.yaml").code == 0
+    out = orchestrator("checkpoint", "export", "alone", "out", "--to", "hf")
+    assert out.code == 0, out.err
+    written = {name: json.loads((orchestrator.folder / "out" / name).read_text()) for name in NAMES}
+    assert written["generation_config.json"] == said
+    assert written["config.json"]["eos_token_id"] == [1, 2]
+    assert Tokenizer.from_file(str(orchestrator.folder / "out" / "tokenizer.json")).encode("abc").ids == [0, 1, 2]
+
+
+def test_a_full_disk_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    source, target = folder / "qwen2", tmp_path / "iter_0000000"
+    arguments = ("import", source / "theirs", source / "run" / "resolved.json", target)
+    command = [sys.executable, "-c", LIMITED, *map(str, arguments)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert finished.returncode == 1
+    assert json.loads(finished.stdout)["error"].startswith(f"no room for {target}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kill_leaves_nothing_that_looks_finished(folder: Path, tmp_path: Path, trained: RunDir) -> None:

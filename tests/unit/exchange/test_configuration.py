@@ -153,6 +153,21 @@ def test_a_bert_without_types_is_refused() -> None:
     assert family_of_model(job_of({**model, "num_tokentypes": 2}).model).architecture == "BertForMaskedLM"
 
 
+def test_positions_that_yarn_has_made_longer() -> None:
+    """Some versions of transformers take the factor from the two lengths, others as it is written."""
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    for positions in (32, 128):
+        config = {**LLAMA, "max_position_embeddings": positions, "rope_scaling": scaling}
+        family = family_of_type("llama")
+        written = to_config(job_of(to_model(config, family)).model, family, 256)
+        assert written["max_position_embeddings"] == 128
+        assert written["rope_scaling"]["factor"] == 4.0
+
+
+def test_weights_that_were_to_start_without_spread() -> None:
+    assert "init_method_std" not in to_model({**LLAMA, "initializer_range": 0.0}, family_of_type("llama"))
+
+
 @pytest.mark.parametrize("text", [None, "{", "[]"])
 def test_a_folder_that_is_no_model(tmp_path: Path, text: str | None) -> None:
     if text is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
@@ -78,3 +81,72 @@ def test_an_output_layer_that_is_said_to_be_the_embedding(output: torch.Tensor, 
         return
     with pytest.raises(UserError, match=f"tie_word_embeddings: true, and {OUTPUT} is not {TABLE}: write false"):
         _check_copies(published, list(LLAMA.weights(MODEL)))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        PublishedWeights(folder, LLAMA)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "place", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", "a\0", 7, None, ["x"]]
+)
+def test_an_index_leads_nowhere_else(place: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {TABLE: place}}))
+    assert f"index.json names {json.dumps(place)} for {TABLE}, which is no file of its folder" in refusal(tmp_path)
+
+
+@given(
+    st.binary(max_size=40)
+    | st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["weight_map", "a"]), inner),
+    ).map(lambda value: json.dumps(value).encode())
+)
+def test_any_index_is_refused_with_its_name(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    folder = tmp_path_factory.mktemp("index")
+    (folder / "model.safetensors.index.json").write_bytes(content)
+    try:
+        published = PublishedWeights(folder, LLAMA)
+    except UserError as error:
+        assert str(folder) in str(error)  # noqa: PT017 - of two outcomes, this is one
+        return
+    assert TABLE not in published, "it named no file"
+
+
+def test_files_and_index_that_do_not_belong_together(tmp_path: Path) -> None:
+    index(tmp_path, one={TABLE: ONES}, two={OUTPUT: ZEROS})
+    (tmp_path / "one.safetensors").rename(tmp_path / "three.safetensors")
+    assert "one.safetensors is missing" in refusal(tmp_path)
+    save_file({"model.norm.weight": ONES}, tmp_path / "one.safetensors")
+    said = f"one.safetensors lacks {TABLE}, which model.safetensors.index.json says it holds"
+    assert said in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pytorch_model.bin", "there is pytorch_model.bin; weights are imported from safetensors alone"),
+        ("model.pth", "there is model.pth"),
+        ("adapter_model.safetensors", "is an adapter: merge it into its model first"),
+    ],
+)
+def test_other_files_are_named(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x80\x04")
+    assert said in refusal(tmp_path)
+
+
+def test_shapes_and_formats_that_config_does_not_say(tmp_path: Path) -> None:
+    tensors = {TABLE: torch.ones(3, 4), OUTPUT: ONES.to(torch.int8), "model.more": ONES}
+    save_file(tensors, tmp_path / "model.safetensors")
+    published = PublishedWeights(tmp_path, LLAMA)
+    with pytest.raises(UserError) as refused:
+        published.check({TABLE: (2, 4), OUTPUT: (2, 4), "model.norm.weight": (4,)}, ignored=())
+    for reason in (
+        "they lack model.norm.weight",
+        "Llama has no model.more",
+        f"other shapes than config.json says: {TABLE} is (3, 4) and not (2, 4)",
+        f"not stored as F32, BF16, F16: {OUTPUT}",
+    ):
+        assert reason in str(refused.value)
