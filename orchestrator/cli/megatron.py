@@ -120,7 +120,8 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
             raise UserError(f"{source} is another network than that of {job_file}: {'; '.join(other)}")
         return loaded
     if arguments is None:
-        raise UserError(f"{source} carries no arguments that say what the network is: give the job with --job JOB.yaml")
+        why = found["unread"] or f"{source} carries no arguments that say what the network is"
+        raise UserError(f"{why}; give the job with --job JOB.yaml to take the weights alone")
     tokenizer = _tokenizer(arguments)
     if tokenizer is None:
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
@@ -170,11 +171,12 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
     kind = found["optimizer"]
     if kind in _RESHARDABLE and job.parallelism.use_distributed_optimizer:
         return True
-    reason = {None: "it has none"}.get(
-        kind,
-        f"it is {kind}; Megatron-LM writes one that any layout reads with "
-        "--use-distributed-optimizer --dist-ckpt-optim-fully-reshardable",
+    reason = (
+        f"it is {kind}; Megatron-LM writes one that any layout reads with --use-distributed-optimizer "
+        "--dist-ckpt-optim-fully-reshardable"
     )
+    if kind is None:
+        reason = found["unread"] or "it has none"
     warn(
         f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "
         "checkpoint.pretrained"

@@ -55,12 +55,17 @@ class Described:
     """Of the weights: bf16, fp16 or fp32."""
     kinds: list[str]
     """First parts of its keys: decoder, embedding, …"""
+    unread: str | None
+    """Why what it says beside its tensors is not read: it names classes that are not known here, or worse."""
 
 
 def describe(checkpoint: Path) -> dict[str, Any]:
-    """Raises CheckpointError when it is no such checkpoint, or would run code when it is read."""
-    stored = StoredWeights(checkpoint)
-    shared = stored.shared()
+    """Raises CheckpointError when it is no such checkpoint."""
+    stored, unread = StoredWeights(checkpoint), None
+    try:
+        shared = stored.shared()
+    except CheckpointError as error:
+        shared, unread = {}, str(error)
     arguments = shared.get("args")
     plain = None
     if isinstance(arguments, argparse.Namespace):
@@ -80,6 +85,7 @@ def describe(checkpoint: Path) -> dict[str, Any]:
         weights=sum(math.prod(stored.shape(key)) for key in keys),
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
         kinds=sorted({key.partition(".")[0] for key in keys}),
+        unread=unread,
     )
     return asdict(found)
 

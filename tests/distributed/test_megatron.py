@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,15 +100,24 @@ def test_weights_alone_need_no_job(orchestrator: CommandLine, whole: RunDir, exp
     assert after.keys() == [key for key in before.keys() if not key.startswith("optimizer.")]  # noqa: SIM118
 
 
-def test_parts_that_the_arguments_do_not_say_are_refused(
-    orchestrator: CommandLine, exported: Path, tmp_path: Path
-) -> None:
-    """By the number of weights; nothing is left behind."""
-    checkpoint = shutil.copytree(exported, tmp_path / "other") / f"iter_{HALF:07d}"
-    common = torch.load(checkpoint / "common.pt", weights_only=False)
-    common["args"].num_layers = 3
-    torch.save(common, checkpoint / "common.pt")
-    said = orchestrator("checkpoint", "import", tmp_path / "other")
+class Call:
+    """A pickle that makes a folder where it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._folder),)
+
+
+def test_arguments_that_would_run_are_not_read(orchestrator: CommandLine, exported: Path, tmp_path: Path) -> None:
+    """The weights come in with a job all the same."""
+    checkpoint = shutil.copytree(exported, tmp_path / "planted") / f"iter_{HALF:07d}"
+    torch.save({"iteration": HALF, "args": Call(tmp_path / "ran")}, checkpoint / "common.pt")
+    said = orchestrator("checkpoint", "import", tmp_path / "planted")
     assert said.code == 2
-    assert "it has parts that are not described here" in said.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other"]
+    assert f"{checkpoint / 'common.pt'} cannot be read: it names posix.mkdir" in said.err
+    said = orchestrator("checkpoint", "import", tmp_path / "planted", "--job", orchestrator.write(job_at({})))
+    assert said.code == 0, said.err
+    assert "stays behind" in said.err
+    assert not (tmp_path / "ran").exists()

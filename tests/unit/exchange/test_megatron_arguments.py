@@ -18,6 +18,7 @@ from orchestrator.exchange.megatron_arguments import (
     to_arguments,
     to_model,
 )
+from orchestrator.planning.parameters import parameters
 from orchestrator.spec.model import ModelSpec
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -124,6 +125,16 @@ def test_folders_of_other_kinds(tmp_path: Path) -> None:
 def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"optimizer": kind}
+    found = {"optimizer": kind, "unread": None}
     assert megatron._takes_optimizer(Path("there"), found, tiny_job("job")) is taken
     assert ("stays behind" in capsys.readouterr().err) is not taken
+
+
+def test_parts_that_the_arguments_do_not_say_show_in_the_number_of_weights() -> None:
+    job = tiny_job("job", model=MODELS["llama"])
+    found = {"rows": 256, "weights": parameters(job, 256).total}
+    megatron._check_weights(Path("there"), found, job)
+    with pytest.raises(UserError, match=r"there has 217,408 weights, .* parts that are not described here"):
+        megatron._check_weights(Path("there"), {**found, "weights": 217_408}, job)
+    with pytest.raises(UserError, match=r"has no embedding\.word_embeddings\.weight"):
+        megatron._check_weights(Path("there"), {**found, "rows": None}, job)
