@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,7 +117,10 @@ def found(
     results = {}
     for name, (tp, pp) in LAYOUTS.items():
         job = writer(tp, pp)
-        run = moved(trained, folder / name, job)
+        if name == "alone":  # a checkpoint by itself, which has the same key as where it was
+            run = RunDir(shutil.copytree(trained.checkpoint(5), folder / "copied"))
+        else:
+            run = moved(trained, folder / name, job)
         results[name] = evaluate(ranks, run, job, all_tasks(files), folder / f"out-{name}")
     return results
 
