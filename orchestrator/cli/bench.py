@@ -84,7 +84,11 @@ def command(
     if not as_json:
         typer.echo(f"measuring {steps} steps after {warm_up}, in {run.path}")
     watcher = Watcher() if as_json else watcher_for(run, request.all_steps, sys.stdout)
-    report = report_of(measure(run, job, request, watcher=watcher))
+    try:
+        report = report_of(measure(run, job, request, watcher=watcher))
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was measured", err=True)
+        raise typer.Exit(130) from None
     if trace is not None:
         _write(trace, run.bench_trace)
     if output is not None:

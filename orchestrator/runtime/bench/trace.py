@@ -66,6 +66,8 @@ def breakdown(events: Sequence[Event], marks: Sequence[str], *, on_gpu: bool) ->
     ends = [when for name, when in moments if name == END]
     start, end = ends[-2], ends[-1]
     inside = [(name, when) for name, when in moments if start <= when < end]
+    if [name for name, _ in inside] != [END, PASSES, UPDATE]:
+        raise ValueError(f"the profiled step has other moments: {', '.join(name for name, _ in inside)}")
     work = _kernels(events) if on_gpu else _operations(events)
     spans = cut((Span(each.label, each.start, each.end) for each in work), start, end)
     parts_of = {label: _part(label) for label in {each.label for each in spans}}
@@ -95,9 +97,10 @@ def _moments(events: Sequence[Event], marks: Sequence[str], *, on_gpu: bool) -> 
     """Marked moments with their times, in order."""
     if on_gpu:
         times = [each.end for each in events if MARK in each.name]
-        if len(times) != len(marks):
+        if not len(marks) - 1 <= len(times) <= len(marks):
             raise ValueError(f"the trace holds {len(times)} of {len(marks)} marked moments")
-        found = list(zip(marks, times, strict=True))
+        # The first is marked as the profiler begins, and may come before it by the GPU's clock.
+        found = list(zip(marks[len(marks) - len(times) :], times, strict=True))
     else:
         found = [
             (each.name.removeprefix(ANNOTATION), each.start) for each in events if each.name.startswith(ANNOTATION)

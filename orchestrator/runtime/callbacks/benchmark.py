@@ -62,6 +62,10 @@ class Benchmark(Callback):
         if gathered is not None:
             write_atomically(self._run.bench_result, json.dumps({**_job_facts(session), "ranks": gathered}))
 
+    def on_stop(self, session: Session) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+
     def _step_seconds(self, session: Session) -> list[float]:
         """From the end of each step's work to that of the next; on a GPU by its own clock, so that nobody waits."""
         moments = self._moments

@@ -13,8 +13,10 @@ import pytest
 from orchestrator.bench import text
 from orchestrator.bench.measuring import Measurement, Request, bench_job
 from orchestrator.bench.report import report_of
+from orchestrator.causes import Exit
 from orchestrator.cli import this_machine
 from orchestrator.cli.main import main
+from orchestrator.launch.local import Watcher, launch, request_stop
 from orchestrator.launch.runs import create_run
 from orchestrator.lease import Lease
 from orchestrator.planning.hardware import device_named
@@ -250,6 +252,22 @@ def test_a_job_that_fails(
     assert "CUDA out of memory" in error
     [logs] = (tmp_path / "runs" / "tiny-bench").glob("*/logs")
     assert f"its run: {logs.parent}" in error
+
+
+def test_a_person_who_asks_it_to_stop(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stop file is what Ctrl-C writes; the program sees it before its first step."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "launch"))
+    monkeypatch.setattr("orchestrator.bench.measuring.MODULE", "fake_runtime")
+
+    def stopping(run: RunDir, job: Any, *, watcher: Watcher, module: str) -> Exit:
+        return launch(run, job, watcher=watcher, module=module, on_launched=lambda _: request_stop(run, "SIGINT"))
+
+    monkeypatch.setattr("orchestrator.bench.measuring.launch", stopping)
+    assert main(["bench", str(tiny), "--steps", "3"]) == 130
+    assert capsys.readouterr().err == "stopped; nothing was measured\n"
 
 
 def test_a_job_that_cannot_be_started(
