@@ -87,7 +87,7 @@ def kind_of_communication(name: str) -> str:
     for kind in ("AllGather", "ReduceScatter", "AllReduce", "SendRecv", "AllToAll", "Broadcast", "Reduce"):
         if kind.lower() in plain:
             return kind
-    return "SendRecv" if plain.startswith("gloo") and ("send" in plain or "recv" in plain) else "other"
+    return "SendRecv" if "send" in plain or "recv" in plain else "other"
 
 
 def computes(name: str) -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.runtime.bench.intervals import IDLE, Span, cut, innermost, partition, union
 from orchestrator.runtime.bench.kernels import (
+    ATTENTION,
     COMMUNICATION,
     COMPUTE,
+    GEMM,
     HOST_COPIES,
+    LOSS,
     MARK,
+    MEMORY_BOUND,
     OPTIMIZER,
     OTHER,
     computes,
@@ -69,9 +74,8 @@ def breakdown(events: Sequence[Event], marks: Sequence[str], *, on_gpu: bool) ->
     if [name for name, _ in inside] != [END, PASSES, UPDATE]:
         raise ValueError(f"the profiled step has other moments: {', '.join(name for name, _ in inside)}")
     work = _kernels(events) if on_gpu else _operations(events)
-    spans = cut((Span(each.label, each.start, each.end) for each in work), start, end)
-    parts_of = {label: _part(label) for label in {each.label for each in spans}}
-    whole = [Span(_in_update(parts_of[each.label], each, inside), each.start, each.end) for each in spans]
+    spans = cut(work, start, end)
+    whole = [Span(_in_update(_part(each.label), each, inside), each.start, each.end) for each in spans]
     parts = partition(whole, start, end, _priority)
     idle = parts.pop(IDLE)
     compute = [each for each in whole if each.label in COMPUTE]
@@ -111,7 +115,24 @@ def _moments(events: Sequence[Event], marks: Sequence[str], *, on_gpu: bool) -> 
 
 
 def _kernels(events: Sequence[Event]) -> list[Span]:
-    return [Span(each.name, each.start, each.end) for each in events if MARK not in each.name]
+    """The kernels of each stream; labels are `part|name`."""
+    streams: dict[str, list[Event]] = defaultdict(list)
+    for each in events:
+        if MARK not in each.name:
+            streams[each.thread].append(each)
+    return [span for stream in streams.values() for span in _of_stream(stream)]
+
+
+def _of_stream(kernels: Sequence[Event]) -> Iterator[Span]:
+    """One stream's kernels in their order. Between two products, whatever moves memory beside the kernels of a loss is
+    the loss's too: scaling a gradient has no name of its own.
+    """
+    parts = [part_of_kernel(each.name) for each in kernels]
+    edges = [-1, *(index for index, part in enumerate(parts) if part in (GEMM, ATTENTION)), len(parts)]
+    for before, after in itertools.pairwise(edges):
+        if LOSS in parts[before + 1 : after]:
+            parts[before + 1 : after] = [LOSS if part == MEMORY_BOUND else part for part in parts[before + 1 : after]]
+    return (Span(f"{part}|{each.name}", each.start, each.end) for part, each in zip(parts, kernels, strict=True))
 
 
 def _operations(events: Sequence[Event]) -> list[Span]:
@@ -130,8 +151,7 @@ def _labelled(name: str, outer: str | None) -> str | None:
 
 
 def _part(label: str) -> str:
-    part, bar, _ = label.partition("|")
-    return part if bar else part_of_kernel(label)
+    return label.partition("|")[0]
 
 
 def _in_update(part: str, span: Span, moments: Sequence[tuple[str, float]]) -> str:
@@ -194,4 +214,4 @@ def _largest(named: Sequence[tuple[Span, Span]], part: str | None) -> list[Mappi
 
 
 def _name(label: str) -> str:
-    return label.partition("|")[2] or label
+    return label.partition("|")[2]

@@ -161,6 +161,7 @@ def test_kernels_are_known_by_name(part: str, name: str) -> None:
         ("ncclDevKernel_SendRecv(x)", "SendRecv"),
         ("gloo:all_reduce", "AllReduce"),
         ("gloo:recv", "SendRecv"),
+        ("c10d::recv_", "SendRecv"),
         ("Memcpy PtoP (Device -> Device)", "other"),
     ],
 )
@@ -181,6 +182,7 @@ def kernel(name: str, start: float, length: float, stream: int = 7) -> dict[str,
 
 
 GEMM, NORM, ADAM = KERNELS["gemm"][0], KERNELS["memory_bound"][2], KERNELS["optimizer"][0]
+LOSS = KERNELS["loss"][0]
 ODD, GATHER = "void somebody_elses::unheard_of<float>", KERNELS["communication"][1]
 
 
@@ -195,7 +197,10 @@ def test_a_step_by_part(tmp_path: Path) -> None:
         kernel("Memset (Device)", 100, 4) | {"cat": "gpu_memset"},
         kernel(mark, 104, 1),  # the passes begin at 105
         kernel(NORM, 105, 15),
-        kernel(GEMM, 120, 40),
+        kernel(GEMM, 120, 30),
+        kernel(LOSS, 150, 2),
+        kernel("triton_poi_fused__to_copy_mul_unsqueeze_3", 152, 3),
+        kernel(GEMM, 155, 5),
         kernel(GATHER, 115, 65, stream=20),
         kernel(ODD, 180, 2),
         kernel(mark, 183, 1),  # the update begins at 184
@@ -211,8 +216,9 @@ def test_a_step_by_part(tmp_path: Path) -> None:
     found = breakdown(read_trace(path, on_gpu=True), marks, on_gpu=True)
     parts = {part: round(seconds * 1e6, 6) for part, seconds in found["parts"].items() if seconds}
     assert parts == {
-        "gemm": 40,
+        "gemm": 35,
         "memory_bound": 15,
+        "loss": 5,
         "optimizer": 4 + 1 + 10,
         "other": 2,
         "communication": 20,
