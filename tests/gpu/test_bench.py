@@ -16,7 +16,8 @@ from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
-JOB = Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "jobs" / "gpt-1.7b.yaml"
 ONE_MICRO_BATCH = "batch.global_batch_size=4"
 KNOWN = 0.95
 
@@ -34,9 +35,10 @@ def jobs(text: str) -> list[JobSpec]:
 def test_the_step_of_the_1_7b_by_part(layers: str, tmp_path: Path) -> None:
     needs_gpus(1, layers)
     changes = [f"--set={each}" for each in overrides(layers)]
-    files = ["--trace", "step.json", "-o", "page.md", "--json"]
-    command = [sys.executable, "-m", "orchestrator", "bench", str(JOB), *changes, "--steps", "10", *files]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    trace, page = tmp_path / "step.json", tmp_path / "page.md"
+    files = ["--trace", str(trace), "-o", str(page), "--runs-dir", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "orchestrator", "bench", str(JOB), *changes, "--steps", "10", *files, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr or done.stdout
     found: dict[str, Any] = json.loads(done.stdout)
     [rank] = found["ranks"]
@@ -53,6 +55,6 @@ def test_the_step_of_the_1_7b_by_part(layers: str, tmp_path: Path) -> None:
     assert 0.3 < found["mfu"] < 0.8
     [memory] = found["memory"]
     assert memory["peak_bytes"] == pytest.approx(memory["predicted_peak_bytes"], rel=0.05)
-    trace = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
-    assert {"kernel", "cpu_op"} <= {event.get("cat") for event in trace}
-    assert "MFU" in (tmp_path / "page.md").read_text()
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"kernel", "cpu_op"} <= {event.get("cat") for event in events}
+    assert "MFU" in page.read_text()
