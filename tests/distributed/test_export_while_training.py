@@ -111,7 +111,7 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     started = ranks.start(run, job, **options)
     wait_until(lambda: held(stand_in) or started.poll() is not None, f"an export:\n{logs(run)}")
     saved = len(events(run, "checkpoint_saved"))
-    wait_until(lambda: len(events(run, "checkpoint_saved")) > saved + 4, "checkpoints beside it")
+    wait_until(lambda: len(events(run, "checkpoint_saved")) > saved + 1, "checkpoints beside it")
     assert run.checkpoint(2).is_dir()
     started.signal(signal.SIGKILL)
     started.wait()
