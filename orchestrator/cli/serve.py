@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cli.common import AsJson
 from orchestrator.cli.generate import (
     PipelineParallel,
     TensorParallel,
@@ -59,6 +60,7 @@ def command(
         int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
     ] = None,
     runs_dir: RunsDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Answer HTTP requests in OpenAI's words with the model of a checkpoint, until Ctrl-C.
 
@@ -86,6 +88,7 @@ def command(
         f"--host={host}",
         f"--port={port}",
         *(["--loopback"] if loopback else []),
+        *(["--json"] if as_json else []),
         f"--max-batch={max_batch}",
         f"--max-waiting={max_waiting}",
         f"--max-bytes={max_request_kb * 1024}",

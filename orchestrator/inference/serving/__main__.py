@@ -6,6 +6,7 @@ The token is in the environment, where no list of processes shows it.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--loopback", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--tensor-model-parallel-size", type=int)
     parser.add_argument("--pipeline-model-parallel-size", type=int)
     parser.add_argument("--iteration", type=int)
@@ -78,7 +80,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             limits = Limits(token, arguments.max_bytes, arguments.loopback)
             longest = arguments.max_length or model.job.model.positions
             served = Served(arguments.name, model, engine, _render(model), longest, int(time.time()))
-            _answer(served, limits, listening)
+            _answer(served, limits, listening, arguments.json)
         else:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # they end when rank 0 says so
@@ -94,7 +96,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
 
 
-def _answer(served: Served, limits: Limits, listening: socket.socket) -> None:
+def _answer(served: Served, limits: Limits, listening: socket.socket, as_json: bool) -> None:
     """Answer HTTP in a thread, and say where."""
     config = uvicorn.Config(
         build_app(served, limits), log_level="error", access_log=False, lifespan="off", limit_concurrency=_CONNECTIONS
@@ -102,7 +104,8 @@ def _answer(served: Served, limits: Limits, listening: socket.socket) -> None:
     server = uvicorn.Server(config)
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     host, port = listening.getsockname()[:2]
-    print(f"serving {served.name} on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    print(json.dumps({"model": served.name, "url": url}) if as_json else f"serving {served.name} on {url}", flush=True)
 
 
 def _render(model: Model) -> Callable[[Sequence[Message]], str] | None:

@@ -88,16 +88,18 @@ def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     run = ranks.must_train(make_run(folder, job), job)
     limits = ("--max-batch", "4", "--max-request-kb", "4", "--max-length", "60")
     process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator", "serve", str(run.path), "--port", "0", *limits],
+        [sys.executable, "-m", "orchestrator", "serve", str(run.path), "--port", "0", "--json", *limits],
         env={**os.environ, "ORCHESTRATOR_TOKEN": TOKEN},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    said = process.stdout.readline()
-    assert said.startswith("serving writer on http://127.0.0.1:"), said or process.communicate()
-    yield Server(process, int(said.rpartition(":")[2]), run)
+    line = process.stdout.readline()
+    said = json.loads(line) if line else process.communicate()
+    assert said["model"] == "writer"
+    assert said["url"].startswith("http://127.0.0.1:")
+    yield Server(process, int(said["url"].rpartition(":")[2]), run)
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)

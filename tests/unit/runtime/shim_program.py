@@ -16,15 +16,18 @@ from typing import Any
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
-from orchestrator.inference.generation import Generator
 from support.training import layout, make_run, tiny_job
 
+from orchestrator.inference.decoder import DecoderPasses
+from orchestrator.inference.decoding import Decoding
+from orchestrator.inference.network import Network
 from orchestrator.runtime import cpu_shim, megatron_compat
 from orchestrator.runtime.callbacks.evaluation import evaluate
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.loop import train_step
 from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.runtime.startup import open_session
+from orchestrator.spec.generation import Generation
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 MODEL = {
@@ -82,11 +85,10 @@ def exercise() -> list[float]:
                     evaluate(session)
                     session.checkpointer.begin(session.state)
                     assert session.checkpointer.finish(), run.events()[-1]
-                    generator = Generator(
-                        session.modules[0].eval(), session.ranks, session.groups, CPU, job.model.vocab_size or 0
-                    )
-                    options: dict[str, Any] = {"temperature": 1.0, "top_k": 5, "seed": 1, "end": -1}
-                    assert len(list(generator.generate([1, 2], max_new_tokens=3, **options))) == 3
+                    module, words = session.modules[0].eval(), job.model.vocab_size or 0
+                    network = Network(module, job, words, session.ranks, session.groups, CPU)
+                    drawn = Generation(max_new_tokens=3, temperature=1.0, top_k=5, seed=1)
+                    assert len(list(Decoding(network, DecoderPasses(network), None).steps([[1, 2]], [drawn], ()))) == 3
     return losses
 
 
