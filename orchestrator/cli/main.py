@@ -21,15 +21,21 @@ from orchestrator.imports import staying
 
 
 class Entry(NamedTuple):
-    """A command: the module `orchestrator.cli.<module>` has a function `command`, or a group of commands `app`."""
+    """A command: its module has a function `command`, or a group of commands `app`."""
 
     name: str
-    module: str
+    file: str
     panel: str
     summary: str
 
+    @property
+    def module(self) -> str:
+        """Its module, in the room of its panel."""
+        return f"orchestrator.cli.{ROOMS[self.panel]}.{self.file}"
+
 
 WRITE, RUN, LOOK, PARTS = "Write and check a job", "Run it", "Look at runs", "Data and models"
+ROOMS = {WRITE: "jobs", RUN: "runs", LOOK: "runs", PARTS: "models"}
 
 COMMANDS = (
     Entry("init", "init", WRITE, "Write a job spec from a few questions or a preset."),
@@ -120,9 +126,8 @@ def build_app(typed: str | None) -> typer.Typer:
         if entry.name != typed:
             app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_not_imported)
             continue
-        name = f"orchestrator.cli.{entry.module}"
-        with staying() if name not in sys.modules else contextlib.nullcontext():
-            module = importlib.import_module(name)
+        with staying() if entry.module not in sys.modules else contextlib.nullcontext():
+            module = importlib.import_module(entry.module)
         if hasattr(module, "app"):
             app.add_typer(module.app, name=entry.name, rich_help_panel=entry.panel)
         else:

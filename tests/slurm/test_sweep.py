@@ -14,8 +14,8 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
 
-from orchestrator.cli import sweeping
 from orchestrator.cli.main import main
+from orchestrator.cli.runs import sweeping
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.submission import cluster_request

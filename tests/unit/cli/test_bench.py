@@ -14,7 +14,7 @@ from orchestrator.bench import text
 from orchestrator.bench.measuring import Measurement, Request, bench_job
 from orchestrator.bench.report import report_of
 from orchestrator.causes import Exit
-from orchestrator.cli import this_machine
+from orchestrator.cli.jobs import this_machine
 from orchestrator.cli.main import main
 from orchestrator.launch.local import Watcher, launch, request_stop
 from orchestrator.launch.runs import create_run

@@ -12,9 +12,9 @@ import pytest
 from support.training import make_run, tiny_job
 
 from orchestrator.checkpoints import read_commit, write_commit
-from orchestrator.cli import evaluate as command
-from orchestrator.cli.evaluating import Options, asked_of
 from orchestrator.cli.main import main
+from orchestrator.cli.models import evaluate as command
+from orchestrator.cli.models.evaluating import Options, asked_of
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.results.asked import checkpoint_digest

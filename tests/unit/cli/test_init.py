@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.job_text import OPTIONS, YOUR_DATA, job_text
-from orchestrator.cli.questionnaire import QUESTIONS, ask, problem_with, spec_values
+from orchestrator.cli.jobs.job_text import OPTIONS, YOUR_DATA, job_text
+from orchestrator.cli.jobs.questionnaire import QUESTIONS, ask, problem_with, spec_values
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.plan_tables import tables
-from orchestrator.cli.planned import judge_files
+from orchestrator.cli.jobs.plan_tables import tables
+from orchestrator.cli.jobs.planned import judge_files
 from orchestrator.resources import resource_root
 
 SEED = """\

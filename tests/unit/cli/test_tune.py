@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import this_machine, tune
+from orchestrator.cli.jobs import this_machine, tune
 from orchestrator.cli.main import main
 from orchestrator.launch.machine import gpus_counted
 from orchestrator.launch.runs import create_run

@@ -303,6 +303,6 @@ def test_readers_are_light() -> None:
     names = ("index", "vocabulary", "manifest", "checks", "commands", "request")
     imports = "; ".join(f"import orchestrator.data.{name}" for name in names)
     heavy = "{'numpy', 'torch', 'tokenizers', 'megatron', 'transformers', 'pandas'}"
-    code = f"import sys; import orchestrator.cli.data; {imports}; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys; import orchestrator.cli.models.data; {imports}; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ import pytest
 from support.training import layout, tiny_job
 
 from orchestrator.checkpoints import MEGATRON_TRACKER, find_weights
-from orchestrator.cli import megatron
+from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import (
     differences,

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import generate, running
+from orchestrator.cli import running
+from orchestrator.cli.models import generate
 from orchestrator.launch.processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.states import status_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.render import megatron_script
+from orchestrator.cli.jobs.render import megatron_script
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.report import Migration

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import sweeping
 from orchestrator.cli.main import main
+from orchestrator.cli.runs import sweeping
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
 from orchestrator.sweeps.submission import cluster_request, local_request
 

@@ -138,7 +138,7 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
 
 PROGRAM = """if True:
     import functools, sys
-    from orchestrator.cli import sweeping
+    from orchestrator.cli.runs import sweeping
     sweeping.local_request = functools.partial(sweeping.local_request, module="sweep_runtime")
     from orchestrator.cli.main import main
     sys.exit(main(sys.argv[1:]))

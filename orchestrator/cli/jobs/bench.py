@@ -21,10 +21,10 @@ from orchestrator.bench.text import (
     parts_table,
 )
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.preparing import check_sources, prepare_here
 from orchestrator.cli.running import RunsDir, aligned, check_installed
-from orchestrator.cli.this_machine import check_alone, check_gpus
 from orchestrator.errors import SpecError, UserError
 from orchestrator.launch.local import Watcher
 from orchestrator.launch.runs import runs_dir_of

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, Overrides
-from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import (
     Detach,
@@ -21,7 +21,7 @@ from orchestrator.cli.running import (
     start,
     wait_for_previous,
 )
-from orchestrator.cli.submitting import cluster_of, submit_and_tell
+from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import check_startable, refuse_imported
 from orchestrator.launch.runs import add_generation, default_runs_dir, find_run

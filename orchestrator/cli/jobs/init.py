@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.job_text import job_text
-from orchestrator.cli.questionnaire import answers_in, ask, spec_values, without_replaced
+from orchestrator.cli.jobs.job_text import job_text
+from orchestrator.cli.jobs.questionnaire import answers_in, ask, spec_values, without_replaced
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.job import JobSpec

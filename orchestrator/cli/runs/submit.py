@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
-from orchestrator.cli.planned import Strict, judge_loaded, layout_line, named_profile
+from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line, named_profile
 from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_original
-from orchestrator.cli.submitting import (
+from orchestrator.cli.runs.submitting import (
     ID_OF_THE_DATA_JOB,
     cluster_of,
     describe_active,
@@ -19,7 +19,7 @@ from orchestrator.cli.submitting import (
     jobs_before,
     submit_and_tell,
 )
-from orchestrator.cli.sweep import start_sweep
+from orchestrator.cli.runs.sweep import start_sweep
 from orchestrator.errors import UserError
 from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import (

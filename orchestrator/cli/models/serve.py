@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.generate import (
+from orchestrator.cli.models.generate import (
     PipelineParallel,
     TensorParallel,
     at_degrees,
@@ -19,8 +19,8 @@ from orchestrator.cli.generate import (
     layout_arguments,
     run_inference,
 )
+from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.running import RunsDir, check_installed
-from orchestrator.cli.weights import WeightsName, weights_named
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights

@@ -10,8 +10,8 @@ import typer
 
 from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.running import RunsDir, aligned
-from orchestrator.cli.sweep_preview import show_dry_run
-from orchestrator.cli.sweep_tables import (
+from orchestrator.cli.runs.sweep_preview import show_dry_run
+from orchestrator.cli.runs.sweep_tables import (
     csv_text,
     describe_cells,
     describe_pruned,
@@ -20,7 +20,7 @@ from orchestrator.cli.sweep_tables import (
     status_table,
     summary,
 )
-from orchestrator.cli.sweeping import (
+from orchestrator.cli.runs.sweeping import (
     as_record,
     begin,
     cancel_cells,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, warn
-from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import (
     Detach,
@@ -19,7 +19,7 @@ from orchestrator.cli.running import (
     start,
     tell_of_original,
 )
-from orchestrator.cli.submitting import describe_active
+from orchestrator.cli.runs.submitting import describe_active
 from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.plan_tables import tables
-from orchestrator.cli.planned import ClusterName, GpuName, Judged, Strict, describe, forecast_rows, judge_files
-from orchestrator.cli.verdict_lines import verdict_lines
+from orchestrator.cli.jobs.plan_tables import tables
+from orchestrator.cli.jobs.planned import ClusterName, GpuName, Judged, Strict, describe, forecast_rows, judge_files
+from orchestrator.cli.jobs.verdict_lines import verdict_lines
 from orchestrator.planning.drawing import write_drawings, write_page
 from orchestrator.planning.time import step_timeline
 

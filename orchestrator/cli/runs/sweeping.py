@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import check_installed
-from orchestrator.cli.sweep_tables import follow, summary
+from orchestrator.cli.runs.sweep_tables import follow, summary
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers

@@ -13,10 +13,10 @@ import typer
 import yaml
 
 from orchestrator.cli.common import AsJson, print_json, warn
-from orchestrator.cli.converting import convert, size_of
-from orchestrator.cli.megatron import check_exported, export_megatron, import_megatron, is_megatron
+from orchestrator.cli.models.converting import convert, size_of
+from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
+from orchestrator.cli.models.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.cli.running import RunsDir, check_installed, label
-from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.data.locking import locked
 from orchestrator.errors import DataIsHeld, UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model

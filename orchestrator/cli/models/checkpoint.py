@@ -9,8 +9,8 @@ import typer
 
 from orchestrator.checkpoints import Commit, committed, read_commit, verify
 from orchestrator.cli.common import AsJson, print_json, short_count
-from orchestrator.cli.exchange import export, import_
-from orchestrator.cli.reshape import reshape
+from orchestrator.cli.models.exchange import export, import_
+from orchestrator.cli.models.reshape import reshape
 from orchestrator.cli.running import RunName, RunsDir, aligned, label
 from orchestrator.errors import RunNotFound
 from orchestrator.launch.runs import default_runs_dir, find_run

@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.planned import ClusterName, GpuName, named_profile
+from orchestrator.cli.jobs.planned import ClusterName, GpuName, named_profile
+from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
+from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.running import RunsDir, check_installed
-from orchestrator.cli.this_machine import check_alone, check_gpus
-from orchestrator.cli.tune_tables import Report, layout_words, trial_line
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.planned import plan_loaded
+from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.preparing import check_sources, prepare_here
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError

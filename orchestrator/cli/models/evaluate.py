@@ -13,11 +13,17 @@ import typer
 
 from orchestrator.checkpoints import Commit, committed, read_commit
 from orchestrator.cli.common import AsJson, print_json, warn
-from orchestrator.cli.evaluating import Options, asked_of
-from orchestrator.cli.generate import PipelineParallel, TensorParallel, at_degrees, layout_arguments, run_inference
+from orchestrator.cli.models.evaluating import Options, asked_of
+from orchestrator.cli.models.generate import (
+    PipelineParallel,
+    TensorParallel,
+    at_degrees,
+    layout_arguments,
+    run_inference,
+)
+from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.running import RunsDir, aligned, check_installed
-from orchestrator.cli.sync import send
-from orchestrator.cli.weights import WeightsName, weights_named
+from orchestrator.cli.runs.sync import send
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import default_runs_dir

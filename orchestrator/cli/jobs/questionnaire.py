@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.job_text import job_text
+from orchestrator.cli.jobs.job_text import job_text
 from orchestrator.data.index import read_index
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.spec.loading import load_text

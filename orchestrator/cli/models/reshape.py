@@ -11,9 +11,9 @@ import typer
 
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides, print_json
-from orchestrator.cli.converting import convert
+from orchestrator.cli.models.converting import convert
+from orchestrator.cli.models.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.cli.running import RunsDir, aligned, check_installed, label
-from orchestrator.cli.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.data.tokenizer_copies import carried
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import UserError

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from orchestrator.cli.calibrating import MeasuredRun, measure_machine, measured_run
 from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.jobs.calibrating import MeasuredRun, measure_machine, measured_run
 from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import default_runs_dir, find_run

@@ -12,7 +12,7 @@ import yaml
 
 from orchestrator.checkpoints import MEGATRON_TRACKER, committed
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.converting import convert, size_of
+from orchestrator.cli.models.converting import convert, size_of
 from orchestrator.cli.running import check_installed, label
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from orchestrator.cli import indexing
+from orchestrator.cli.models import indexing
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments
 

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.planned import (
+from orchestrator.cli.jobs.planned import (
     ClusterName,
     GpuName,
     Judged,
@@ -17,7 +17,7 @@ from orchestrator.cli.planned import (
     forecast_rows,
     judge_files,
 )
-from orchestrator.cli.verdict_lines import problem_lines
+from orchestrator.cli.jobs.verdict_lines import problem_lines
 
 
 def command(

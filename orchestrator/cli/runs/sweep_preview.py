@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from orchestrator.cli.common import print_json
-from orchestrator.cli.sweep_tables import describe_cells
+from orchestrator.cli.runs.sweep_tables import describe_cells
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.submission import place_of
 from orchestrator.planning.hardware.choice import device_of

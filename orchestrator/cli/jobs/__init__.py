@@ -1,0 +1,1 @@
+"""Commands about a job's spec: writing it, checking it, planning it, finding its layout."""

@@ -1,0 +1,1 @@
+"""Commands about runs: starting them, stopping them, looking at them."""
