@@ -128,7 +128,8 @@ def require_representable(job: JobSpec) -> None:
             f"{job.name} is a {job.model.architecture}: checkpoints for Megatron-LM are written of decoders alone"
         )
     unsaid = [each for each in to_megatron(job).unsaid if each.path.startswith("model.")]
-    unsaid = [each for each in unsaid if not each.path.startswith("model.preset")]
+    # A checkpoint's arguments say how many rows there are, whatever Megatron-LM takes from the tokenizer.
+    unsaid = [each for each in unsaid if not each.path.startswith(("model.preset", "model.vocab_size"))]
     if unsaid:
         listed = "; ".join(f"{each.path} is {each.value} ({each.reason})" for each in unsaid)
         raise UserError(f"Megatron-LM has no such network: {listed}")

@@ -74,11 +74,12 @@ def _file(model: Model, arguments: argparse.Namespace) -> None:
 def _interactive(model: Model, options: dict[str, Any]) -> None:
     """Until the end of the input. What is wrong with one line is said, and the next one is read."""
     model.requests(["x"], {**options, "max_new_tokens": 1, "min_new_tokens": 0})
+    asks = sys.stdin.isatty()  # of the first process, who alone speaks
     while True:
-        _say(model, "> ")
+        _say(model, "> " if asks else "")
         line = model.from_first(sys.stdin.readline() if model.is_first else None)
         if not line:
-            _say(model, "\n")
+            _say(model, "\n" if asks else "")
             return
         try:
             _stream(model, line.removesuffix("\n"), options)

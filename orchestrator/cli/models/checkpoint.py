@@ -12,7 +12,7 @@ from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.models.exchange import export, import_
 from orchestrator.cli.models.reshape import reshape
 from orchestrator.cli.running import RunName, RunsDir, aligned, label
-from orchestrator.errors import RunNotFound
+from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.rundir import RunDir
 
@@ -110,6 +110,8 @@ def _folders(which: str, runs_dir: Path) -> list[Path]:
     try:
         run = find_run(which, runs_dir)
     except RunNotFound:
+        if (path / "config.json").is_file() and read_commit(path) is None:
+            raise UserError(f"{which} is a Hugging Face model: nothing says what its bytes should be") from None
         if path.is_dir():
             return [path]
         raise

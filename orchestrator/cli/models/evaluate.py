@@ -141,6 +141,8 @@ def command(
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output {folder} is not a folder")
     known = [] if again else _known(asked, _commit(weights, iteration), weights.job, folder)
+    if known and not as_json:
+        warn(f"measured before, and shown again: {', '.join(result.name for result in known)} (--again measures anew)")
     missing = [one for one in asked if one.name not in {result.name for result in known}]
     if missing:
         check_installed(weights.job)

@@ -15,7 +15,7 @@ import yaml
 from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.models.converting import convert, size_of
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
-from orchestrator.cli.models.weights import WeightsName, weights_named, whole_checkpoint
+from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.data.locking import locked
 from orchestrator.errors import DataIsHeld, UserError
@@ -118,6 +118,8 @@ def import_(
       orchestrator checkpoint import megatron/checkpoints --from megatron-lm --job job.yaml
     """
     source = folder.absolute()
+    if not source.exists():
+        raise UserError(f"{source} does not exist")
     if from_ == "megatron-lm" or (from_ is None and is_megatron(source)):
         if output is not None:
             raise UserError("--output goes with --from hf: of Megatron-LM's checkpoints, --job names the job")
@@ -153,6 +155,7 @@ def import_(
         print_json({**done, "path": str(run.checkpoint(0)), "run_id": run.run_id, "run": str(run.path)})
     else:
         typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {size_of(done)}")
+        tell_new_meaning(run, runs)
 
 
 def _require_free(output: Path) -> None:

@@ -186,7 +186,8 @@ def run_inference(
     )
     launch_id = f"{what}-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
-        ["bash", "-c", script],
+        # Tied to this process: one that is killed, and cannot end them, leaves no ranks behind.
+        [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid()), "bash", "-c", script],
         stdin=None if reads_input else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,13 +13,16 @@ import yaml
 from orchestrator.checkpoints import MEGATRON_TRACKER, committed
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.converting import convert, size_of
+from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
+from orchestrator.data.vocabulary import own_vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.parameters import parameters
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 
@@ -82,6 +85,7 @@ def import_megatron(
         print_json({**done, "path": str(path), "run_id": run.run_id, "run": str(run.path), "optimizer": with_optimizer})
         return
     typer.echo(f"imported {source} as run {label(run)}: {size_of(done)}")
+    tell_new_meaning(run, runs)
     if with_optimizer:
         typer.echo(f"go on at iteration {done['iteration']} with `orchestrator resume {run.run_id}`")
 
@@ -126,8 +130,8 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
     if tokenizer is None:
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
     model = to_model(arguments)
-    if tokenizer is None:
-        model["vocab_size"] = arguments.get("vocab_size") or found["rows"]
+    own = own_vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
+    model["vocab_size"] = arguments.get("vocab_size") or own or found["rows"]
     written = {
         "name": name or "megatron-lm",
         "model": {"seq_length": 1024, **model},

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import committed, latest_valid, read_commit, verify
+from orchestrator.checkpoints import MEGATRON_TRACKER, committed, latest_valid, read_commit, verify
 from orchestrator.cli.common import warn
-from orchestrator.errors import CheckpointError, UserError
-from orchestrator.launch.runs import find_run
+from orchestrator.errors import CheckpointError, RunNotFound, UserError
+from orchestrator.launch.runs import find_run, runs_named
 from orchestrator.portable import Weights, open_weights
 from orchestrator.rundir import RunDir
 
@@ -34,7 +34,13 @@ def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:
         if iteration is not None:
             raise UserError(f"{which} is one checkpoint: --iteration goes with a run, whose checkpoint it chooses")
         return open_weights(path)
-    weights = open_weights(find_run(which, runs_dir).path)
+    try:
+        run = find_run(which, runs_dir)
+    except RunNotFound as error:
+        if path.is_dir():
+            raise UserError(f"{which} is neither a run nor a checkpoint: {_what_else(path)}") from error
+        raise
+    weights = open_weights(run.path)
     assert weights.run is not None
     iterations = [commit.iteration for commit in committed(weights.run)]
     if not iterations:
@@ -48,6 +54,20 @@ def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is one checkpoint, whole or not."""
     return read_commit(path) is not None or (path.is_dir() and path.parent.name == RunDir(path).checkpoints.name)
+
+
+def tell_new_meaning(run: RunDir, runs_dir: Path) -> None:
+    """Say that a job's name means another run than before, where it does."""
+    others = [other for other in runs_named(run.name, runs_dir) if other.run_id != run.run_id]
+    if others:
+        typer.echo(f"{run.name} names this run from now on; the one before is {others[-1].run_id}")
+
+
+def _what_else(folder: Path) -> str:
+    """What a folder may be that is taken for weights."""
+    if (folder / MEGATRON_TRACKER).is_file() or (folder / "config.json").is_file():
+        return f"make a run of it with `orchestrator checkpoint import {folder}`"
+    return "it has no resolved spec and no commit.json that can be read"
 
 
 def whole_checkpoint(weights: Weights, iteration: int | None, *, contents: bool = True) -> Path:

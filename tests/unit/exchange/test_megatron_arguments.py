@@ -85,6 +85,13 @@ def test_what_megatron_has_not_is_refused(model: dict[str, Any], said: str) -> N
         require_representable(tiny_job("job", model=model))
 
 
+def test_a_vocabulary_that_the_tokenizer_has_too_is_no_reason() -> None:
+    tokenizer = {"type": "huggingface", "path": "tokenizer.json"}
+    job = tiny_job("job", model={"vocab_size": 300}, data={"tokenizer": tokenizer})
+    require_representable(job)
+    assert to_arguments(job, iteration=1, consumed_samples=4, padded_vocab=384)["padded_vocab_size"] == 384
+
+
 def test_the_schedule_is_in_samples() -> None:
     job = tiny_job("job", schedule={"train_iters": 20, "lr_warmup_iters": 2, "lr_decay_style": "cosine"})
     assert scheduler_state(job, 80) == {

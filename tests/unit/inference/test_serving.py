@@ -86,6 +86,14 @@ def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         **{"parallelism": layout(pp=2), "schedule": {"train_iters": 10}},
     )
     run = ranks.must_train(make_run(folder, job), job)
+    server = start(run)
+    yield server
+    if server.process.poll() is None:
+        server.process.send_signal(signal.SIGINT)
+    server.process.communicate(timeout=PATIENCE)
+
+
+def start(run: RunDir) -> Server:
     limits = ("--max-batch", "4", "--max-request-kb", "4", "--max-length", "60")
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "serve", str(run.path), "--port", "0", "--json", *limits],
@@ -99,10 +107,7 @@ def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     said = json.loads(line) if line else process.communicate()
     assert said["model"] == "writer"
     assert said["url"].startswith("http://127.0.0.1:")
-    yield Server(process, int(said["url"].rpartition(":")[2]), run)
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    process.communicate(timeout=PATIENCE)
+    return Server(process, int(said["url"].rpartition(":")[2]), run)
 
 
 def test_who_may_ask(server: Server) -> None:
@@ -207,16 +212,19 @@ def test_a_form_of_a_web_page_is_refused(server: Server) -> None:
     assert server.ask("/docs")[0] == 404
 
 
-def test_an_interrupt_ends_every_rank(server: Server) -> None:
-    """Runs last. The server still answers after all that it was asked."""
-    assert len(server.completion(prompt="x", **GREEDY)["choices"]) == 1
-    environ = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    variables = Path(f"/proc/{environ[0]}/environ").read_bytes().split(b"\0")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_ends_the_command_ends_every_rank(server: Server, number: signal.Signals) -> None:
+    """Runs last: the first server still answers after all that it was asked, and the second one is started for this."""
+    ended = server if number == signal.SIGINT else start(server.run)
+    assert len(ended.completion(prompt="x", **GREEDY)["choices"]) == 1
+    children = Path(f"/proc/{ended.process.pid}/task/{ended.process.pid}/children").read_text().split()
+    variables = Path(f"/proc/{children[0]}/environ").read_bytes().split(b"\0")
     [launch] = [each.partition(b"=")[2].decode() for each in variables if each.startswith(b"ORCHESTRATOR_LAUNCH_ID=")]
     ranks = [one for one in processes_of(launch).values() if "RANK" in one]
     assert len({one["RANK"] for one in ranks}) == 2
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(PATIENCE) == 130
+    ended.process.send_signal(number)
+    ended.process.communicate(timeout=PATIENCE)
+    assert ended.process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     deadline = time.monotonic() + 30
     while processes_of(launch) and time.monotonic() < deadline:
         time.sleep(0.05)

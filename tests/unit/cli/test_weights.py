@@ -1,0 +1,58 @@
+"""What is said when a person names weights that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.models.weights import tell_new_meaning, weights_named
+from orchestrator.errors import RunNotFound, UserError
+from orchestrator.launch.runs import create_run
+from orchestrator.spec.loading import load_text
+
+JOB = "{name: %s, model: {preset: gpt2}, batch: {global_batch_size: 8}, optimizer: {lr: 1e-4}, "
+JOB += "schedule: {train_iters: 10}, data: {random_tokens: true}}"
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("config.json", "make a run of it with `orchestrator checkpoint import {}`"),
+        ("latest_checkpointed_iteration.txt", "make a run of it with `orchestrator checkpoint import {}`"),
+        ("notes.txt", "it has no resolved spec and no commit.json that can be read"),
+    ],
+)
+def test_a_folder_that_is_there_is_not_called_a_missing_run(tmp_path: Path, file: str, said: str) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(UserError) as caught:
+        weights_named(str(tmp_path), None, tmp_path / "runs")
+    assert str(caught.value) == f"{tmp_path} is neither a run nor a checkpoint: {said.format(tmp_path)}"
+    assert not isinstance(caught.value, RunNotFound)
+
+
+def test_a_name_that_is_nowhere_is_a_missing_run(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound):
+        weights_named("nothing", None, tmp_path)
+
+
+def test_a_hugging_face_folder_is_not_called_unfinished(orchestrator: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    said = orchestrator("checkpoint", "verify", str(tmp_path))
+    assert said.code == 2
+    assert "is a Hugging Face model" in said.err
+
+
+def test_an_import_of_nothing_says_so(orchestrator: Any, tmp_path: Path) -> None:
+    said = orchestrator("checkpoint", "import", str(tmp_path / "none"), "--job", "job.yaml")
+    assert (said.code, said.err) == (2, f"error: {tmp_path / 'none'} does not exist\n")
+
+
+def test_a_name_that_means_another_run_now_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [create_run(load_text(JOB % name, name).job, JOB % name, tmp_path) for name in ("a", "b", "a")]
+    for run in runs[:2]:
+        tell_new_meaning(run, tmp_path / "elsewhere")
+    assert capsys.readouterr().out == ""
+    tell_new_meaning(runs[2], tmp_path)
+    assert capsys.readouterr().out == f"a names this run from now on; the one before is {runs[0].run_id}\n"
