@@ -63,8 +63,9 @@ def _warn(path: Path, message: str) -> None:
 
 
 def _without_training(job: JobSpec) -> JobSpec:
-    """The same network without what only training uses: replicas, over which experts may be spread, virtual stages, and
-    sequences that are shared out.
+    """The same network without what only training uses: replicas, over which experts may be spread, virtual stages,
+    sequences that are shared out, and a capacity of experts: which tokens that drops, megatron-core's router would
+    decide by padding and by the other texts of a batch.
     """
     alone = {"data_parallel_size": 1, "context_parallel_size": 1, "expert_model_parallel_size": 1}
     parallelism = job.parallelism.model_copy(
@@ -76,7 +77,8 @@ def _without_training(job: JobSpec) -> JobSpec:
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
     runtime = job.runtime.model_copy(update={**unused, "gradient_accumulation_fusion": False})
-    return job.model_copy(update={"parallelism": parallelism, "runtime": runtime})
+    model = job.model.model_copy(update={"moe_expert_capacity_factor": None})
+    return job.model_copy(update={"parallelism": parallelism, "runtime": runtime, "model": model})
 
 
 def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:

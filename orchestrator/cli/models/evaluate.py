@@ -140,7 +140,8 @@ def command(
     folder = (output or (run.evaluations if run is not None else Path("evaluations"))).absolute()
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output {folder} is not a folder")
-    known = [] if again else _known(asked, _commit(weights, iteration), weights.job, folder)
+    commit = _commit(weights, iteration)
+    known = [] if again else _known(asked, commit, weights.job, folder)
     if known and not as_json:
         warn(f"measured before, and shown again: {', '.join(result.name for result in known)} (--again measures anew)")
     missing = [one for one in asked if one.name not in {result.name for result in known}]
@@ -149,6 +150,8 @@ def command(
         size = batch_size or weights.job.batch.micro_batch_size
         arguments = [str(weights.path), f"--output={folder}", f"--batch-size={size}"]
         arguments += layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size)
+        if known and weights.run is not None:
+            iteration = commit.iteration  # what is measured now belongs to the same one, whatever is newest by then
         arguments += [f"--iteration={iteration}"] if iteration is not None else []
         arguments += [*(["--again"] if again else []), *(["--quiet"] if as_json else [])]
         job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)

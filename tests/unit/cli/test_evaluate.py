@@ -160,6 +160,25 @@ def test_what_was_measured_is_shown_and_nothing_started(
         main(["evaluate", str(measured.path), "--text", str(text)])
 
 
+def test_one_table_is_of_one_checkpoint(
+    measured: RunDir, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known leads to the checkpoint that the rest is measured of, whatever a training writes meanwhile."""
+    given: list[list[str]] = []
+
+    def started(spec: JobSpec, arguments: list[str], *_: Any) -> None:
+        given.append(arguments)
+        raise AssertionError(spec)
+
+    monkeypatch.setattr(command, "run_inference", started)
+    other = tmp_path / "other"
+    other.write_text("other text")
+    for more in ([], ["--again"]):
+        with pytest.raises(AssertionError):
+            main(["evaluate", str(measured.path), "--text", str(text), "--text", str(other), *more])
+    assert ["--iteration=7" in arguments for arguments in given] == [True, False]
+
+
 def test_a_file_is_no_place_for_results(measured: RunDir, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(measured.path), "--text", str(text), "--output", str(text)]) == 2
     assert f"--output {text} is not a folder" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
 from orchestrator.inference.decoder import DecoderPasses
+from orchestrator.inference.loading import _without_training
 from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
@@ -310,6 +311,16 @@ def capped(device: Any) -> dict[str, float]:
     return differences
 
 
+def with_capacity(device: Any) -> float:
+    """The largest difference that padding and another row of the batch make, of experts whose training drops tokens."""
+    experts = {"num_experts": 4, "moe_router_topk": 2, "moe_aux_loss_coeff": 0.01, "moe_expert_capacity_factor": 0.5}
+    job = _without_training(tiny_job("experts", model={**OURS, **experts, "init_method_std": 0.1}))
+    module, ids = built(job, device), torch.randint(0, VOCAB, (2, LENGTH))
+    with torch.no_grad():
+        whole = torch.cat([uncached(module, row[None]) for row in ids])
+    return cached(module, job, ids, whole) / whole.std().item()
+
+
 def frequencies(cases: int) -> dict[str, float]:
     """Largest relative difference of rotary frequencies from transformers', and of the factor of attention."""
     draw = random.Random(3)
@@ -350,6 +361,7 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     found = {name: compare(*family, DEVICE) for name, family in families().items()}
     found["capped"] = capped(DEVICE)
+    found["capacity"] = {"cache": with_capacity(DEVICE)}
     found["rope scaling"] = frequencies(cases=60)
     stop_process_groups()
     print(json.dumps(found))

@@ -32,7 +32,7 @@ def differences() -> Differences:
     )
     assert finished.returncode == 0, finished.stderr
     found: Differences = json.loads(finished.stdout)
-    assert found.keys() == {*FAMILIES, "capped", "rope scaling"}
+    assert found.keys() == {*FAMILIES, "capped", "capacity", "rope scaling"}
     return found
 
 
@@ -53,6 +53,11 @@ def test_soft_capping(differences: Differences) -> None:
     assert found.pop("attention") < 1e-5
     assert len(found) == 3
     assert max(found.values()) < 1e-3
+
+
+def test_generation_drops_no_tokens(differences: Differences) -> None:
+    """Of a mixture of experts with a capacity: each row of a batch as alone, at any length of the others."""
+    assert differences["capacity"]["cache"] < 2e-5
 
 
 def test_rotary_scaling(differences: Differences) -> None:
