@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.errors import UserError
@@ -72,8 +73,28 @@ def write_commit(
     write_atomically(path / COMMIT_FILE, json.dumps(record, indent=1))
 
 
+class _LeadsOutError(ValueError):
+    """A marker names what is not in its folder."""
+
+
 def read_commit(path: Path) -> Commit | None:
-    """The commit marker of a checkpoint folder; None where there is none that can be read."""
+    """The commit marker of a checkpoint folder; None where there is none that can be read, or one that names files
+    outside the folder: a checkpoint may come from anywhere.
+    """
+    found = _read(path)
+    return found if isinstance(found, Commit) else None
+
+
+def damage_of_marker(path: Path) -> str | None:
+    """Why `read_commit` has nothing to say of a folder; None where it has."""
+    if not (path / COMMIT_FILE).exists():
+        return f"{path} has no {COMMIT_FILE}: it was never finished"
+    found = _read(path)
+    return f"{path / COMMIT_FILE} is damaged: {found}" if isinstance(found, str) else None
+
+
+def _read(path: Path) -> Commit | str:
+    """The marker, or why it is none."""
     try:
         record = json.loads((path / COMMIT_FILE).read_bytes())
         return Commit(
@@ -81,15 +102,25 @@ def read_commit(path: Path) -> Commit | None:
             iteration=int(record["iteration"]),
             consumed_samples=int(record["consumed_samples"]),
             files={
-                str(name): FileRecord(int(entry["bytes"]), int(entry["crc32"]))
+                _inside(name): FileRecord(int(entry["bytes"]), int(entry["crc32"]))
                 for name, entry in record["files"].items()
             },
             details={
                 key: value for key, value in record.items() if key not in ("iteration", "consumed_samples", "files")
             },
         )
+    except _LeadsOutError as error:
+        return f"it names {error}, which is no file in this folder"
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None
+        return "it is not a commit marker"
+
+
+def _inside(name: str) -> str:
+    """A file's name as it is written in one way only, within its folder. Raises _LeadsOutError."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or str(path) != name or "\0" in name:
+        raise _LeadsOutError(json.dumps(name))
+    return name
 
 
 def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1)) -> list[str]:
@@ -101,11 +132,9 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     """
     if not path.is_dir():
         return [f"{path} is not a folder"]
-    if not (path / COMMIT_FILE).exists():
-        return [f"{path} has no {COMMIT_FILE}: it was never finished"]
     commit = read_commit(path)
     if commit is None:
-        return [f"{path / COMMIT_FILE} is damaged: it is not a commit marker"]
+        return [damage_of_marker(path) or f"{path / COMMIT_FILE} changed while it was read"]
     by_size = sorted(commit.files, key=lambda name: (commit.files[name].bytes, name))[part[0] :: part[1]]
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0))) if part[1] == 1 else 1
     with ThreadPoolExecutor(threads) as pool:
@@ -115,7 +144,10 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
 
 def _verify_file(path: Path, expected: FileRecord, contents: bool) -> str | None:
     try:
-        size = path.stat().st_size
+        found_there = path.stat()
+        size = found_there.st_size
+        if not stat.S_ISREG(found_there.st_mode):  # reading a device or a pipe might never end
+            return f"{path} is damaged: it is no regular file"
         if size != expected.bytes:
             return f"{path} is damaged: it has {size} bytes instead of {expected.bytes}"
         if contents and (found := file_record(path)) != expected:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoints import Commit, committed, read_commit
+from orchestrator.checkpoints import COMMIT_FILE, Commit, committed, damage_of_marker, read_commit
 from orchestrator.data.tokenizer_copies import carried, files_to_copy
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
@@ -96,6 +96,8 @@ def job_of(path: Path) -> JobSpec:
     """
     commit = read_commit(path)
     if commit is None:
+        if (path / COMMIT_FILE).exists():
+            raise UserError(damage_of_marker(path) or f"{path / COMMIT_FILE} changed while it was read")
         raise UserError(f"{path} is neither a run nor a committed checkpoint: it has no commit.json that can be read")
     return _with_tokenizer_of(commit, without_programs(load_resolved(spec_of(commit))))
 

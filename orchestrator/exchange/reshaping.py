@@ -91,7 +91,7 @@ def reshape(source: Path, job: JobSpec, target: Path) -> dict[str, Any]:
         save_config(CheckpointingConfig("torch_dist", 1), str(target))
         files = {file.name: file_record(file) for file in target.iterdir()}
         for name, content in _carried(source, commit.files, job).items():
-            (target / name).parent.mkdir(exist_ok=True)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_bytes(content)
             files[name] = file_record(target / name)
         # The layout stays that of the generators, which are those of the ranks that drew from them.

@@ -1,5 +1,7 @@
 """Commit markers: what counts as a checkpoint, and what is found when one is torn or damaged."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,27 @@ def test_any_marker_is_read_without_a_traceback(tmp_path: Path, content: bytes) 
     (tmp_path / "commit.json").write_bytes(content)
     assert read_commit(tmp_path) is None
     assert "is not a commit marker" in verify(tmp_path)[0]
+
+
+@pytest.mark.parametrize("name", ["../Makefile", "tokenizer/../../../Makefile", "/dev/zero", "", ".", "a//b", "a\0"])
+def test_a_marker_that_leads_out_of_its_folder_is_none(run: RunDir, name: str) -> None:
+    """It may come from anywhere, and what it names is read, copied and written under the same name."""
+    path = make_checkpoint(run, 5)
+    record = json.loads((path / "commit.json").read_text())
+    record["files"][name] = {"bytes": 0, "crc32": 0}
+    (path / "commit.json").write_text(json.dumps(record))
+    assert read_commit(path) is None
+    assert verify(path) == [
+        f"{path}/commit.json is damaged: it names {json.dumps(name)}, which is no file in this folder"
+    ]
+
+
+def test_what_is_no_regular_file_is_not_read(run: RunDir) -> None:
+    """Reading of a pipe that nobody writes to would not end."""
+    path = make_checkpoint(run, 5)
+    (path / "common.pt").unlink()
+    os.mkfifo(path / "common.pt")
+    assert verify(path) == [f"{path}/common.pt is damaged: it is no regular file"]
 
 
 @given(name=st.sampled_from(sorted(CONTENT)), position=st.integers(0, 6999), bit=st.integers(0, 7))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import MEGATRON_TRACKER, committed, latest_valid, read_commit, verify
+from orchestrator.checkpoints import COMMIT_FILE, MEGATRON_TRACKER, committed, latest_valid, verify
 from orchestrator.cli.common import warn
 from orchestrator.errors import CheckpointError, RunNotFound, UserError
 from orchestrator.launch.runs import find_run, runs_named
@@ -53,7 +53,7 @@ def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is one checkpoint, whole or not."""
-    return read_commit(path) is not None or (path.is_dir() and path.parent.name == RunDir(path).checkpoints.name)
+    return (path / COMMIT_FILE).exists() or (path.is_dir() and path.parent.name == RunDir(path).checkpoints.name)
 
 
 def tell_new_meaning(run: RunDir, runs_dir: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checkpoints import file_record, write_commit
 from orchestrator.cli.models.weights import tell_new_meaning, weights_named
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import create_run
@@ -47,6 +48,22 @@ def test_a_hugging_face_folder_is_not_called_unfinished(orchestrator: Any, tmp_p
 def test_an_import_of_nothing_says_so(orchestrator: Any, tmp_path: Path) -> None:
     said = orchestrator("checkpoint", "import", str(tmp_path / "none"), "--job", "job.yaml")
     assert (said.code, said.err) == (2, f"error: {tmp_path / 'none'} does not exist\n")
+
+
+def test_a_checkpoint_that_names_files_outside_its_folder_is_refused(orchestrator: Any, tmp_path: Path) -> None:
+    """What it carries is written under the same names."""
+    planted, work = tmp_path / "planted" / "checkpoint", tmp_path / "a" / "work"
+    (planted / "tokenizer").mkdir(parents=True)
+    work.mkdir(parents=True)
+    name = "tokenizer/../../../Makefile"
+    (planted / name).write_text("all:")
+    write_commit(planted, iteration=1, consumed_samples=8, files={name: file_record(planted / name)})
+    said = orchestrator("checkpoint", "reshape", str(planted), "--tp", "2", "-o", str(work / "out"))
+    assert said.code == 2
+    assert said.err == (
+        f'error: {planted}/commit.json is damaged: it names "{name}", which is no file in this folder\n'
+    )
+    assert list((tmp_path / "a").rglob("*")) == [work]
 
 
 def test_a_name_that_means_another_run_now_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
