@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
@@ -105,9 +105,14 @@ def _read_metadata(self: Any, *args: Any, **kwargs: Any) -> Metadata:
         raise CheckpointError(f"{path} is missing") from error
     except DAMAGES as error:
         raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: {reason_of(error)}") from error
-    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+    if not isinstance(metadata, Metadata):
         raise CheckpointError(f"{path} is not the list of a checkpoint's tensors")
+    said = vars(metadata)  # a pickle may leave any of it out
+    if not isinstance(said.get("storage_data"), dict) or not isinstance(said.get("state_dict_metadata"), dict):
+        raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it has no table of them")
     for place in metadata.storage_data.values():
+        if not isinstance(place, _StorageInfo) or not isinstance(vars(place).get("relative_path"), str):
+            raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it does not say in which files")
         if Path(place.relative_path).name != place.relative_path:
             raise CheckpointError(f"{path} leads out of its folder, to {place.relative_path}")
     metadata.storage_meta = metadata.storage_meta or StorageMeta()

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange.reading import StoredWeights
@@ -171,6 +171,30 @@ def test_files_that_are_not_what_they_should_be(saved: Path, tmp_path: Path) -> 
     assert "does not say where" in refusal(lost)
     (lost / ".metadata").write_bytes(pickle.dumps({"a": 1}))
     assert refusal(lost) == f"{lost / '.metadata'} is not the list of a checkpoint's tensors"
+
+
+def _without(metadata: Any, name: str) -> None:
+    del vars(metadata)[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda metadata: metadata.storage_data.update(more=5), "it does not say in which files"),
+        (lambda metadata: metadata.storage_data.update(more=_StorageInfo(5, 0, 1)), "it does not say in which files"),
+        (lambda metadata: setattr(metadata, "storage_data", [1]), "it has no table of them"),
+        (lambda metadata: setattr(metadata, "state_dict_metadata", [1]), "it has no table of them"),
+        (lambda metadata: _without(metadata, "state_dict_metadata"), "it has no table of them"),
+    ],
+)
+def test_a_list_of_tensors_made_of_something_else(
+    saved: Path, tmp_path: Path, change: Callable[[Any], None], said: str
+) -> None:
+    """As a conversion meets it first."""
+    folder = rewritten(shutil.copytree(saved, tmp_path / "planted"), change)
+    with pytest.raises(CheckpointError) as caught:
+        StoredWeights(folder)
+    assert str(caught.value) == f"{folder / '.metadata'} is not the list of a checkpoint's tensors: {said}"
 
 
 RECIPES = """
