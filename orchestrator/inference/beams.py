@@ -126,7 +126,8 @@ def search(
         for number, (one, candidates) in enumerate(zip(searches, found, strict=True)):
             taken = list(range(beams)) if one.is_done else one.step(candidates)
             origins += [number * beams + origin for origin in taken]
-            tokens += [beam.tokens[-1] for beam in one.beams]
+            # One that is done goes on with the others, with any token: its first step may have been its last.
+            tokens += [0] * beams if one.is_done else [beam.tokens[-1] for beam in one.beams]
         if all(one.is_done for one in searches) or step == count - 1:
             break
         rows, chosen = network.tensor(origins), network.tensor(tokens)

@@ -27,6 +27,7 @@ from orchestrator.runtime.control import Control
 from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.prompts import NO_TEXT, is_text
 from orchestrator.spec.values import resolve_environment
 
 _DECODERS = ("gpt", "mamba")
@@ -159,7 +160,7 @@ class Model:
         ]
 
     def _request(self, number: int, prompt: Prompt, options: Generation) -> writing.Request:
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        tokens = self._encoded(number, prompt) if isinstance(prompt, str) else list(prompt)
         if options.add_bos:
             if self.tokenizer.bos is None:
                 raise UserError(f"add_bos: the {self.tokenizer.spec.type} tokenizer has no token that begins a text")
@@ -172,6 +173,11 @@ class Model:
         if options.stop and self._tokenizer_if_any is None:
             raise UserError("stop: without a tokenizer there is no text to find a stop string in")
         return writing.Request(number, tokens, options)
+
+    def _encoded(self, number: int, prompt: str) -> list[int]:
+        if not is_text(prompt):
+            raise UserError(f"prompt {number} {NO_TEXT}")
+        return self.tokenizer.encode(prompt)
 
     def _check_length(self, tokens: list[int], options: Generation) -> None:
         if self.longest is None:
@@ -193,7 +199,8 @@ class Model:
     def ends(self) -> tuple[int, ...]:
         """Ids that end a text: none where the tokenizer has none, or is not that of this vocabulary."""
         tokenizer = self._tokenizer_if_any
-        return () if tokenizer is None or tokenizer.eod >= self.vocab_size else (tokenizer.eod,)
+        end = None if tokenizer is None else tokenizer.end
+        return () if end is None or end >= self.vocab_size else (end,)
 
     @cached_property
     def _tokenizer_if_any(self) -> Tokenizer | None:

@@ -10,7 +10,17 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.spec.generation import Generation, options_of
 
+NO_TEXT = "holds half of a surrogate pair (U+D800 to U+DFFF), which is no character; write the character itself"
 _SHOWN = 20
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8; JSON's escapes can spell half of a surrogate pair, which cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_prompts(path: Path, defaults: Mapping[str, Any]) -> list[tuple[str, Generation]]:
@@ -45,5 +55,7 @@ def _prompt(line: bytes, defaults: Mapping[str, Any]) -> tuple[str, Generation]:
         raise UserError(f"not JSON: {error}") from error
     if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
         raise UserError('not an object with a text "prompt"')
+    if not is_text(record["prompt"]):
+        raise UserError(f"the prompt {NO_TEXT}")
     own = {name: value for name, value in record.items() if name != "prompt"}
     return record["prompt"], options_of({**defaults, **own})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +29,10 @@ from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import read_prompts
 
+_KEPT_LINES = 2000
+"""Of standard error, in which the cause of a failure is looked for."""
+_TORCHRUN = re.compile(r"[IWE]\d{4} .*torch/distributed/")
+"""Lines of torchrun's loggers."""
 INFERENCE_MODULE = "orchestrator.inference"
 
 TensorParallel = Annotated[
@@ -168,10 +175,11 @@ def run_inference(
     what: str = "generation",
     *,
     reads_input: bool = False,
+    shows_all: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a program on one replica's processes; its standard output is ours, its input if it reads any.
-    `env`: variables of its own.
+    """Run a program on one replica's processes; its standard output is ours, its input if it reads any. Its warnings
+    are passed on as they come; with `shows_all` all that it says, but for words of torchrun. `env`: its variables.
 
     Raises UserError or JobError with what it says when it fails.
     """
@@ -194,17 +202,34 @@ def run_inference(
         errors="replace",
         env={**os.environ, **(env or {}), LAUNCH_VARIABLE: launch_id},
     )
+    assert process.stderr is not None
+    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    reader = threading.Thread(target=pass_on, args=(process.stderr, kept, shows_all), daemon=True)
+    reader.start()
     try:
-        _, errors = process.communicate()
+        process.wait()
+        reader.join()
     except BaseException:
         end_processes(launch_id)
         process.wait()
         raise
     if process.returncode:
-        raise _failure(errors, what)
-    for line in errors.splitlines():
-        if line.startswith("warning: "):
-            print(line, file=sys.stderr)
+        raise _failure("".join(kept), what)
+
+
+def pass_on(lines: Iterable[str], kept: deque[str], shows_all: bool) -> None:
+    """Show warnings as they come, or all lines before torchrun's report of a failure but for the error, which is told
+    at the end. All are read, and the last ones kept: a program must not wait for who reads."""
+    goes_on = True
+    for line in lines:
+        kept.append(line)
+        goes_on = goes_on and (not shows_all or before_the_report(line) == line)
+        wanted = shows_all and not line.startswith("error: ") and _TORCHRUN.match(line) is None
+        if goes_on and (wanted or line.startswith("warning: ")):
+            try:
+                print(line, end="", file=sys.stderr, flush=True)
+            except OSError:  # nobody is there any more to show it to
+                goes_on = False
 
 
 def _failure(errors: str, what: str) -> OrchestratorError:

@@ -98,7 +98,7 @@ def command(
     signal.signal(signal.SIGTERM, _interrupt)  # what ends us ends the ranks
     secret = {TOKEN_VARIABLE: token} if token is not None else {}
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
-    run_inference(job, arguments, SERVING_MODULE, "serving", env=secret)
+    run_inference(job, arguments, SERVING_MODULE, "serving", shows_all=True, env=secret)
 
 
 def is_loopback(host: str) -> bool:

@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    token = os.environ.pop(TOKEN_VARIABLE, None)
+    token = os.environ.pop(TOKEN_VARIABLE, None) or None  # an empty one is none, as the command has it
     if token is None and not arguments.loopback:
         raise UserError(f"{arguments.host} can be reached from other machines: a token is needed")
     listening = _listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
@@ -79,7 +79,7 @@ def _serve(arguments: argparse.Namespace) -> None:
                 signal.signal(number, lambda *unused: engine.stop())
             limits = Limits(token, arguments.max_bytes, arguments.loopback)
             longest = arguments.max_length or model.job.model.positions
-            served = Served(arguments.name, model, engine, _render(model), longest, int(time.time()))
+            served = Served(arguments.name, model, engine, chat_renderer(model), longest, int(time.time()))
             _answer(served, limits, listening, arguments.json)
         else:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -108,9 +108,15 @@ def _answer(served: Served, limits: Limits, listening: socket.socket, as_json: b
     print(json.dumps({"model": served.name, "url": url}) if as_json else f"serving {served.name} on {url}", flush=True)
 
 
-def _render(model: Model) -> Callable[[Sequence[Message]], str] | None:
-    """The tokenizer's own way to write a conversation, or ChatML where it has its tokens."""
-    template = chat_template(model.tokenizer, None)
+def chat_renderer(model: Model) -> Callable[[Sequence[Message]], str] | None:
+    """The tokenizer's own way to write a conversation, or ChatML where it has its tokens. None, with a warning, for a
+    template that cannot be read; texts can be continued without."""
+    try:
+        template = chat_template(model.tokenizer, None)
+    except UserError as error:
+        said = " ".join(str(error).split())
+        print(f"warning: no conversations, /v1/completions only: {said}", file=sys.stderr, flush=True)
+        return None
     return template.prompt if isinstance(template, JinjaTemplate) else None
 
 

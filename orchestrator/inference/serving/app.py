@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
@@ -15,7 +17,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from orchestrator.data.chat.conversations import Message
 from orchestrator.errors import UserError
-from orchestrator.inference.model import Model
+from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.serving.engine import Engine, Ticket
 from orchestrator.inference.serving.protocol import (
     ChatRequest,
@@ -28,9 +30,12 @@ from orchestrator.inference.serving.protocol import (
     usage,
 )
 from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.inference.writing import Request as WriteRequest
 from orchestrator.spec.generation import Generation
+from orchestrator.spec.prompts import NO_TEXT, is_text
 
-_OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::\d*)?")
+"""A Host header in lower case: a name or an address, that of IPv6 in brackets, and perhaps a port."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,9 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
     async def completions(request: Request) -> Response:
         asked = parsed(CompletionRequest, await _body(request, limits))
         _check_name(asked.model, served)
-        wanted = asked.asked(served.model.tokenizer)
-        call = _Call(served, "text_completion", wanted, asked.n, _as_completion(served))
+        options, prompts = asked.options(), asked.prompts()
+        requests = await _requests(served, len(prompts), lambda: prompts, options)
+        call = _Call(served, "text_completion", requests, asked.n, _as_completion(served))
         return await call.answer(asked.stream, asked.stream_options)
 
     @app.post("/v1/chat/completions")
@@ -103,7 +109,9 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
         _check_name(asked.model, served)
         if served.render is None:
             raise RequestError(400, "the tokenizer has no chat template: this model takes /v1/completions only")
-        call = _Call(served, "chat.completion", asked.asked(served.render), asked.n, _as_chat)
+        render = served.render
+        requests = await _requests(served, 1, lambda: [asked.prompt(render)], asked.options())
+        call = _Call(served, "chat.completion", requests, asked.n, _as_chat)
         return await call.answer(asked.stream, asked.stream_options)
 
     return app
@@ -111,15 +119,27 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
 
 def _admit(request: Request, limits: Limits) -> None:
     """Raises RequestError for a caller who may not ask."""
-    host = request.headers.get("host", "").rsplit(":", 1)[0] if limits.is_loopback else _OWN_NAMES[0]
-    if host not in _OWN_NAMES:
-        raise RequestError(403, f"this server answers to {', '.join(_OWN_NAMES)}, not to {host}")
+    host = request.headers.get("host", "")
+    if limits.is_loopback and not _is_own_name(host):
+        raise RequestError(403, f"this server answers to localhost, 127.0.0.1 and [::1], not to {host}")
     if limits.token is None or request.url.path == "/health":
         return
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
     # Compared in a time that does not tell how much of it is right.
     if scheme.lower() != "bearer" or not hmac.compare_digest(shown.encode(), limits.token.encode()):
         raise RequestError(401, "a token is needed: Authorization: Bearer TOKEN")
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a Host header names this machine to itself, in a way that no name server can have a part in."""
+    found = _HOST.fullmatch(host.lower())
+    if found is None:
+        return False
+    name = found["six"] or found["name"]
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
 
 
 async def _body(request: Request, limits: Limits) -> Any:
@@ -132,9 +152,13 @@ async def _body(request: Request, limits: Limits) -> Any:
         if len(content) > limits.max_bytes:
             raise RequestError(413, f"a request has at most {limits.max_bytes} bytes")
     try:
-        return json.loads(content)
+        given = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the request is not JSON: {error}") from error
+    # Anywhere: what is wrong with a request is told in its own words, too.
+    if not is_text(json.dumps(given, ensure_ascii=False)):
+        raise RequestError(400, f"the request {NO_TEXT}")
+    return given
 
 
 def _check_name(name: str | None, served: Served) -> None:
@@ -170,6 +194,20 @@ def _as_chat(index: int, text: str, written: Continuation | None, is_piece: bool
     return {"index": index, **said, "finish_reason": reason, "logprobs": None}
 
 
+async def _requests(
+    served: Served, count: int, prompts: Callable[[], Sequence[Prompt]], options: Sequence[Generation]
+) -> list[WriteRequest]:
+    """Requests for `count` prompts, those of one prompt together: one for each of `options`, which differ in seed.
+
+    Nothing is made of a call that is too large, and tokenizing keeps nobody else waiting. Raises UserError and
+    RequestError.
+    """
+    served.engine.check_size(count * sum(each.num_beams for each in options))
+    encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0]))
+    each = [(request, own) for request in encoded for own in options]
+    return [replace(request, number=number, options=own) for number, (request, own) in enumerate(each)]
+
+
 class _Call:
     """One call on its way through the engine."""
 
@@ -177,14 +215,13 @@ class _Call:
         self,
         served: Served,
         kind: Literal["text_completion", "chat.completion"],
-        wanted: list[tuple[str | list[int], Generation]],
+        requests: list[WriteRequest],
         choices: int,
         choice: Choice,
     ) -> None:
-        """`choices`: how many there are of each prompt, one after the other. Raises UserError and RequestError."""
-        self._served, self._kind, self._choice = served, kind, choice
+        """`choices`: how many there are of each prompt, one after the other. Raises RequestError."""
+        self._served, self._kind, self._choice, self._requests = served, kind, choice, requests
         self._identity = f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{uuid.uuid4().hex}"
-        self._requests = served.model.requests([prompt for prompt, _ in wanted], [each for _, each in wanted])
         longest = max(len(request.tokens) + request.options.max_new_tokens for request in self._requests)
         if longest > served.longest:
             raise RequestError(400, f"prompt and max_tokens together are {longest} tokens; at most {served.longest}")

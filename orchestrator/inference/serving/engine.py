@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -50,11 +51,15 @@ class Engine:
         self._count = 0
         self._lock = threading.Lock()
 
+    def check_size(self, count: int) -> None:
+        """Raises RequestError for a call of more rows than a batch has."""
+        if count > self._max_batch:
+            raise RequestError(400, f"{count} texts or beams are asked for at once; at most {self._max_batch} are made")
+
     def submit(self, ticket: Ticket) -> None:
         """Let a call wait for its turn. Raises RequestError when there are too many, or it is too large."""
         count = ticket.size
-        if count > self._max_batch:
-            raise RequestError(400, f"{count} texts or beams are asked for at once; at most {self._max_batch} are made")
+        self.check_size(count)
         with self._lock:
             if self._count + count > self._max_waiting:
                 raise RequestError(429, f"{self._count} texts wait already; try again later")
@@ -87,6 +92,14 @@ class Engine:
                     raise  # the others wait for this one: they all end
                 for ticket in tickets:
                     ticket.put(RequestError(503, f"the GPU's memory is too small for these texts together: {error}"))
+            except Exception as error:
+                # The others may not have raised, and wait for this one: they all end. After an error of the GPU, which
+                # has a class of its own in newer torch only, nothing works any more.
+                if self._model.network.ranks.world_size > 1 or "CUDA error" in str(error):
+                    raise
+                traceback.print_exc()
+                for ticket in tickets:
+                    ticket.put(RequestError(500, "the server made a mistake with this request; its log says which"))
             with self._lock:
                 self._count -= sum(ticket.size for ticket in tickets)
 

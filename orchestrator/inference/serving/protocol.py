@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from orchestrator.data.chat.conversations import Message, Role
 from orchestrator.data.tokenizers import Tokenizer
@@ -68,7 +68,7 @@ class _Asked(BaseModel):
                 raise ValueError(f"{name} is not supported")
         return {name: value for name, value in given.items() if name not in _INERT}
 
-    def _options(self, max_tokens: int, measures: bool) -> list[Generation]:
+    def _each(self, max_tokens: int, measures: bool) -> list[Generation]:
         """One for each of `n` choices, with seeds that follow each other."""
         first = secrets.randbelow(_SEEDS - _MOST_CHOICES) if self.seed is None else self.seed
         given = {
@@ -98,12 +98,19 @@ class CompletionRequest(_Asked):
     max_tokens: int = 16
     logprobs: int | None = Field(default=None, ge=0, le=1)
 
-    def asked(self, tokenizer: Tokenizer) -> list[tuple[str | list[int], Generation]]:
-        """Every choice's prompt and options, those of one prompt together. Raises UserError."""
-        options = self._options(self.max_tokens, self.logprobs is not None)
-        return [(prompt, each) for prompt in self._prompts() for each in options]
+    @field_validator("prompt")
+    @classmethod
+    def _some(cls, given: Any) -> Any:
+        if isinstance(given, list) and not given:
+            raise ValueError("the list is empty: there is no prompt to continue")
+        return given
 
-    def _prompts(self) -> list[str | list[int]]:
+    def options(self) -> list[Generation]:
+        """Of each choice of a prompt; they differ in their seed. Raises UserError."""
+        return self._each(self.max_tokens, self.logprobs is not None)
+
+    def prompts(self) -> list[str | list[int]]:
+        """Texts, or lists of token ids; one at least."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         numbers = [part for part in self.prompt if isinstance(part, int)]
@@ -133,15 +140,16 @@ class ChatRequest(_Asked):
             raise ValueError("max_tokens and max_completion_tokens are the same; give one of them")
         return self
 
-    def asked(self, render: Any) -> list[tuple[str | list[int], Generation]]:
-        """Every choice's prompt and options; `render` makes a text of the turns. Raises UserError."""
-        turns = [Message(turn.role, turn.content) for turn in self.messages]
+    def options(self) -> list[Generation]:
+        """Of each choice; they differ in their seed. Raises UserError."""
+        return self._each(self.max_completion_tokens or self.max_tokens or 256, measures=False)
+
+    def prompt(self, render: Callable[[Sequence[Message]], str]) -> str:
+        """The turns as a text, which `render` makes. Raises UserError for turns that it does not take."""
         try:
-            prompt = render(turns)
+            return render([Message(turn.role, turn.content) for turn in self.messages])
         except ValueError as error:
             raise UserError(str(error)) from error
-        limit = self.max_completion_tokens or self.max_tokens or 256
-        return [(prompt, each) for each in self._options(limit, measures=False)]
 
 
 Kind = TypeVar("Kind", CompletionRequest, ChatRequest)

@@ -33,6 +33,7 @@ EVERYTHING: list[dict[str, Any]] = [
 UNEQUAL = [list(range(5, 33)), [7, 8, 9]]
 """With learned positions there is room for four tokens after the first."""
 UNEQUAL_OPTIONS: list[dict[str, Any]] = [{"max_new_tokens": 4}, {"max_new_tokens": 20}]
+AT_ONCE: list[dict[str, Any]] = [{"max_new_tokens": 1, "num_beams": 2}, {"max_new_tokens": 5, "num_beams": 2}]
 
 
 def recomputed(model: Model, tokens: list[int]) -> list[int]:
@@ -80,6 +81,8 @@ def main() -> int:
             [tokens_of(model, [row], {**own, **how})[0] for row, own in zip(UNEQUAL, UNEQUAL_OPTIONS, strict=True)]
             for how in ({"temperature": 0}, {"num_beams": 2})
         ],
+        "at once": tokens_of(model, LISTS[:2], AT_ONCE),
+        "at once, alone": [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, AT_ONCE, strict=False)],
         "ended": tokens_of(model, LISTS, GREEDY, ends=[cached[0][4]]),
         "not ended": tokens_of(model, LISTS, {**GREEDY, "min_new_tokens": TOKENS}, ends=[cached[0][4]]),
         "tokenizer's end": [written.tokens for written in model.generate(LISTS, GREEDY)],

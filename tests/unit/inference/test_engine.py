@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from orchestrator.spec.generation import Generation
 
 
 class Model:
-    """Writes one token for each request of a batch, and keeps the sizes of batches."""
+    """Writes one token for each request of a batch, and keeps the sizes of batches. It fails at prompts of 13."""
 
     is_first = True
 
-    def __init__(self) -> None:
+    def __init__(self, world_size: int = 1) -> None:
         self.batches: list[int] = []
+        self.network = SimpleNamespace(ranks=SimpleNamespace(world_size=world_size))
 
     def from_first(self, value: Any) -> Any:
         return value
@@ -30,6 +32,8 @@ class Model:
     def write(self, requests: Sequence[Request]) -> Iterator[Piece]:
         self.batches.append(len(requests))
         for request in requests:
+            if request.tokens == [13]:
+                raise IndexError("tuple index out of range")
             whole = Continuation(request.tokens, request.tokens, "", "end")
             yield Piece(request.number, "", None, 0.0, whole)
 
@@ -58,6 +62,36 @@ def test_calls_are_put_together_up_to_the_size_of_a_batch() -> None:
     assert model.batches == [3, 2, 1]
     written = [[(piece.number, piece.done.tokens) for piece in pieces] for pieces in found]  # type: ignore[union-attr]  # all are whole
     assert written == [[(0, [1]), (1, [2])], [(0, [3])], [(0, [4]), (1, [5])], [(0, [6])]]
+
+
+def test_a_batch_that_fails_is_answered_and_the_next_one_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    model: Any = Model()
+    engine = Engine(model, max_batch=1, max_waiting=2)
+
+    async def both() -> list[Piece | RequestError]:
+        tickets = [Ticket(requests(prompt), asyncio.get_running_loop()) for prompt in (13, 5)]
+        for ticket in tickets:
+            engine.submit(ticket)
+        thread = threading.Thread(target=engine.run)
+        thread.start()
+        found = [await asyncio.wait_for(ticket.pieces.get(), 60) for ticket in tickets]
+        engine.stop()
+        thread.join()
+        return found
+
+    failed, written = asyncio.run(both())
+    assert isinstance(failed, RequestError)
+    assert (failed.status, isinstance(written, Piece)) == (500, True)
+    assert "IndexError: tuple index out of range" in capsys.readouterr().err
+
+
+def test_a_rank_that_fails_beside_others_ends() -> None:
+    model: Any = Model(world_size=2)
+    engine, loop = Engine(model, max_batch=1, max_waiting=2), asyncio.new_event_loop()
+    engine.submit(Ticket(requests(13), loop))
+    with pytest.raises(IndexError):
+        engine.run()
+    loop.close()
 
 
 def test_too_much_is_refused() -> None:

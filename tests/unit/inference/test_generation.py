@@ -70,6 +70,11 @@ def test_a_row_that_has_no_room_left_does_not_disturb_the_others(alone: dict[str
     assert [[len(tokens) for tokens in rows] for rows in alone["unequal"]] == [[4, 20], [4, 20]]
 
 
+def test_beams_of_a_single_token_are_done_at_once(alone: dict[str, Any]) -> None:
+    assert alone["at once"] == alone["at once, alone"]
+    assert [len(tokens) for tokens in alone["at once"]] == [1, 5]
+
+
 def test_a_draw_depends_on_seed_and_prompt_alone(alone: dict[str, Any]) -> None:
     assert alone["drawn"] != alone["other seed"]
     assert alone["drawn"] != alone["cached"]

@@ -120,6 +120,10 @@ def test_who_may_ask(server: Server) -> None:
     assert (status, json.loads(content)["data"][0]["id"]) == (200, "writer")
     status, content = server.ask("/v1/models", headers={"Host": "attacker.example"})
     assert (status, "not to attacker.example" in content) == (403, True)
+    for host in ("127.0.0.1.example", "[::1", "localhost:80:80", "10.0.0.1", ""):
+        assert server.ask("/v1/models", headers={"Host": host})[0] == 403, host
+    for host in ("127.0.0.2", "LOCALHOST", "[::1]:8000", "[::1]"):
+        assert server.ask("/v1/models", headers={"Host": host})[0] == 200, host
 
 
 def test_texts_are_those_of_the_command(server: Server, orchestrator: CommandLine) -> None:
@@ -192,6 +196,10 @@ def test_a_conversation_is_written_as_the_tokenizer_says(server: Server) -> None
         ({"prompt": "x", "max_tokens": 60}, 400, "prompt and max_tokens together are 61 tokens; at most 60"),
         ({"prompt": "x", "max_tokens": 10**12}, 400, "max_new_tokens 1000000000000"),
         ({"prompt": [[5, 300]]}, 400, "ids that the vocabulary of 300 tokens has not"),
+        ({"prompt": []}, 400, "prompt: the list is empty"),
+        ({"prompt": "\ud800"}, 400, "holds half of a surrogate pair"),
+        ({"prompt": "x", "\ud800": 1}, 400, "holds half of a surrogate pair"),
+        ({"prompt": ["x", "y", "z"], "n": 2}, 400, "6 texts or beams"),
         ({"prompt": "x", "n": 5}, 400, "5 texts or beams are asked for at once; at most 4 are made"),
         ({"prompt": "x", "num_beams": 5, "temperature": 0}, 400, "5 texts or beams"),
         ({"prompt": "x", "model": "gpt-5"}, 404, "there is no model gpt-5; this is writer"),

@@ -47,14 +47,17 @@ def test_prompts_are_read_with_their_options(tmp_path: Path) -> None:
 
 def test_every_bad_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
-    path.write_bytes(b'{"prompt": "x"}\nnope\n[1]\n{"prompt": 3}\n{"prompt": "x", "top_p": 2}\n\xff\n')
+    path.write_bytes(
+        b'{"prompt": "x"}\nnope\n[1]\n{"prompt": 3}\n{"prompt": "x", "top_p": 2}\n\xff\n{"prompt": "\\ud800"}\n'
+    )
     with pytest.raises(UserError) as caught:
         read_prompts(path, {})
     said = str(caught.value).splitlines()
-    assert [line.split(": ")[0] for line in said] == [f"{path}:{number}" for number in (2, 3, 4, 5, 6)]
+    assert [line.split(": ")[0] for line in said] == [f"{path}:{number}" for number in (2, 3, 4, 5, 6, 7)]
     assert "not JSON" in said[0]
     assert 'a text "prompt"' in said[1]
     assert "top_p 2" in said[3]
+    assert "holds half of a surrogate pair" in said[5]
     path.write_text("\n")
     with pytest.raises(UserError, match="has no prompts"):
         read_prompts(path, {})

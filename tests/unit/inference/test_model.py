@@ -1,0 +1,56 @@
+"""What is asked of a model before the network is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import tiny_job
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from orchestrator.errors import UserError
+from orchestrator.inference.model import Model
+from orchestrator.inference.serving.__main__ import chat_renderer
+from orchestrator.spec.job import JobSpec
+
+
+class Network:
+    """A job, and the size of its vocabulary."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self.job, self.vocab_size = job, 256
+
+
+def model_with(folder: Path, **config: str) -> Model:
+    """One with a tokenizer of bytes, which has no token that ends a text."""
+    alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    data = {"random_tokens": True, "tokenizer": {"type": "huggingface", "path": str(folder / "tokenizer.json")}}
+    network: Any = Network(tiny_job("asked", model={"vocab_size": 300}, data=data))
+    commit: Any = None
+    return Model(network, commit)
+
+
+def test_a_tokenizer_without_an_end_ends_no_text(tmp_path: Path) -> None:
+    assert model_with(tmp_path).ends == ()
+
+
+def test_half_a_surrogate_pair_is_no_prompt(tmp_path: Path) -> None:
+    model = model_with(tmp_path)
+    with pytest.raises(UserError, match="prompt 1 holds half of a surrogate pair"):
+        model.requests(["x", "\ud800"])
+    assert [request.tokens for request in model.requests([[5]])] == [[5]]
+
+
+def test_a_template_that_cannot_be_used_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """This one is of no use to a training: nothing ends the assistant's turns."""
+    model = model_with(tmp_path, chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    assert chat_renderer(model) is None
+    said = capsys.readouterr().err
+    assert said.startswith("warning: no conversations, /v1/completions only: chat template of ")
+    assert said.count("\n") == 1
