@@ -258,6 +258,12 @@ def sync_folder(folder: Path) -> None:
     sync_file(folder)
 
 
+def sync_tree(folder: Path) -> None:
+    """Make a folder durable with everything that is in it."""
+    for path in (*folder.rglob("*"), folder):
+        sync_file(path)
+
+
 def sync_file(path: Path) -> None:
     """Make what was written to a file durable."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.data.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
-from orchestrator.rundir import sync_file, sync_folder
+from orchestrator.rundir import sync_folder, sync_tree
 
 
 def draft_of(target: Path) -> Path:
@@ -34,9 +34,7 @@ def drafted(target: Path) -> Iterator[Path]:
                 shutil.rmtree(draft, ignore_errors=True)
                 draft.mkdir()
                 yield draft
-                for file in draft.rglob("*"):
-                    sync_file(file)
-                sync_file(draft)
+                sync_tree(draft)
                 require_free(target)
                 os.rename(draft, target)
                 sync_folder(target.parent)

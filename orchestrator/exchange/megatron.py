@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -22,12 +21,12 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.checkpoints import MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
-from orchestrator.exchange.drafts import require_free
+from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
 from orchestrator.portable import files_to_carry
-from orchestrator.rundir import sync_folder
+from orchestrator.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
 
 _TABLE = "embedding.word_embeddings.weight"
@@ -126,6 +125,7 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
             (target / name).parent.mkdir(exist_ok=True)
             (target / name).write_bytes(content)
         files = {str(file.relative_to(target)): file_record(file) for file in target.rglob("*") if file.is_file()}
+        sync_tree(target)
         write_commit(
             target,
             iteration=iteration,
@@ -175,25 +175,14 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
         }
     else:
         common["args"].no_save_optim = True
-    draft = target.with_name(f".{target.name}.export")
-    shutil.rmtree(draft, ignore_errors=True)
-    folder = draft / f"iter_{commit.iteration:07d}"
-    folder.mkdir(parents=True)
-    try:
+    with drafted(target) as draft:
+        folder = draft / f"iter_{commit.iteration:07d}"
+        folder.mkdir()
         for name in commit.files:
             if name not in _OURS_ALONE and "/" not in name:
                 shutil.copyfile(checkpoint / name, folder / name)
         torch.save(common, folder / "common.pt")
         (draft / MEGATRON_TRACKER).write_text(str(commit.iteration))
-        for each in (folder, draft):
-            sync_folder(each)
-        if target.exists():
-            target.rmdir()
-        os.rename(draft, target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    sync_folder(target.parent)
     written = [file for file in target.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in written)
     return {"path": str(target), "family": "Megatron-LM", "files": len(written), "bytes": size}

@@ -33,7 +33,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.exchange.progress import shown
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.portable import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
-from orchestrator.rundir import sync_folder
+from orchestrator.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 
@@ -94,6 +94,7 @@ def reshape(source: Path, job: JobSpec, target: Path) -> dict[str, Any]:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_bytes(content)
             files[name] = file_record(target / name)
+        sync_tree(target)
         # The layout stays that of the generators, which are those of the ranks that drew from them.
         details = {**commit.details, "config_hash": job.config_hash, "time": time.time(), "reshaped_from": str(source)}
         write_commit(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import JobError, UserError
+from orchestrator.data.locking import locked
+from orchestrator.errors import DataIsHeld, JobError, UserError
 
 EXCHANGE_MODULE = "orchestrator.exchange"
 
@@ -31,6 +35,25 @@ def convert(*arguments: str) -> dict[str, Any]:
     if "error" in answer:
         raise (UserError if answer["exit_code"] == UserError.exit_code else JobError)(answer["error"])
     return answer
+
+
+@contextmanager
+def alone(folder: Path, otherwise: str) -> Iterator[None]:
+    """A folder for this process alone, without what a killed one has left, which goes afterwards.
+
+    Raises UserError, `otherwise`, while another process has it.
+    """
+    try:
+        with locked(folder, wait=False):
+            try:
+                for left in folder.iterdir():
+                    if left.is_dir():  # beside the lock there are only these and the spec, which is written anew
+                        shutil.rmtree(left)
+                yield
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except DataIsHeld as error:
+        raise UserError(otherwise) from error
 
 
 def size_of(done: Mapping[str, Any]) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,12 +10,11 @@ import typer
 import yaml
 
 from orchestrator.cli.common import AsJson, print_json, warn
-from orchestrator.cli.models.converting import convert, size_of
+from orchestrator.cli.models.converting import alone, convert, size_of
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.running import RunsDir, check_installed, label
-from orchestrator.data.locking import locked
-from orchestrator.errors import DataIsHeld, UserError
+from orchestrator.errors import UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.table import Family
@@ -138,7 +134,7 @@ def import_(
     check_installed(job)
     runs = (runs_dir or default_runs_dir()).absolute()
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
-    with _alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):
+    with alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):
         write_atomically(draft.path / "resolved.json", dump_resolved(job))
         done = convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
         run = create_run(job, text, runs)
@@ -164,19 +160,6 @@ def _require_free(output: Path) -> None:
         raise UserError(f"{output} exists already")
     if not output.absolute().parent.is_dir():
         raise UserError(f"{output}: there is no folder {output.absolute().parent}")
-
-
-@contextmanager
-def _alone(folder: Path, otherwise: str) -> Iterator[None]:
-    """A folder for this process alone, which goes afterwards. Raises UserError, `otherwise`, while another has it."""
-    try:
-        with locked(folder, wait=False):
-            try:
-                yield
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-    except DataIsHeld as error:
-        raise UserError(otherwise) from error
 
 
 def _document(name: str, config: dict[str, Any], family: Family, source: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import yaml
 
 from orchestrator.checkpoints import MEGATRON_TRACKER, committed
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.models.converting import convert, size_of
+from orchestrator.cli.models.converting import alone, convert, size_of
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
 from orchestrator.data.vocabulary import own_vocabulary_size
@@ -21,7 +20,7 @@ from orchestrator.exchange.megatron_arguments import differences, require_repres
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.parameters import parameters
 from orchestrator.portable import Weights
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, sync_folder, write_atomically
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
@@ -67,9 +66,7 @@ def import_megatron(
     with_optimizer = job_file is not None and _takes_optimizer(source, found, job)
     check_installed(job)
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
-    shutil.rmtree(draft.path, ignore_errors=True)
-    draft.path.mkdir(parents=True)
-    try:
+    with alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):
         write_atomically(draft.path / "resolved.json", dump_resolved(job))
         target = str(draft.path / "checkpoint")
         options = ["--optimizer"] if with_optimizer else []
@@ -78,8 +75,7 @@ def import_megatron(
         run.append_event("imported", source=str(source), family="Megatron-LM")
         run.checkpoints.mkdir()
         (draft.path / "checkpoint").rename(run.checkpoint(done["iteration"]))
-    finally:
-        shutil.rmtree(draft.path)
+        sync_folder(run.checkpoints)
     if as_json:
         path = committed(run)[-1].path
         print_json({**done, "path": str(path), "run_id": run.run_id, "run": str(run.path), "optimizer": with_optimizer})

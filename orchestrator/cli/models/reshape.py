@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides, print_json
-from orchestrator.cli.models.converting import convert
+from orchestrator.cli.models.converting import alone, convert
 from orchestrator.cli.models.weights import WeightsName, weights_named, whole_checkpoint
 from orchestrator.cli.running import RunsDir, aligned, check_installed, label
 from orchestrator.data.tokenizer_copies import carried
@@ -20,7 +20,7 @@ from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run, default_runs_dir
 from orchestrator.planning.reshaping import Finding, judge_reshape
 from orchestrator.portable import TOKENIZER_FOLDER, Weights, spec_to_go_on_with
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, sync_folder, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 
@@ -160,32 +160,33 @@ def _refuse(findings: list[Finding], allow_changes: bool) -> None:
 def _write(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:
     """Write the checkpoint `target`, which appears when it is whole."""
     draft = target.with_name(f".{target.name}.reshape")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
-        write_atomically(draft / "resolved.json", dump_resolved(job))
-        done = convert("reshape", str(checkpoint), str(draft / "resolved.json"), str(draft / "checkpoint"))
+    with alone(draft, f"another process is writing {target} now; wait for it, or name another folder"):
+        if target.exists():  # since it was looked for
+            raise UserError(f"{target} exists already: name a folder that is not there")
+        done = _convert(checkpoint, job, draft)
         (draft / "checkpoint").rename(target)
-    finally:
-        shutil.rmtree(draft)
+        sync_folder(target.parent)
     return {**done, "path": str(target)}
+
+
+def _convert(checkpoint: Path, job: JobSpec, draft: Path) -> dict[str, Any]:
+    """Write the folder `checkpoint` of a draft."""
+    write_atomically(draft / "resolved.json", dump_resolved(job))
+    return convert("reshape", str(checkpoint), str(draft / "resolved.json"), str(draft / "checkpoint"))
 
 
 def _write_run(checkpoint: Path, new: LoadedJob, runs: Path) -> RunDir:
     """A new run that has the checkpoint, and a tokenizer of its own where the job's is not on this machine."""
     job = new.job
     draft = RunDir(runs / job.name / f".reshape-{job.config_hash[:8]}")
-    shutil.rmtree(draft.path, ignore_errors=True)  # what a killed one left
-    draft.path.mkdir(parents=True)
-    try:
-        done = _write(checkpoint, job, draft.path / "checkpoint")
+    with alone(draft.path, f"another process is reshaping a checkpoint for {job.name} now; wait for it"):
+        done = _convert(checkpoint, job, draft.path)
         run = create_run(job, new.text, runs)
         run.append_event("reshaped", source=str(checkpoint), iteration=done["iteration"])
         run.checkpoints.mkdir()
         target = run.checkpoint(done["iteration"])
         (draft.path / "checkpoint").rename(target)
-    finally:
-        shutil.rmtree(draft.path)
+        sync_folder(run.checkpoints)
     path = job.data.tokenizer.path
     if path is not None and not Path(path).exists() and (target / TOKENIZER_FOLDER).is_dir():
         own = Path(shutil.copytree(target / TOKENIZER_FOLDER, run.path / TOKENIZER_FOLDER))

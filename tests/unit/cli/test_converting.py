@@ -1,0 +1,83 @@
+"""Conversions of one job at a time: a second one says so and leaves the first one's draft alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import tiny_job
+
+from orchestrator.cli.models import megatron, reshape
+from orchestrator.cli.models.converting import alone
+from orchestrator.data.locking import locked
+from orchestrator.errors import UserError
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import LoadedJob, dump_resolved, load_text
+
+
+def loaded() -> LoadedJob:
+    return load_text(dump_resolved(tiny_job("held")), "a test")
+
+
+def draft_in_use(folder: Path) -> Path:
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint" / "half").touch()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(*arguments: str) -> dict[str, Any]:
+        assert arguments[0] == "describe-megatron", "it starts no conversion"
+        return {"kinds": ["decoder"], "arguments": None}
+
+    monkeypatch.setattr(reshape, "convert", convert)
+    monkeypatch.setattr(megatron, "convert", convert)
+
+
+def refused(draft: Path, said: str, call: Any) -> None:
+    draft_in_use(draft)
+    with locked(draft, wait=False), pytest.raises(UserError) as caught:
+        call()
+    assert (str(caught.value), caught.value.exit_code) == (said, 2)
+    assert (draft / "checkpoint" / "half").exists()
+
+
+def test_a_checkpoint_that_is_being_written(tmp_path: Path) -> None:
+    refused(
+        tmp_path / ".out.reshape",
+        f"another process is writing {tmp_path / 'out'} now; wait for it, or name another folder",
+        lambda: reshape._write(tmp_path / "source", loaded().job, tmp_path / "out"),
+    )
+
+
+def test_a_run_that_is_being_made(tmp_path: Path) -> None:
+    new = loaded()
+    refused(
+        tmp_path / "held" / f".reshape-{new.job.config_hash[:8]}",
+        "another process is reshaping a checkpoint for held now; wait for it",
+        lambda: reshape._write_run(tmp_path / "source", new, tmp_path),
+    )
+
+
+def test_a_run_that_is_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, source = loaded(), tmp_path / "iter_0000001"
+    source.mkdir()
+    (source / ".metadata").touch()
+    monkeypatch.setattr(megatron, "_job", lambda *_: new)
+    monkeypatch.setattr(megatron, "_check_weights", lambda *_: None)
+    refused(
+        RunDir(tmp_path / "held" / f".import-{new.job.config_hash[:8]}").path,
+        f"another process is importing {source} as held now; wait for it",
+        lambda: megatron.import_megatron(
+            source, name=None, job_file=None, iteration=None, runs=tmp_path, as_json=False
+        ),
+    )
+
+
+def test_what_a_killed_conversion_left_goes_first(tmp_path: Path) -> None:
+    draft = draft_in_use(tmp_path / "draft")
+    with alone(draft, "held"):
+        assert [path.name for path in draft.iterdir()] == ["lock"]
+    assert not draft.exists()
