@@ -146,7 +146,7 @@ class Exports:
                 _remove(place)
             ended.draft.rename(place)
             sync_folder(place.parent)
-            self._thin_out()
+            self._thin_out(ended.iteration)
         except OSError as error:
             _remove(ended.draft)
             self._failed(ended.iteration, f"{error.strerror}: {error.filename}")
@@ -160,9 +160,11 @@ class Exports:
             seconds=round(time.time() - ended.started, 3),
         )
 
-    def _thin_out(self) -> None:
+    def _thin_out(self, exported: int) -> None:
+        """As with checkpoints, later ones, of a course that this one replaces, are neither counted nor removed."""
         if self._policy.keep_last is not None:
-            for _, path in self._run.export_dirs(self._policy.format)[: -self._policy.keep_last]:
+            so_far = [path for number, path in self._run.export_dirs(self._policy.format) if number <= exported]
+            for path in so_far[: -self._policy.keep_last]:
                 _remove(path)
 
     def _failed(self, iteration: int, message: str) -> None:
@@ -172,12 +174,18 @@ class Exports:
 
 def missed(run: RunDir, policy: CheckpointExportSpec, iteration: int) -> list[int]:
     """Checkpoints up to an iteration that are to be exported and never were, oldest first. One that was exported and
-    taken away since, by `keep_last` or by a person, is not missed.
+    taken away since, by `keep_last` or by a person, is not missed; one that was written anew since then is.
     """
-    there = {number for number, _ in run.export_dirs(policy.format)}
-    done = {event.get("iteration") for event in run.events() if event.get("event") == "exported"}
-    wanted = (commit.iteration for commit in committed(run) if 0 < commit.iteration <= iteration)
-    return [number for number in wanted if number % policy.interval == 0 and number not in there | done]
+    exported = {event.get("iteration"): event["time"] for event in run.events() if event.get("event") == "exported"}
+    wanted = [commit for commit in committed(run) if 0 < commit.iteration <= iteration]
+    wanted = [commit for commit in wanted if commit.iteration % policy.interval == 0]
+    return [commit.iteration for commit in wanted if exported.get(commit.iteration, -1.0) < _time_of(commit)]
+
+
+def _time_of(commit: Commit) -> float:
+    """When it was written, in seconds since the epoch; 0 where it does not say."""
+    time_then = commit.details.get("time")
+    return float(time_then) if isinstance(time_then, (int, float)) else 0.0
 
 
 def _environment() -> dict[str, str]:
