@@ -14,6 +14,8 @@ from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.checkpoints import verify
+from orchestrator.data.locking import locked
+from orchestrator.exchange.drafts import draft_of
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -98,6 +100,17 @@ def test_weights_alone_need_no_job(orchestrator: CommandLine, whole: RunDir, exp
     assert (model.untie_embeddings_and_output_weights, model.vocab_size) == (True, 250)
     before, after = StoredWeights(whole.checkpoint(HALF)), StoredWeights(run.checkpoint(0))
     assert after.keys() == [key for key in before.keys() if not key.startswith("optimizer.")]  # noqa: SIM118
+
+
+def test_an_export_that_another_process_writes(orchestrator: CommandLine, whole: RunDir, tmp_path: Path) -> None:
+    target = tmp_path / "held"
+    draft = draft_of(target)
+    (draft / "draft").mkdir(parents=True)
+    with locked(draft, wait=False):
+        said = orchestrator("checkpoint", "export", whole.path, target, "--to", "megatron-lm")
+    assert (said.code, said.out) == (2, "")
+    assert f"another process is writing {target} now; wait for it, or name another folder" in said.err
+    assert (draft / "draft").is_dir()
 
 
 class Call:
