@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from orchestrator.errors import UserError
+from orchestrator.exchange.headers import read_headers
+
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_LENGTH_BYTES, _LONGEST_HEADER = 8, 100 << 20
 
 
 def names_in(folder: Path) -> frozenset[str]:
     """The names as they are stored; none where files are missing or damaged, which reading the weights will say."""
     try:
         if (folder / SINGLE).is_file():
-            with open(folder / SINGLE, "rb") as file:
-                length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-                return frozenset(json.loads(file.read(min(length, _LONGEST_HEADER))))
+            return frozenset(header.name for header in read_headers(folder / SINGLE))
         return frozenset(json.loads((folder / INDEX).read_bytes())["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()

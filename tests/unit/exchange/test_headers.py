@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.headers import read_headers
+from orchestrator.exchange.names import names_in
 
 WHOLE = save({"a": torch.arange(6.0).view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.ones(0)})
 
@@ -99,3 +100,12 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         read_headers(tmp_path / "one.safetensors")
     with pytest.raises(UserError, match="is no file"):
         read_headers(tmp_path)
+
+
+def test_names_are_those_of_tensors_in_whole_files(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    assert names_in(tmp_path) == frozenset()
+    file.write_bytes(save({"a": torch.ones(2)}, {"format": "pt"}))
+    assert names_in(tmp_path) == {"a"}
+    file.write_bytes(file.read_bytes()[:-1])
+    assert names_in(tmp_path) == frozenset(), "what reading the weights will say"
