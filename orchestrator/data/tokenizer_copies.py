@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
 from orchestrator.data.vocabulary import merges_file, tokenizer_file
 from orchestrator.spec.data import TokenizerSpec
@@ -45,3 +47,25 @@ def carried(tokenizer: TokenizerSpec, folder: Path, names: Container[str]) -> To
         return tokenizer
     merges = str(folder / _MERGES) if tokenizer.type == "gpt2_bpe" else None
     return tokenizer.model_copy(update={"path": str(folder / main), "merges": merges})
+
+
+def came_with(folder: Path, rows: int) -> dict[str, Any]:
+    """What the generation_config.json says that came with a tokenizer; nothing where its ids are of another one."""
+    try:
+        said = json.loads((folder / GENERATION).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    ids = [value for key, value in said.items() if key.endswith("_token_id") and value is not None]
+    flat = [number for value in ids for number in (value if isinstance(value, list) else [value])]
+    return said if all(type(number) is int and 0 <= number < rows for number in flat) else {}
+
+
+def ends_beside(tokenizer: TokenizerSpec, rows: int) -> list[int]:
+    """The ids below `rows` that end a text by the generation_config.json beside a tokenizer: none where none is there,
+    or its ids are of another one. Raises UserError when the tokenizer's own files are not there.
+    """
+    path = files_to_copy(tokenizer).get(GENERATION)
+    said = None if path is None else came_with(path.parent, rows).get("eos_token_id")
+    return said if isinstance(said, list) else [] if said is None else [said]

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from orchestrator.checkpoints import file_record, read_commit, verify
-from orchestrator.data.tokenizer_copies import GENERATION
+from orchestrator.data.tokenizer_copies import GENERATION, came_with
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.exchange.configuration import to_config
@@ -24,7 +24,7 @@ from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.shards import Entry, ShardFiles, in_shards
 from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.threads import in_threads
-from orchestrator.exchange.tokenizer_files import SpecialIds, came_with, write_tokenizer
+from orchestrator.exchange.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec

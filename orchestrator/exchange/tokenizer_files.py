@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from orchestrator.data.tokenizer_copies import GENERATION, files_to_copy
+from orchestrator.data.tokenizer_copies import files_to_copy
 from orchestrator.data.tokenizers import RustTokenizer, SentencePieceTokenizer, load_tokenizer
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS, GPT2_EOD, special_tokens, tokenizer_file
 from orchestrator.exchange.sentencepiece_files import read_model, to_library
@@ -67,19 +67,6 @@ def write_tokenizer(spec: TokenizerSpec, folder: Path) -> SpecialIds:
         _write_config(folder, **{kind: token for kind, token in names.items() if token})
     pads = (tokenizer.token_id(name) for name in ("[PAD]", "<pad>"))
     return SpecialIds(tokenizer.bos, tokenizer.end, next((number for number in pads if number is not None), None))
-
-
-def came_with(folder: Path, rows: int) -> dict[str, Any]:
-    """What the generation_config.json says that came with a tokenizer; nothing where its ids are of another one."""
-    try:
-        said = json.loads((folder / GENERATION).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(said, dict):
-        return {}
-    ids = [value for key, value in said.items() if key.endswith("_token_id") and value is not None]
-    flat = [number for value in ids for number in (value if isinstance(value, list) else [value])]
-    return said if all(type(number) is int and 0 <= number < rows for number in flat) else {}
 
 
 def _write_sentencepiece(tokenizer: SentencePieceTokenizer, path: Path, folder: Path) -> SpecialIds:

@@ -13,6 +13,7 @@ import torch
 
 from orchestrator.checkpoints import Commit
 from orchestrator.data.families.t5 import decoder_start
+from orchestrator.data.tokenizer_copies import ends_beside
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference import scoring, writing
@@ -99,7 +100,7 @@ class Model:
         """What the network writes after each prompt, in their order.
 
         `prompts`: texts, or lists of token ids. `options`: a `Generation`, or its fields as a mapping, for all prompts
-        or one for each. `ends`: ids that end a text; the tokenizer's end of a document by default. `batch_size`: how
+        or one for each. `ends`: ids that end a text; those of `Model.ends` by default. `batch_size`: how
         many prompts are worked on together, which changes no result (up to rounding).
 
         Raises UserError when an option is wrong, a prompt is too long for what is asked, or the network writes no text.
@@ -197,10 +198,14 @@ class Model:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """Ids that end a text: none where the tokenizer has none, or is not that of this vocabulary."""
+        """Ids that end a text: the tokenizer's, and those of the generation settings that an imported model came with;
+        none where the tokenizer has none, or is not that of this vocabulary.
+        """
         tokenizer = self._tokenizer_if_any
-        end = None if tokenizer is None else tokenizer.end
-        return () if end is None or end >= self.vocab_size else (end,)
+        if tokenizer is None:
+            return ()
+        own = [] if tokenizer.end is None or tokenizer.end >= self.vocab_size else [tokenizer.end]
+        return tuple(dict.fromkeys([*own, *ends_beside(tokenizer.spec, self.vocab_size)]))
 
     @cached_property
     def _tokenizer_if_any(self) -> Tokenizer | None:
