@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import os
 import signal
 import sys
 from typing import Annotated, Any
@@ -96,9 +97,12 @@ def command(
         *([f"--iteration={iteration}"] if iteration is not None else []),
     ]
     signal.signal(signal.SIGTERM, _interrupt)  # what ends us ends the ranks
-    secret = {TOKEN_VARIABLE: token} if token is not None else {}
+    # All that the ranks say is shown; what libraries warn their programmers of is no news of a server.
+    variables = {"PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
+    if token is not None:
+        variables[TOKEN_VARIABLE] = token
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
-    run_inference(job, arguments, SERVING_MODULE, "serving", shows_all=True, env=secret)
+    run_inference(job, arguments, SERVING_MODULE, "serving", shows_all=True, env=variables)
 
 
 def is_loopback(host: str) -> bool:

@@ -231,7 +231,8 @@ def test_what_ends_the_command_ends_every_rank(server: Server, number: signal.Si
     ranks = [one for one in processes_of(launch).values() if "RANK" in one]
     assert len({one["RANK"] for one in ranks}) == 2
     ended.process.send_signal(number)
-    ended.process.communicate(timeout=PATIENCE)
+    _, said = ended.process.communicate(timeout=PATIENCE)
+    assert "Warning: " not in said, "what libraries warn programmers of is nothing to a person"
     assert ended.process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     deadline = time.monotonic() + 30
     while processes_of(launch) and time.monotonic() < deadline:
