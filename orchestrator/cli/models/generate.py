@@ -208,11 +208,13 @@ def run_inference(
     reader.start()
     try:
         process.wait()
-        reader.join()
     except BaseException:
         end_processes(launch_id)
         process.wait()
         raise
+    finally:
+        reader.join()
+        process.stderr.close()
     if process.returncode:
         raise _failure("".join(kept), what)
 
