@@ -14,13 +14,13 @@ from typing import Any
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.errors import OrchestratorError
 from orchestrator.evaluation.base import Setting, Task
 from orchestrator.evaluation.journal import Journal
 from orchestrator.evaluation.tasks.choice import make_task
 from orchestrator.evaluation.together import Together, follow
 from orchestrator.evaluation.working import Progress, Working
-from orchestrator.inference import Model, load
+from orchestrator.inference import Model
+from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.portable import open_weights
 from orchestrator.results.asked import Asked, checkpoint_digest, load_asked
 from orchestrator.results.record import Result, journal_path, read_result, result_path, write_result
@@ -35,24 +35,15 @@ _PATIENCE_SECONDS = 24 * 3600.0
 def main() -> int:
     """Write a result for each task, and the paths of all of them to the file that --summary names."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.evaluation", description=__doc__)
-    parser.add_argument("weights", type=Path, help="folder of a run or of a checkpoint")
+    add_weights(parser)
     parser.add_argument("--asked", required=True, help="the tasks, as results/asked.py dumps them")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--summary", type=Path, required=True)
-    parser.add_argument("--iteration", type=int, help="the checkpoint of this iteration instead of the newest")
-    parser.add_argument("--tensor-model-parallel-size", type=int, help="as it was trained by default")
-    parser.add_argument("--pipeline-model-parallel-size", type=int, help="as it was trained by default")
     parser.add_argument("--batch-size", type=int, required=True, help="sequences of full length that fit at once")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     arguments = parser.parse_args()
-    try:
-        _evaluate(arguments)
-    except OrchestratorError as error:
-        # In one write: every rank says it, and print would write the end of the line by itself.
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    return exit_code(_evaluate, arguments)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -64,13 +55,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         # Before the network is loaded, which may take long: what is wrong with a file is said at once.
         setting = Setting(job, load_tokenizer(job.data.tokenizer))
         tasks = [(asked, make_task(asked, setting)) for asked in load_asked(arguments.asked)]
-    with load(
-        arguments.weights,
-        iteration=arguments.iteration,
-        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
-        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
-        patience=_PATIENCE_SECONDS,
-    ) as model:
+    with loaded(arguments, _PATIENCE_SECONDS) as model:
         if not model.is_first:
             follow(model)
             return

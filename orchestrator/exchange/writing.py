@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
@@ -100,7 +100,7 @@ def _write(file: _File, advance: Callable[[int], None]) -> None:
 
 def _save(value: Any, index: MetadataIndex, stream: _Summed, file: _File) -> None:
     start = stream.bytes
-    torch.save(value, stream)  # type: ignore[arg-type]  # it only writes and flushes
+    torch.save(value, cast(IO[bytes], stream))  # of a file it uses write and flush
     stream.check()
     length = stream.bytes - start
     file.results.append(WriteResult(index, length, _StorageInfo(file.path.name, start, length)))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.inference.model import Model, load
+from orchestrator.inference.model import Model
+from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.texts import Continuation
 from orchestrator.spec.prompts import read_prompts
 
@@ -20,36 +21,21 @@ _DAYS = 30 * 24 * 3600.0
 def main() -> int:
     """Print continuations (rank 0): as they come, or as JSON. 0, or the exit code of what went wrong."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.inference", description=__doc__)
-    parser.add_argument("weights", type=Path, help="folder of a run or of a checkpoint")
+    add_weights(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", default="", help="text to continue")
     what.add_argument("--file", type=Path, help="prompts, a JSON object a line; the results are lines too")
     what.add_argument("--interactive", action="store_true", help="continue every line of standard input")
     parser.add_argument("--options", type=json.loads, default={}, help="fields of a Generation, as JSON")
-    parser.add_argument("--tensor-model-parallel-size", type=int)
-    parser.add_argument("--pipeline-model-parallel-size", type=int)
-    parser.add_argument("--iteration", type=int, help="the checkpoint of this iteration instead of the newest")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
     arguments = parser.parse_args()
-    try:
-        _run(arguments)
-    except OrchestratorError as error:
-        # In one write: every rank says it, and print would write the end of the line by itself.
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    return exit_code(_run, arguments)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     patience = _DAYS if arguments.interactive else None
-    with load(
-        arguments.weights,
-        iteration=arguments.iteration,
-        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
-        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
-        patience=patience,
-    ) as model:
+    with loaded(arguments, patience) as model:
         if arguments.file is not None:
             _file(model, arguments)
         elif arguments.interactive:

@@ -151,12 +151,17 @@ class Model:
         self, prompts: Sequence[Prompt], options: Options | Sequence[Options] | None = None
     ) -> list[writing.Request]:
         """The prompts as tokens, each with its options, numbered and checked; see `generate` for what is raised."""
-        shared = options is None or isinstance(options, Generation | Mapping)
-        each = [options] * len(prompts) if shared else list(options)  # type: ignore[arg-type]  # mypy keeps the mapping
+        each: Sequence[Options]
+        if options is None:
+            each = [Generation()] * len(prompts)
+        elif isinstance(options, Generation | Mapping):
+            each = [options] * len(prompts)
+        else:
+            each = options
         if len(each) != len(prompts):
             raise UserError(f"{len(prompts)} prompts have {len(each)} options; give one for all or one for each")
         return [
-            self._request(number, prompt, given if isinstance(given, Generation) else options_of(given or {}))  # type: ignore[arg-type]  # as above
+            self._request(number, prompt, given if isinstance(given, Generation) else options_of(given))
             for number, (prompt, given) in enumerate(zip(prompts, each, strict=True))
         ]
 

@@ -14,6 +14,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def ours(run: RunDir) -> dict[int, dict[str, Any]]:
     with load(run.path) as model:
         for batch in BATCHES:
             lists = prompts(batch).tolist()
-            found[batch] = seconds(lambda lists=lists: model.generate(lists, options, ends=[]))  # type: ignore[misc]
+            found[batch] = seconds(partial(model.generate, lists, options, ends=[]))
             found[batch]["tokens"] = model.generate(lists, options, ends=[])[0].tokens[:16]
     return found
 
@@ -118,9 +119,7 @@ def theirs_of(folder: Path, *, compiles: bool) -> dict[int, dict[str, Any]]:
     for batch in BATCHES:
         ids = prompts(batch).to(device)
         mask = torch.ones_like(ids)
-        found[batch] = seconds(
-            lambda ids=ids, mask=mask: model.generate(input_ids=ids, attention_mask=mask, **fixed)  # type: ignore[misc]
-        )
+        found[batch] = seconds(partial(model.generate, input_ids=ids, attention_mask=mask, **fixed))
         found[batch]["tokens"] = model.generate(input_ids=ids, attention_mask=mask, **fixed)[0, PROMPT:][:16].tolist()
     return found
 

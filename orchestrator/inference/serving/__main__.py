@@ -14,15 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import uvicorn
 
 from orchestrator.data.chat.conversations import Message
 from orchestrator.data.chat.encoding import chat_template
 from orchestrator.data.chat.templates import JinjaTemplate
-from orchestrator.errors import OrchestratorError, UserError
-from orchestrator.inference.model import Model, load
+from orchestrator.errors import UserError
+from orchestrator.inference.model import Model
+from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.serving.app import Limits, Served, build_app
 from orchestrator.inference.serving.engine import Engine
 
@@ -36,27 +36,18 @@ _DAYS = 365 * 24 * 3600.0
 def main() -> int:
     """Answer until a signal; 0, or the exit code of what went wrong."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.inference.serving", description=__doc__)
-    parser.add_argument("weights", type=Path)
+    add_weights(parser)
     parser.add_argument("--name", required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--loopback", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tensor-model-parallel-size", type=int)
-    parser.add_argument("--pipeline-model-parallel-size", type=int)
-    parser.add_argument("--iteration", type=int)
     parser.add_argument("--max-batch", type=int, required=True)
     parser.add_argument("--max-waiting", type=int, required=True)
     parser.add_argument("--max-bytes", type=int, required=True)
     parser.add_argument("--max-length", type=int)
     arguments = parser.parse_args()
-    try:
-        _serve(arguments)
-    except OrchestratorError as error:
-        # In one write: every rank says it, and print would write the end of the line by itself.
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    return exit_code(_serve, arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -64,13 +55,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     if token is None and not arguments.loopback:
         raise UserError(f"{arguments.host} can be reached from other machines: a token is needed")
     listening = _listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
-    with load(
-        arguments.weights,
-        iteration=arguments.iteration,
-        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
-        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
-        patience=_DAYS,
-    ) as model:
+    with loaded(arguments, _DAYS) as model:
         # That it has a tokenizer is found out before anyone asks.
         model.requests(["x"], {"max_new_tokens": 1})
         engine = Engine(model, arguments.max_batch, arguments.max_waiting)

@@ -27,7 +27,9 @@ from orchestrator.spec.loading import dump_resolved, load_job
 
 Orchestrator = Callable[..., Any]
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="training needs torch")
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="training needs torch, which the light half runs without"
+)
 JOBS = Path(__file__).parents[3] / "jobs"
 
 TINY = """\

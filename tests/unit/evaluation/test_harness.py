@@ -78,8 +78,8 @@ def harness(where: str, folder: Path, **options: Any) -> Harness:
 
 
 def test_a_group_says_which_of_its_tasks_a_number_is_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    network = Network()
-    found = harness("toys", folder).measure(network)  # type: ignore[arg-type]  # it is never asked as a BERT
+    network: Any = Network()
+    found = harness("toys", folder).measure(network)
     assert {name: measure.value for name, measure in found.metrics.items()} == {
         "toy_choice/acc": 0.5,
         "toy_writing/exact_match": 1.0,
@@ -95,9 +95,9 @@ def test_a_group_says_which_of_its_tasks_a_number_is_of(folder: Path, capsys: py
 
 
 def test_fewshot_and_limit_are_part_of_what_is_measured(folder: Path) -> None:
-    network = Network()
+    network: Any = Network()
     task = harness(str(folder / "toy_choice.yaml"), folder, num_fewshot=1, limit=2)
-    assert task.measure(network).counts == {"documents": 2}  # type: ignore[arg-type]  # as above
+    assert task.measure(network).counts == {"documents": 2}
     assert bytes(network.scored[0].tokens).count(b"?") == 2
     plain = harness("toy_choice", folder).contents
     assert plain == harness(str(folder / "toy_choice.yaml"), folder).contents
@@ -112,8 +112,8 @@ def test_a_prompt_is_drawn_from_as_often_as_it_is_asked_for(folder: Path) -> Non
         "generation_kwargs": {"max_gen_toks": 4, "do_sample": True, "temperature": 0.7, "top_p": 0.9},
     }
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **drawn}))
-    network = Network()
-    harness(str(path), folder).measure(network)  # type: ignore[arg-type]  # as above
+    network: Any = Network()
+    harness(str(path), folder).measure(network)
     assert [prompt.options["seed"] for prompt in network.prompts] == [1234, 1235, 1236] * 4
     assert network.prompts[0].options == {
         **{"max_new_tokens": 4, "stop": ["\n\n"], "temperature": 0.7, "top_p": 0.9, "seed": 1234},
@@ -126,8 +126,8 @@ def test_the_token_that_begins_a_text_is_put_before_it_when_asked_for(folder: Pa
     tokenizer = load_tokenizer(JOB.data.tokenizer)
     tokenizer.bos = 257
     asked = Asked("lm-eval", "name", "toys", {"add_bos": True, "include_path": [str(folder)], **REST})
-    network = Network()
-    Harness(asked, Setting(JOB, tokenizer)).measure(network)  # type: ignore[arg-type]  # as above
+    network: Any = Network()
+    Harness(asked, Setting(JOB, tokenizer)).measure(network)
     assert (list(network.scored[0].tokens), network.scored[0].first) == ([257, *b"0?  no"], 3)
 
 
@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_task_is_one_message(folder: Path, change: dict[str
     path = folder / "toy_writing.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **change}))
     with pytest.raises(UserError) as error:
-        harness(str(path), folder).measure(Network())  # type: ignore[arg-type]  # as above
+        harness(str(path), folder).measure(Network())
     assert said in str(error.value)
     assert str(error.value).count(f"--lm-eval {path}") == 1
 
@@ -157,7 +157,7 @@ def test_what_the_network_raises_stays_what_it_is(folder: Path) -> None:
             raise ValueError("not a person's mistake")
 
     with pytest.raises(ValueError, match="not a person's mistake"):
-        harness("toy_choice", folder).measure(Broken())  # type: ignore[arg-type]  # as above
+        harness("toy_choice", folder).measure(Broken())
 
 
 def test_a_name_that_nobody_knows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
