@@ -41,7 +41,8 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 .PHONY: test
 test: $(INSTALLED) install-slurm ## the whole test suite
-	$(PY) -m pytest --ignore=tests/benchmarks --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=10
+	$(PY) -m pytest --ignore=tests/benchmarks -m 'not alone' --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=10
+	$(PY) -m pytest --ignore=tests/benchmarks -m alone
 
 .PHONY: install-slurm
 install-slurm: $(INSTALLED) ## the SLURM that the tests start, from the distribution's packages; nothing without root and apt-get

@@ -359,12 +359,21 @@ class Checkpointer:
                 logger.warning("%s could not be removed: %s", commit.path, _failure(error).message)
 
     def _abandon(self, path: Path, state: TrainState, failure: Failure) -> None:
+        """Remove the draft, on every rank before any goes on: on a full disk their last words need its room."""
         self.failure = failure
-        if self._ranks.is_first:
+        lost = self._control.from_first(self._discard(path, state, failure) if self._ranks.is_first else None)
+        if isinstance(lost, LeaseLost):
+            raise lost
+
+    def _discard(self, path: Path, state: TrainState, failure: Failure) -> LeaseLost | None:
+        """Rank 0: remove a draft and tell of it. Returns what forbids it."""
+        try:
             self._lease.check()
-            # First, so that a full disk has room for the event.
             shutil.rmtree(path, ignore_errors=True)
             self._records.event("checkpoint_failed", iteration=state.iteration, message=failure.message)
+        except LeaseLost as error:
+            return error
+        return None
 
 
 def model_key(index: int, count: int) -> str:

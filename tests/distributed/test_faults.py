@@ -144,9 +144,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path | None]:
 def test_full_disk(small_disk: Path | None, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
     """Training goes on without the checkpoint; only the last one must succeed. Earlier ones are as they were."""
     job = tiny_job("full", parallelism=TWO, checkpoint={"save_interval": 5})
-    limit = None if small_disk else inject(_limited_after_first_save(3 << 20))
     run = make_run(small_disk or tmp_path, job)
-    code = ranks.start(run, job, inject=limit).wait()
+    # Where the disk is full, no rank may go on before there is room again: its exit record would find none.
+    code = ranks.start(
+        run, job, inject=inject(SLOW_TO_REMOVE if small_disk else _limited_after_first_save(3 << 20))
+    ).wait()
     told = [(event["event"], event["iteration"]) for event in events(run, "checkpoint_saved")]
     assert told == [("checkpoint_saved", 5)], logs(run)
     failures = events(run, "checkpoint_failed")
@@ -167,6 +169,16 @@ def test_full_disk(small_disk: Path | None, ranks: Ranks, inject: Inject, tmp_pa
     ranks.must_train(run, job, launch_id="second")
     assert [event["iteration"] for event in events(run, "resumed")] == [5]
     assert committed(run)[-1].iteration == 20
+
+
+SLOW_TO_REMOVE = """
+import shutil, time
+remove = shutil.rmtree
+def rmtree(*arguments, **options):
+    time.sleep(0.3)
+    remove(*arguments, **options)
+shutil.rmtree = rmtree
+"""
 
 
 def _limited_after_first_save(limit: int) -> str:
