@@ -27,7 +27,12 @@ _NCCL_ERROR = re.compile(
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic", re.MULTILINE)
 # torchrun's report of a failed rank: "  host      : n1", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 2)"
 _FAILED_RANK = re.compile(
-    r"^\s*host\s*: (\S+)\n\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)", re.MULTILINE
+    r"^\s*host\s*: (\S+)\n\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)\s*\(pid: (\d+)\)",
+    re.MULTILINE,
+)
+# What torchrun says before it ends a rank that still ran when another had failed: by SIGTERM, and by SIGKILL if need be.
+_ENDED_BY_TORCHRUN = re.compile(
+    r"^W\d{4} .*torch/distributed/elastic.* Sending process (\d+) closing signal", re.MULTILINE
 )
 
 
@@ -74,8 +79,9 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
         if found := _first_line(pattern, tails):
             path, line = found
             return _shown(Exit.of(cause, last_exception(tails[path]) or "", iteration), path, line)
-    killed = {rank: rank_end for rank, rank_end in failed.items() if rank_end.code < 0}
-    # torchrun sends SIGTERM to the others once one has failed.
+    # Once one has failed torchrun ends the others: their ends explain nothing, unless all were ended.
+    culprits = {rank: rank_end for rank, rank_end in failed.items() if not rank_end.by_torchrun} or failed
+    killed = {rank: rank_end for rank, rank_end in culprits.items() if rank_end.code < 0}
     first = min(killed, key=lambda rank: (killed[rank].code == -signal.SIGTERM, rank), default=None)
     # Peers of a rank that was killed report network errors, and a rank that does so itself ends by SIGABRT.
     if (first is None or killed[first].code != -signal.SIGKILL) and (found := _first_line(_NCCL_ERROR, tails)):
@@ -97,15 +103,19 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """What torchrun reports of a failed rank. `code`: its exit code, negative for a signal."""
+    """What torchrun reports of a failed rank. `code`: its exit code, negative for a signal. `by_torchrun`: it still ran
+    when another had failed, and torchrun ended it.
+    """
 
     code: int
     host: str
+    by_torchrun: bool
 
 
 def failed_ranks(output: str) -> dict[int, RankEnd]:
     """The failed ranks, from what torchrun printed."""
-    return {int(rank): RankEnd(int(code), host) for host, rank, code in _FAILED_RANK.findall(output)}
+    ended = set(_ENDED_BY_TORCHRUN.findall(output))
+    return {int(rank): RankEnd(int(code), host, pid in ended) for host, rank, code, pid in _FAILED_RANK.findall(output)}
 
 
 def before_the_report(output: str) -> str:

@@ -2,7 +2,8 @@
 
 The loss of a step follows from the one before, so a resume that restores nothing shows. Variables say what it does:
 FAKE_STEP_SECONDS, and FAKE_END for a step: "nan@7", "raise@3", "memory@3", "kill1@5" (rank 1 kills itself), "kill0@5".
-FAKE_FORGETS makes a resume start from a slightly wrong state.
+FAKE_FORGETS makes a resume start from a slightly wrong state; FAKE_LATE_SECONDS keep the other ranks from hearing
+signals, as their imports do.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ stop_signals: list[str] = []
 
 
 def main() -> int:
+    if RANK:
+        time.sleep(float(os.environ.get("FAKE_LATE_SECONDS", "0")))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda number, frame: stop_signals.append(signal.Signals(number).name))
     run = RunDir(Path(sys.argv[1]))

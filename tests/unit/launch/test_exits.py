@@ -24,9 +24,13 @@ Root Cause (first observed failure):
   time      : 2026-11-20_13:07:32
   host      : localhost
   rank      : {rank} (local_rank: {rank})
-  exitcode  : {code} (pid: 22728)
+  exitcode  : {code} (pid: 2272{rank})
   error_file: <N/A>
 """
+TORCHRUN_CLOSES = (
+    "W1120 13:07:32.123000 22724 torch/distributed/elastic/multiprocessing/api.py:1028] "
+    "Sending process 22720 closing signal SIGTERM\n"
+)
 
 
 @pytest.fixture
@@ -116,10 +120,18 @@ def test_a_killed_rank_explains_the_network_errors_of_its_peers(run: RunDir) -> 
     assert (end.cause, end.node) == ("killed", "localhost")
 
 
-def test_a_rank_that_torchrun_ended_because_of_another_explains_nothing(run: RunDir) -> None:
-    report = TORCHRUN_REPORT.format(rank=0, code=-15) + TORCHRUN_REPORT.format(rank=1, code=-9)
-    run.launcher_log.write_text(report)
+@pytest.mark.parametrize("code", [-15, -9], ids=["it had not heard", "it did not end within torchrun's grace"])
+def test_a_rank_that_torchrun_ended_because_of_another_explains_nothing(
+    run: RunDir, record: Callable[..., None], code: int
+) -> None:
+    ended = TORCHRUN_CLOSES + TORCHRUN_REPORT.format(rank=0, code=code)
+    run.launcher_log.write_text(ended + TORCHRUN_REPORT.format(rank=1, code=-9))
     assert classified(run, 1)[1].startswith("rank 1 was ended by SIGKILL")
+    run.launcher_log.write_text(ended + TORCHRUN_REPORT.format(rank=1, code=1))
+    record(1, "bug", "KeyError: 'x'")
+    assert classified(run, 1) == ("bug", "KeyError: 'x'")
+    run.launcher_log.write_text(ended)
+    assert classified(run, 1)[1].startswith("rank 0 was ended by "), "torchrun was told to end, and nothing failed"
 
 
 def test_a_rank_that_its_watchdog_aborted_is_a_network_error_of_its_node(run: RunDir) -> None:

@@ -172,9 +172,12 @@ def test_failure_has_a_cause(
     fake_runtime: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also where torchrun's SIGTERM ends the other rank, which is still on its way."""
     run = make_run(job := make_job())
     monkeypatch.setenv("FAKE_END", end)
+    monkeypatch.setenv("FAKE_LATE_SECONDS", "30")
     found = launch(run, job, module=fake_runtime)
+    assert "closing signal SIGTERM" in run.launcher_log.read_text()
     assert (found.cause, found.message, found.code) == (cause, message, 1)
     status = status_of(run)
     assert (status.state, status.cause, status.message) == ("failed", cause, message)
