@@ -30,7 +30,7 @@ _FAILED_RANK = re.compile(
     r"^\s*host\s*: (\S+)\n\s*rank\s*: (\d+) \(local_rank: \d+\)\n\s*exitcode\s*: (-?\d+)\s*\(pid: (\d+)\)",
     re.MULTILINE,
 )
-# What torchrun says before it ends a rank that still ran when another had failed: by SIGTERM, and by SIGKILL if need be.
+# What torchrun says before it ends a rank that still ran when another had failed: by SIGTERM, then by SIGKILL.
 _ENDED_BY_TORCHRUN = re.compile(
     r"^W\d{4} .*torch/distributed/elastic.* Sending process (\d+) closing signal", re.MULTILINE
 )
