@@ -40,7 +40,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 
 .PHONY: test
-test: $(INSTALLED) install-slurm ## the whole test suite
+test: $(INSTALLED) install-slurm install-browser ## the whole test suite
 	$(PY) -m pytest --ignore=tests/benchmarks -m 'not alone' --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=10
 	$(PY) -m pytest --ignore=tests/benchmarks -m alone
 
@@ -48,10 +48,14 @@ test: $(INSTALLED) install-slurm ## the whole test suite
 install-slurm: $(INSTALLED) ## the SLURM that the tests start, from the distribution's packages; nothing without root and apt-get
 	@PYTHONPATH=tests $(PY) -m slurm.packages
 
+.PHONY: install-browser
+install-browser: $(INSTALLED) ## the browser that the tests of the pages drive, likewise
+	@PYTHONPATH=tests $(PY) -m browser.packages
+
 # Subsets of `make test`, by marker. pytest exits with 5 when it finds nothing to run.
 .PHONY: test-slurm test-browser test-gpu
 test-slurm: $(INSTALLED) install-slurm ## only the tests on a SLURM cluster
-test-browser: $(INSTALLED) ## only the tests in a browser
+test-browser: $(INSTALLED) install-browser ## only the tests in a browser
 test-gpu: $(INSTALLED) ## only the tests on a GPU (skipped where there is none)
 test-slurm test-browser test-gpu: test-%:
 	@code=0; $(PY) -m pytest -m $* || code=$$?; \

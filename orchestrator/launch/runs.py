@@ -39,7 +39,7 @@ def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
 
 def all_runs(runs_dir: Path) -> list[RunDir]:
     """Every run under a folder, oldest first."""
-    return [run for _, run in sorted(_created(runs_dir.glob("*/*")), key=lambda item: (item[0], item[1].path))]
+    return sorted(run_folders(runs_dir), key=lambda run: (_creation_time(run), run.path))
 
 
 def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
@@ -180,10 +180,11 @@ def _fill(run: RunDir, run_id: str, job: JobSpec, written: str, code: CodeState)
     run.append_event("created", run_id=run_id, config_hash=job.config_hash, folder=os.getcwd())
 
 
-def _created(paths: Iterator[Path]) -> Iterator[tuple[float, RunDir]]:
-    for path in paths:
+def run_folders(runs_dir: Path) -> Iterator[RunDir]:
+    """Every run under a folder, in no order; of each no more is asked than whether it is one."""
+    for path in runs_dir.glob("*/*"):
         if _RUN_ID.fullmatch(path.name) and (path / "resolved.json").exists():
-            yield _creation_time(RunDir(path.absolute())), RunDir(path.absolute())
+            yield RunDir(path.absolute())
 
 
 def _creation_time(run: RunDir) -> float:

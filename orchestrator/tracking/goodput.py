@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeGuard, TypeVar
 
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.metrics import Metric, read_records
 
 Event = Mapping[str, Any]
 _Entry = TypeVar("_Entry")
@@ -67,7 +67,7 @@ class Goodput:
 
 def goodput_of(run: RunDir, now: float | None = None) -> Goodput:
     """Of a run directory; see `goodput`."""
-    return goodput(run.events(), MetricTail(run.metrics_file).poll(), now)
+    return goodput(run.events(), read_records(run.metrics_file), now)
 
 
 def goodput(events: Iterable[Event], metrics: Iterable[Metric], now: float | None = None) -> Goodput:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from orchestrator.rundir import RunDir, append_line
 
 _CHUNK_BYTES = 1 << 20
+_RECORDS_AT_A_TIME = 2000
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,13 @@ class MetricTail:
                 if metric is not None:
                     found.append(metric)
         return found
+
+
+def read_records(path: Path) -> Iterator[Metric]:
+    """Everything measured, in the order in which it was written, a part of the log in memory at a time."""
+    tail = MetricTail(path)
+    while found := tail.poll(_RECORDS_AT_A_TIME):
+        yield from found
 
 
 def read_metrics(run: RunDir) -> list[Metric]:

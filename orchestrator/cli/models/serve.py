@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson
+from orchestrator.cli.listening import TOKEN_VARIABLE, Token, check_token, is_loopback
 from orchestrator.cli.models.generate import (
     PipelineParallel,
     TensorParallel,
@@ -27,8 +27,6 @@ from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights
 
 SERVING_MODULE = "orchestrator.inference.serving"
-TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
-_LEAST_TOKEN = 16
 
 
 def command(
@@ -39,10 +37,7 @@ def command(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option("--token", envvar=TOKEN_VARIABLE, help="What callers must show (Authorization: Bearer TOKEN)."),
-    ] = None,
+    token: Token = None,
     name: Annotated[str | None, typer.Option("--name", help="What callers call the model; the job's name.")] = None,
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Texts that are written at a time.")] = 32,
     max_waiting: Annotated[
@@ -76,8 +71,7 @@ def command(
             f"--host {host} can be reached from other machines: give a token that callers must show, by --token or "
             f"{TOKEN_VARIABLE}"
         )
-    if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise UserError(f"a token has at least {_LEAST_TOKEN} characters, printable ASCII")
+    check_token(token)
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
     check_installed(weights.job)
@@ -103,14 +97,6 @@ def command(
         variables[TOKEN_VARIABLE] = token
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     run_inference(job, arguments, SERVING_MODULE, "serving", shows_all=True, env=variables)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_extra(weights: Weights) -> None:

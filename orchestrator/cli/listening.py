@@ -1,0 +1,32 @@
+"""What commands that answer over HTTP share: who reaches them, and the token that visitors show."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+import typer
+
+from orchestrator.errors import UserError
+
+TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+_LEAST_TOKEN = 16
+
+Token = Annotated[
+    str | None,
+    typer.Option("--token", envvar=TOKEN_VARIABLE, help="What callers must show (Authorization: Bearer TOKEN)."),
+]
+
+
+def check_token(token: str | None) -> None:
+    """Raises UserError for a token that is easily guessed, or that no header can hold."""
+    if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise UserError(f"a token has at least {_LEAST_TOKEN} characters, printable ASCII")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,83 @@
+"""`orchestrator dashboard`: the review pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson
+from orchestrator.cli.listening import TOKEN_VARIABLE, Token, check_token, is_loopback
+from orchestrator.cli.running import RunsDir
+from orchestrator.errors import MissingDependency, UserError
+from orchestrator.launch.runs import default_runs_dir
+
+_NEEDED = {
+    "fastapi": "fastapi",
+    "uvicorn": "uvicorn",
+    "jinja2": "jinja2",
+    "plotly": "plotly",
+    "django_htmx": "django-htmx",
+}
+
+
+def command(
+    runs_dir: RunsDir = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8080,
+    token: Token = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Another name that browsers may call it by, behind a proxy."),
+    ] = None,
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="Let visitors cancel, resume and retry; else it only shows.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the runs of a folder in a browser, live, until Ctrl-C. It keeps nothing of its own.
+
+    Over ssh: ssh -L 8080:localhost:8080 LOGIN-NODE, and open http://localhost:8080 at home.
+
+    \b
+    Example:
+      orchestrator dashboard
+      orchestrator dashboard --runs-dir /shared/runs --port 9000 --allow-actions
+    """
+    folder = (runs_dir or default_runs_dir()).absolute()
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder of runs: say where they are with --runs-dir")
+    missing = [package for module, package in _NEEDED.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise MissingDependency(
+            f"the dashboard needs {', '.join(missing)}, which this Python lacks: "
+            "pip install 'megatron-orchestrator[dashboard]'"
+        )
+    check_token(token)
+    loopback = is_loopback(host)
+    if token is None and not loopback:
+        token = secrets.token_urlsafe(24)
+    if token is not None:
+        os.environ[TOKEN_VARIABLE] = token
+    arguments = [
+        sys.executable,
+        "-m",
+        "orchestrator.dashboard",
+        str(folder),
+        f"--host={host}",
+        f"--port={port}",
+        *(f"--allow-host={name}" for name in allow_host or []),
+        *(["--loopback"] if loopback else []),
+        *(["--allow-actions"] if allow_actions else []),
+        *(["--json"] if as_json else []),
+    ]
+    sys.stdout.flush()
+    os.execv(sys.executable, arguments)

@@ -1,0 +1,74 @@
+"""The application: its pages, its assets, and what it answers where something is wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.gzip import GZipMiddleware
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from orchestrator.dashboard.assets import asset
+from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages import run, runs
+from orchestrator.dashboard.security import Next, guarded
+from orchestrator.dashboard.settings import Settings, Shared
+from orchestrator.errors import UserError
+from orchestrator.review.index import RunIndex
+
+_A_YEAR = 365 * 86400
+_PAGES = (runs, run)
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The dashboard of a runs folder. It looks for runs from its start to its end."""
+    index = RunIndex(settings.runs_dir)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        index.start()
+        yield
+        index.stop()
+
+    app = FastAPI(title="orchestrator dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app.state.shared = Shared(settings, index)
+    for module in _PAGES:
+        app.include_router(module.router)
+
+    @app.get("/assets/{tag}/{name}")
+    def send_asset(request: Request, tag: str, name: str) -> Response:
+        found = asset(name)
+        if found is None:
+            raise HTTPException(404, f"there is no asset {name}")
+        headers = {"Cache-Control": f"public, max-age={_A_YEAR}, immutable", "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(found.zipped, media_type=found.type, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(found.content, media_type=found.type, headers=headers)
+
+    @app.exception_handler(StarletteHTTPException)
+    def say_what_is_wrong(request: Request, error: StarletteHTTPException) -> Response:
+        return page(request, "problem.html", {"status": error.status_code, "message": error.detail}, error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    def say_which_parameter(request: Request, error: RequestValidationError) -> Response:
+        found = "; ".join(
+            f"{'.'.join(str(part) for part in each['loc'][1:])}: {each['msg']}" for each in error.errors()
+        )
+        return page(request, "problem.html", {"status": 400, "message": found}, 400)
+
+    @app.exception_handler(UserError)
+    def say_what_cannot_be_read(request: Request, error: UserError) -> Response:
+        return page(request, "problem.html", {"status": 404, "message": str(error)}, 404)
+
+    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=5)
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: Next) -> Response:
+        return await guarded(settings, request, call_next)
+
+    return app

@@ -1,0 +1,67 @@
+"""Scripts and styles: our own, and those of plotly and htmx, which lie in installed packages. Nothing is loaded from
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from orchestrator.errors import MissingDependency
+
+_OWN = Path(__file__).parent / "static"
+_PACKAGED = {
+    "plotly.js": ("plotly", "package_data/plotly.min.js"),
+    "htmx.js": ("django_htmx", "static/django_htmx/htmx-2.min.js"),
+}
+_DISTRIBUTIONS = {"plotly": "plotly", "django_htmx": "django-htmx"}
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file as it is served; `tag` changes with its content."""
+
+    content: bytes
+    zipped: bytes
+    type: str
+    tag: str
+
+
+@cache
+def asset(name: str) -> Asset | None:
+    """A file by the name that pages give it; None where there is none of that name.
+
+    Raises MissingDependency when its package is not installed.
+    """
+    path = _paths().get(name)
+    if path is None:
+        return None
+    content = path.read_bytes()
+    # Zipped once, and well: the largest has 5 MB, and comes through an SSH tunnel.
+    zipped = gzip.compress(content, 6, mtime=0)
+    return Asset(content, zipped, _TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:12])
+
+
+def missing() -> list[str]:
+    """The distributions that the pages need and that are not installed."""
+    return [_DISTRIBUTIONS[package] for package, _ in _PACKAGED.values() if importlib.util.find_spec(package) is None]
+
+
+def _paths() -> Mapping[str, Path]:
+    found = {path.name: path for path in _OWN.iterdir() if path.suffix in _TYPES}
+    for name, (package, place) in _PACKAGED.items():
+        # Its place is asked for, and nothing of it imported: one of them would bring a web framework along.
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingDependency(
+                f"the dashboard needs {_DISTRIBUTIONS[package]}, which this Python lacks: "
+                "pip install 'megatron-orchestrator[dashboard]'"
+            )
+        found[name] = Path(next(iter(spec.submodule_search_locations))) / place
+    return found

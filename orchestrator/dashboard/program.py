@@ -1,0 +1,48 @@
+"""`python -m orchestrator.dashboard RUNS_DIR …`: the server, until it is interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+
+from orchestrator.dashboard.app import create_app
+from orchestrator.dashboard.settings import Settings
+
+TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+_OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve. The command has checked the arguments; the token comes by a variable, which no list of processes shows."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.dashboard")
+    parser.add_argument("runs_dir", type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--allow-host", action="append", default=[])
+    parser.add_argument("--allow-actions", action="store_true")
+    parser.add_argument("--loopback", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    token = os.environ.pop(TOKEN_VARIABLE, None)
+    hosts = _OWN_NAMES | {asked.host} | set(asked.allow_host) if asked.loopback else None
+    settings = Settings(asked.runs_dir.absolute(), token, hosts, asked.allow_actions)
+
+    with socket.create_server((asked.host, asked.port), family=_family(asked.host)) as listening:
+        port = listening.getsockname()[1]
+        name = f"[{asked.host}]" if ":" in asked.host else asked.host
+        address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+        said = json.dumps({"address": address, "runs_dir": str(settings.runs_dir)}) if asked.json else address
+        print(said if asked.json else f"the dashboard of {settings.runs_dir}: {said}  (Ctrl-C ends it)", flush=True)
+        config = uvicorn.Config(create_app(settings), log_level="warning", access_log=False, server_header=False)
+        uvicorn.Server(config).run(sockets=[listening])
+    return 0
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,91 @@
+"""Who may see the pages, and who may act: a token, the name the server was called by, and marks in forms."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from fastapi import HTTPException, Request, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse
+
+from orchestrator.dashboard.settings import Settings
+
+TOKEN_PARAMETER = "token"
+FORM_MARK = "mark"
+_COOKIE = "orchestrator_token"
+_MOST_FORM_BYTES = 64 << 10
+
+_HEADERS = {
+    # Only files of this server run as scripts: what a run is called cannot become one. Plotly writes styles.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+
+Next = Callable[[Request], Awaitable[Response]]
+
+
+async def guarded(settings: Settings, request: Request, call_next: Next) -> Response:
+    """Answer a request only where it may be answered; every answer says what browsers may do with it."""
+    response = _refusal(settings, request)
+    if response is None:
+        response = await call_next(request)
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def _refusal(settings: Settings, request: Request) -> Response | None:
+    """An answer that is no page: the wrong name, no token, or the token taken out of the address."""
+    if settings.hosts is not None and _host_of(request) not in settings.hosts:
+        # A page elsewhere may have its own name point here (DNS rebinding), and read what it likes.
+        text = f"this dashboard is not called {_host_of(request)}: add it with --allow-host when it is\n"
+        return PlainTextResponse(text, status_code=400)
+    if settings.token is None:
+        return None
+    shown = request.query_params.get(TOKEN_PARAMETER)
+    if shown is not None and _same(shown, settings.token) and request.method == "GET":
+        rest = [(key, value) for key, value in request.query_params.multi_items() if key != TOKEN_PARAMETER]
+        response = RedirectResponse(request.url.path + (f"?{urlencode(rest)}" if rest else ""), status_code=303)
+        response.set_cookie(_COOKIE, settings.token, httponly=True, samesite="strict")
+        return response
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if _same(request.cookies.get(_COOKIE, ""), settings.token) or _same(bearer, settings.token):
+        return None
+    return PlainTextResponse("show the token that the dashboard printed: open its address with ?token=…\n", 401)
+
+
+def form_mark(settings: Settings) -> str:
+    """What a form of ours carries, and what no page elsewhere can know."""
+    return hmac.new(settings.secret.encode(), b"form", hashlib.sha256).hexdigest()
+
+
+async def checked_form(settings: Settings, request: Request) -> dict[str, str]:
+    """The fields of a form that was sent from one of our own pages. Raises HTTPException (403) for any other, and
+    where actions are not allowed.
+    """
+    if not settings.allows_actions:
+        raise HTTPException(403, "this dashboard only shows: start it with --allow-actions to act")
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403, "the form comes from another page")
+    body = await request.body()
+    if len(body) > _MOST_FORM_BYTES:
+        raise HTTPException(413, "the form is too long")
+    fields = {key: values[-1] for key, values in parse_qs(body.decode(errors="replace")).items()}
+    if not _same(fields.pop(FORM_MARK, ""), form_mark(settings)):
+        raise HTTPException(403, "the form is not of this dashboard, or it was started again since: reload the page")
+    return fields
+
+
+def _host_of(request: Request) -> str:
+    return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())

@@ -1,0 +1,147 @@
+"""The measurements of a run as columns: read as the log grows, and thinned out so that no peak is lost."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.tracking.metrics import Metric, MetricTail
+
+_BYTES_PER_VALUE = 16
+_BYTES_PER_STEP = 32
+_MOST_SMOOTHING = 0.9999
+_RECORDS_AT_A_TIME = 2000
+"""Records are ten times as large as the columns that are made of them."""
+
+
+@dataclass
+class Column:
+    """One key: `iterations` grow strictly, `values` stand beside them; a value may be NaN or infinite."""
+
+    iterations: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def put(self, iteration: int, value: float) -> None:
+        """The value of an iteration; of one that was measured again after a resume, the last counts."""
+        if not self.iterations or iteration > self.iterations[-1]:
+            self.iterations.append(iteration)
+            self.values.append(value)
+            return
+        place = bisect_left(self.iterations, iteration)
+        if self.iterations[place] == iteration:
+            self.values[place] = value
+        else:
+            self.iterations.insert(place, iteration)
+            self.values.insert(place, value)
+
+
+@dataclass
+class Series:
+    """Everything that a run measured. `times` in seconds since the epoch, of each step in `iterations`."""
+
+    iterations: array[int] = field(default_factory=lambda: array("q"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+    samples: array[float] = field(default_factory=lambda: array("d"))
+    tokens: array[float] = field(default_factory=lambda: array("d"))
+    columns: dict[str, Column] = field(default_factory=dict)
+
+    def add(self, metrics: Iterable[Metric]) -> None:
+        """Take in records, in the order in which they were written."""
+        for metric in metrics:
+            self._place(metric)
+            for key, value in metric.values.items():
+                column = self.columns.get(key)
+                if column is None:
+                    column = self.columns[key] = Column()
+                column.put(metric.iteration, value)
+
+    def _place(self, metric: Metric) -> None:
+        facts = (float(metric.time), float(metric.samples), float(metric.tokens))
+        place = len(self.iterations)
+        if place and metric.iteration <= self.iterations[-1]:
+            place = bisect_left(self.iterations, metric.iteration)
+            if self.iterations[place] == metric.iteration:
+                self.times[place], self.samples[place], self.tokens[place] = facts
+                return
+        self.iterations.insert(place, metric.iteration)
+        for column, fact in zip((self.times, self.samples, self.tokens), facts, strict=True):
+            column.insert(place, fact)
+
+    def at(self, iteration: int) -> int:
+        """Where an iteration stands in `times` and `tokens`; the last one where it is later than all."""
+        return min(bisect_left(self.iterations, iteration), len(self.iterations) - 1)
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        columns = sum(len(column.values) for column in self.columns.values())
+        return _BYTES_PER_STEP * len(self.iterations) + _BYTES_PER_VALUE * columns
+
+
+@dataclass
+class GrowingSeries:
+    """A metric log and what was read of it so far."""
+
+    path: Path
+    series: Series = field(default_factory=Series)
+    offset: int = 0
+    """The byte after the last whole line read."""
+
+    def refresh(self) -> Series:
+        """Take in what was written since; a log that was replaced or removed is read anew."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < self.offset:
+            self.series, self.offset = Series(), 0
+        tail = MetricTail(self.path, self.offset)
+        while found := tail.poll(_RECORDS_AT_A_TIME):
+            self.series.add(found)
+        self.offset = tail.offset
+        return self.series
+
+
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Places of at most `most` values (5 or more) that draw the same curve: the first and the last, and of equal
+    stretches the least, the greatest and the first that is not finite, which shows as a gap.
+    """
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    kept = {0, count - 1}
+    stretches = (most - 2) // 3
+    for number in range(stretches):
+        begin, end = number * count // stretches, (number + 1) * count // stretches
+        kept.update(begin + place for place in _telling(values[begin:end]))
+    return sorted(kept)
+
+
+def _telling(part: Sequence[float]) -> list[int]:
+    """Of a stretch of a curve, the places that tell the most."""
+    if math.isfinite(sum(part)):  # by far the most frequent, and no loop in Python
+        return [part.index(min(part)), part.index(max(part))]
+    finite = [place for place, value in enumerate(part) if math.isfinite(value)]
+    gap = next((place for place, value in enumerate(part) if not math.isfinite(value)), None)
+    ends = [min(finite, key=part.__getitem__), max(finite, key=part.__getitem__)] if finite else []
+    return ends if gap is None else [*ends, gap]
+
+
+def smoothed(values: Sequence[float], weight: float) -> Sequence[float]:
+    """The exponential moving average in which each value counts `weight` times as much as the next, without the bias
+    of its beginning; values that are not finite stay as they are and are left out of it. 0: the values themselves.
+    """
+    weight = min(max(weight, 0.0), _MOST_SMOOTHING)
+    if weight == 0:
+        return values
+    average, share = 0.0, 0.0
+    result = array("d")
+    for value in values:
+        if not math.isfinite(value):
+            result.append(value)
+            continue
+        average = weight * average + (1 - weight) * value
+        share = weight * share + (1 - weight)
+        result.append(average / share)
+    return result

@@ -1,0 +1,225 @@
+"""One run in a row of a table: what it is, how far it is, how it does. Read from its run directory alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import cell_of
+from orchestrator.launch.state_words import State
+from orchestrator.launch.states import RunStatus, statuses_of
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import load_resolved
+from orchestrator.tracking.description import flatten
+from orchestrator.tracking.goodput import goodput_of
+
+SPARK_KEYS = ("train/loss", "validation/loss")
+_SPARK_POINTS = 48
+_LINE_BYTES = 4 << 10
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as a table shows it. Times in seconds since the epoch, `eta` and `remaining` in seconds.
+
+    `spec`: the resolved spec by dotted keys, each value as text (a list as JSON); empty where it cannot be read, and
+    `problem` says why. `spark`: losses from the first to the last, thinned out. `values`: the last of each metric.
+    """
+
+    run: RunDir
+    state: State
+    cause: str | None
+    message: str | None
+    description: str
+    iteration: int
+    train_iters: int | None
+    values: Mapping[str, float]
+    spark: tuple[float, ...]
+    goodput: float | None
+    eta: float | None
+    created: float | None
+    launched: float | None
+    ended: float | None
+    launches: int
+    user: str | None
+    sweep: str | None
+    cell: str | None
+    job_id: str | None
+    spec: Mapping[str, str]
+    problem: str | None = None
+
+    @property
+    def key(self) -> str:
+        """`name/run_id`, which is the same in every view of a runs folder."""
+        return f"{self.run.name}/{self.run.run_id}"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it works, or will do so without anybody's doing."""
+        return self.state in ("running", "stopping", "queued")
+
+    @property
+    def progress(self) -> float | None:
+        """From 0 to 1; None where the number of steps is not known."""
+        return min(1.0, self.iteration / self.train_iters) if self.train_iters else None
+
+
+def summarize(runs: Sequence[RunDir]) -> list[RunSummary]:
+    """The summaries of runs, in their order, all but the goodput. A scheduler is asked once for all of them.
+
+    What cannot be read of a run is said in its summary, and hides no other. Raises OSError where one vanished.
+    """
+    return [_summary(status) for status in statuses_of(runs)]
+
+
+def with_goodput(summary: RunSummary, now: float) -> RunSummary:
+    """The same with its goodput, for which all of a run's measurements are read."""
+    return replace(summary, goodput=goodput_of(summary.run, now if summary.is_active else None).fraction)
+
+
+def _summary(status: RunStatus) -> RunSummary:
+    run = status.run
+    spec, problem = read_spec(run)
+    train_iters = None
+    if problem is None:
+        try:
+            train_iters = BatchSchedule.of(load_resolved(run.resolved())).train_iters
+        except UserError as error:
+            problem = str(error).splitlines()[0]
+    sweep, cell = membership(run)
+    return RunSummary(
+        run=run,
+        state=status.state,
+        cause=status.cause,
+        message=status.message,
+        description=status.describe(),
+        iteration=status.iteration or 0,
+        train_iters=train_iters,
+        values=status.values,
+        spark=spark(run.metrics_file),
+        goodput=None,
+        eta=_eta(status, train_iters),
+        created=status.created,
+        launched=status.launched,
+        ended=status.ended,
+        launches=status.launches,
+        user=_owner(run.path),
+        sweep=sweep,
+        cell=cell,
+        job_id=status.job.job_id if status.job else None,
+        spec=spec,
+        problem=problem,
+    )
+
+
+def unreadable(run: RunDir, problem: str) -> RunSummary:
+    """A run of which nothing can be told but why."""
+    return RunSummary(
+        run=run,
+        state="lost",
+        cause=None,
+        message=None,
+        description=f"it cannot be read: {problem}",
+        iteration=0,
+        train_iters=None,
+        values={},
+        spark=(),
+        goodput=None,
+        eta=None,
+        created=None,
+        launched=None,
+        ended=None,
+        launches=0,
+        user=_owner(run.path),
+        sweep=None,
+        cell=None,
+        job_id=None,
+        spec={},
+        problem=problem,
+    )
+
+
+def read_spec(run: RunDir) -> tuple[dict[str, str], str | None]:
+    """The newest resolved spec by dotted keys, and why it cannot be read, where that is so.
+
+    Its rules are not asked: what an older version wrote, or a damaged file, can still be searched and compared.
+    """
+    try:
+        record = json.loads(run.resolved().read_bytes())
+    except UserError as error:
+        return {}, str(error)
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"{run.path / 'resolved.json'} cannot be read: {error}"
+    if not isinstance(record, dict):
+        return {}, f"{run.path / 'resolved.json'} holds no spec"
+    # Thousands of runs have mostly the same words.
+    return {sys.intern(key): sys.intern(value) for key, value in flatten(record)}, None
+
+
+def membership(run: RunDir) -> tuple[str | None, str | None]:
+    """The names of the sweep and the cell that a run was made for; None twice for any other run."""
+    cell = cell_of(run)
+    if cell is None:
+        return None, None
+    record = json.loads(run.membership.read_bytes())
+    return str(record.get("sweep")), cell
+
+
+def spark(path: Path) -> tuple[float, ...]:
+    """About 48 losses from the first to the last, read from as many places of the log and not from all of it."""
+    found: list[tuple[int, float]] = []
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size <= _SPARK_POINTS * _LINE_BYTES:
+                file.seek(0)
+                lines = file.read().splitlines()
+                step = max(1, len(lines) // (2 * _SPARK_POINTS))
+                candidates = lines[::step] + lines[-1:]
+            else:
+                candidates = []
+                for number in range(_SPARK_POINTS):
+                    file.seek(number * (size - _LINE_BYTES) // (_SPARK_POINTS - 1))
+                    part = file.read(_LINE_BYTES).splitlines()
+                    candidates += part[1:3] if number else part[:1]
+    except OSError:
+        return ()
+    for line in candidates:
+        loss = _loss(line)
+        if loss is not None:
+            found.append(loss)
+    latest = dict(found)  # of a step that was done again after a resume, the last
+    return tuple(value for _, value in sorted(latest.items()))
+
+
+def _loss(line: bytes) -> tuple[int, float] | None:
+    try:
+        record: Any = json.loads(line)
+        value = next(float(record["values"][key]) for key in SPARK_KEYS if key in record["values"])
+        return (int(record["iteration"]), value) if math.isfinite(value) else None
+    except (ValueError, TypeError, KeyError, StopIteration, RecursionError, OverflowError):
+        return None
+
+
+def _eta(status: RunStatus, train_iters: int | None) -> float | None:
+    """Seconds to the end at the pace of the last steps; None for a run that does not go on."""
+    seconds = status.values.get("throughput/step_seconds", 0.0)
+    if not status.is_live or train_iters is None or not (0 < seconds < math.inf):
+        return None
+    return max(0, train_iters - (status.iteration or 0)) * seconds
+
+
+def _owner(path: Path) -> str | None:
+    """Who made the run directory; None where the system does not say."""
+    try:
+        return path.owner()
+    except (OSError, KeyError):
+        return None

@@ -1,0 +1,136 @@
+"""A browser and a dashboard for tests of the pages.
+
+`visit(path)` opens a page and fails the test where the browser's console shows an error. Screenshots go to the folder
+$ORCHESTRATOR_TEST_SCREENSHOTS, or the test's own. Where there can be no browser these tests are skipped; with
+ORCHESTRATOR_TEST_BROWSER=required they fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import which
+
+import pytest
+from browser.packages import PROGRAM, what_is_missing
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from support.fixtures import inject, ranks
+
+__all__ = ["inject", "ranks"]
+
+HERE = Path(__file__).parent
+SCREENSHOTS = "ORCHESTRATOR_TEST_SCREENSHOTS"
+# No sandbox: containers have none. Nothing is looked up on a network.
+_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+_FLAGS += ["--disable-component-update", "--disable-sync", "--no-first-run"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever is in this folder is a test in a browser."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("browser")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests of a process."""
+    if reason := what_is_missing():
+        if os.environ.get("ORCHESTRATOR_TEST_BROWSER") == "required":
+            pytest.fail(f"ORCHESTRATOR_TEST_BROWSER=required: {reason}")
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=which(PROGRAM), args=_FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Dashboard:
+    """A running dashboard. `address` has no slash at its end."""
+
+    process: subprocess.Popen[str]
+    address: str
+    runs_dir: Path
+
+
+@dataclass
+class Dashboards:
+    """Starts dashboards as a person does, and ends them."""
+
+    started: list[Dashboard] = field(default_factory=list)
+
+    def start(self, runs_dir: Path, *options: str) -> Dashboard:
+        """A dashboard of a folder, on a free port, with more options of the command."""
+        command = [sys.executable, "-m", "orchestrator", "dashboard", "--runs-dir", str(runs_dir), "--port=0", "--json"]
+        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said, f"the dashboard ended with {process.wait()}"
+        made = Dashboard(process, json.loads(said)["address"].partition("?")[0].rstrip("/"), runs_dir)
+        self.started.append(made)
+        return made
+
+    def end(self) -> None:
+        """End all of them."""
+        for each in self.started:
+            each.process.terminate()
+            each.process.wait(20)
+            assert each.process.stdout is not None
+            each.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def dashboards() -> Iterator[Dashboards]:
+    made = Dashboards()
+    yield made
+    made.end()
+
+
+@dataclass
+class Visitor:
+    """A person at a page. `problems`: what the browser's console and the page's scripts complained of."""
+
+    page: Page
+    folder: Path
+    problems: list[str] = field(default_factory=list)
+
+    def __call__(self, address: str) -> Page:
+        """Open a page."""
+        self.page.goto(address)
+        return self.page
+
+    def photograph(self, name: str) -> None:
+        """Keep how the page looks now."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=self.folder / f"{name}.png", full_page=True)
+
+    def listen(self) -> None:
+        """Hear what goes wrong from now on."""
+
+        def hear(message: ConsoleMessage) -> None:
+            if message.type in ("error", "warning"):
+                self.problems.append(f"{message.type}: {message.text}")
+
+        self.page.on("console", hear)
+        self.page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
+
+
+@pytest.fixture
+def visitor(chromium: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+    """A person with a large window; `visitor.page.set_viewport_size` makes it that of a phone."""
+    kept = os.environ.get(SCREENSHOTS)
+    name = re.sub(r"\W+", "-", request.node.name)
+    folder = Path(kept) / name if kept else tmp_path / "screenshots"
+    context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+    made = Visitor(context.new_page(), folder)
+    made.listen()
+    yield made
+    context.close()
+    assert made.problems == []
