@@ -1,25 +1,16 @@
-"""Templates of pages, in which everything is escaped, and how numbers and times are written."""
+"""Pages as answers of the server."""
 
 from __future__ import annotations
 
-import json
-import math
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.dashboard.assets import asset
+from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import form_mark
 from orchestrator.dashboard.settings import shared
-
-NOTHING = "\N{EN DASH}"
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
@@ -37,109 +28,3 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
         )
     )
     return HTMLResponse(text, status_code=status)
-
-
-def environment() -> Environment:
-    """The templates, with the words that they know."""
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {
-        "ago": ago,
-        "clock": clock,
-        "count": count,
-        "duration": duration,
-        "size": size,
-        "number": number,
-        "percent": percent,
-        "segment": segment,
-        "as_json": as_json,
-    }
-    made.globals["asset_url"] = asset_url
-    return made
-
-
-def asset_url(name: str) -> str:
-    """Where an asset lies; the address changes with the content, so that browsers keep it for good."""
-    found = asset(name)
-    assert found is not None, f"{name} is shipped"
-    return f"/assets/{found.tag}/{name}"
-
-
-def segment(text: str) -> str:
-    """A text as one part of a path."""
-    return quote(text, safe="")
-
-
-def as_json(value: Any) -> str:
-    """JSON that is free of what ends a script element or a comment."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A measurement: 2.345, 1.2e-05, nan; a dash for none."""
-    if value is None:
-        return NOTHING
-    return f"{value:.{digits}g}" if math.isfinite(value) else str(value)
-
-
-def count(value: float | None) -> str:
-    """12.3k, 4.5M, 7.8B; a dash for none."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    for scale, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= scale:
-            return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def percent(value: float | None) -> str:
-    """0.5 as 50 %; a dash for none."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:.1%}".replace("%", " %")
-
-
-def size(value: float | None) -> str:
-    """Bytes: 12.3 GiB; a dash for none."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if abs(value) >= 1 << power:
-            return f"{value / (1 << power):.3g} {unit}"
-    return f"{value:.0f} B"
-
-
-def duration(seconds: float | None) -> str:
-    """2 d 3 h, 4 min 5 s; a dash for none."""
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        return NOTHING
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    rest = int(seconds)
-    parts: list[str] = []
-    for length, unit in _UNITS:
-        if rest >= length or parts:
-            parts.append(f"{rest // length} {unit}")
-            rest %= length
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if not part.startswith("0 "))
-
-
-def ago(moment: float | None) -> str:
-    """How long ago a moment is, in seconds since the epoch. One that is yet to come, by a wrong clock, is now."""
-    return NOTHING if moment is None else f"{duration(max(0.0, time.time() - moment))} ago"
-
-
-def clock(moment: float | None) -> str:
-    """2026-01-31 12:00:00, by this machine's clock; a dash for none or what no clock shows."""
-    if moment is None:
-        return NOTHING
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-    except (ValueError, OverflowError, OSError):
-        return NOTHING
