@@ -19,7 +19,9 @@ from shutil import which
 
 import pytest
 from browser.packages import PROGRAM, what_is_missing
+from browser.reviewed import Reviewed, reviewed_in
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from support.faults import Ranks
 from support.fixtures import inject, ranks
 
 __all__ = ["inject", "ranks"]
@@ -49,6 +51,13 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=which(PROGRAM), args=_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def reviewed(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Reviewed:
+    """Runs of all kinds, made by real training; see reviewed.py. Not to be changed: use `reviewed.copied`."""
+    own = tmp_path_factory.getbasetemp()
+    return reviewed_in((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "reviewed", ranks)
 
 
 @dataclass

@@ -1,0 +1,314 @@
+"""A folder of runs for the pages to show, all made by real training: what went well, what did not, and a sweep.
+
+Made once for all tests of a session and all its processes. Whoever changes something works on a copy (`copied`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.faults import Ranks, wait_for_step
+from support.fixtures import tokenized
+from support.ranks import Started
+from support.training import layout, logs, tiny_job
+
+from orchestrator.launch.code import CodeState
+from orchestrator.launch.exits import LogMarks, classify
+from orchestrator.launch.render import render
+from orchestrator.launch.runs import add_generation, create_run
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved
+from orchestrator.sweeps.ledger import SweepDir, sweep_dir
+from orchestrator.sweeps.loading import load_sweep
+from orchestrator.sweeps.plans import write_plan
+
+SWEEP = "rates"
+FAILED_CELL = "lr=1e-2,gbs=4"
+_AT_ONCE = 3
+_CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, "")
+
+SLOW = """
+import time
+import orchestrator.runtime.loop as loop
+plain = loop.train_step
+def train_step(session):
+    if session.state.iteration >= {since}:
+        time.sleep({seconds})
+    return plain(session)
+loop.train_step = train_step
+"""
+OUT_OF_MEMORY = """
+import orchestrator.runtime.loop as loop
+plain = loop.train_step
+def train_step(session):
+    if session.state.iteration == 5:
+        raise MemoryError("Cannot allocate memory: 3.5 GiB for the gradients")
+    return plain(session)
+loop.train_step = train_step
+"""
+# Two functions that call each other: Python shows every call, and leaves none of them out as repeated.
+BROKEN_STEP = """
+import sys
+
+from orchestrator.runtime.steps.gpt import NextToken
+
+
+def descend(depth):
+    return climb(depth - 1)
+
+
+def climb(depth):
+    if depth < 0:
+        raise ValueError("no <b>weights</b> & no luck: the table of penalties is empty")
+    return descend(depth - 1)
+
+
+class Penalized(NextToken):
+    def loss(self, output, batch):
+        sys.setrecursionlimit(10_000)
+        return descend(4_000)
+"""
+SWEEP_OF_TWELVE = """
+sweep:
+  name: rates
+  grid:
+    optimizer.lr: [3e-4, 1e-3, 3e-3, 1e-2]
+    batch.global_batch_size: [4, 8, 16, 7]
+  metric: validation/loss
+"""
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """The folder and what is in it. Each of these jobs has one run."""
+
+    folder: Path
+    ranks: Ranks
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def completed(self) -> RunDir:
+        """60 steps over two sources in two pipeline stages, with evaluations."""
+        return self.run("small")
+
+    @property
+    def resumed(self) -> RunDir:
+        """Killed at step 25 or so of 40, gone on from 20, completed."""
+        return self.run("resumed")
+
+    @property
+    def diverged(self) -> RunDir:
+        """Failed: no update is finite."""
+        return self.run("diverged")
+
+    @property
+    def broken(self) -> RunDir:
+        """Failed in a step of the user's own, with a stack trace of more than 10,000 lines and a message with marks of HTML."""
+        return self.run("broken")
+
+    @property
+    def changed(self) -> RunDir:
+        """Completed, then gone on with another learning rate to twice the steps: two resolved specs."""
+        return self.run("changed")
+
+    @property
+    def sweep(self) -> SweepDir:
+        """`rates`: 12 cells, of which FAILED_CELL ran out of memory; four more cannot run."""
+        return sweep_dir(SWEEP, self.runs_dir)
+
+    def run(self, name: str) -> RunDir:
+        """The run of a job."""
+        [path] = (self.runs_dir / name).glob("*")
+        return RunDir(path)
+
+    def cell(self, name: str) -> RunDir:
+        """The run of a cell."""
+        return next(self.sweep.run(entry) for entry in self.sweep.planned().cells if entry.name == name)
+
+    def copied(self, folder: Path) -> Reviewed:
+        """The same in another folder, to be changed or added to."""
+        shutil.copytree(self.runs_dir, folder / "runs")
+        return Reviewed(folder, self.ranks)
+
+    @contextmanager
+    def live(self, job: JobSpec, *, seconds: float = 0.2, since: int = 0) -> Iterator[RunDir]:
+        """A run of a job that trains meanwhile, `seconds` a step from step `since` on; one that is yet at work at the
+        end is killed. Use it on a copy.
+        """
+        run = created(job, self.runs_dir)
+        program = self.folder / f"slow-{job.name}.py"
+        program.write_text(SLOW.format(since=since, seconds=seconds))
+        launch = Launch(self.ranks, run, job, "live")
+        launch.begin(inject=program)
+        wait_for_step(run, 1, saved=False)
+        try:
+            yield run
+        finally:
+            launch.started.signal(signal.SIGKILL)
+            launch.end()
+
+
+class Launch:
+    """One launch as the launcher makes it, with ranks that start fast: its events, and why it ended."""
+
+    def __init__(self, ranks: Ranks, run: RunDir, job: JobSpec, launch_id: str) -> None:
+        self.ranks, self.run, self.job, self.launch_id = ranks, run, job, launch_id
+        self.marks = LogMarks.of(run)
+
+    def begin(self, **options: Any) -> None:
+        write_atomically(self.run.launch_script, render(self.job, run_dir=self.run.path, python=sys.executable))
+        self.run.append_event("launched", launch_id=self.launch_id, **Process.current().to_record())
+        self.started: Started = self.ranks.start(self.run, self.job, launch_id=self.launch_id, **options)
+
+    def end(self) -> str:
+        """Wait for it; the cause of its end."""
+        code = self.started.wait()
+        end = classify(self.run, self.launch_id, code, self.marks)
+        told = {"cause": end.cause, "message": end.message, "iteration": end.iteration}
+        self.run.append_event("exited", launch_id=self.launch_id, code=code, **told)
+        return end.cause
+
+    def report_killed(self) -> None:
+        """What torchrun says in the launcher's log of ranks that were killed."""
+        report = "E1122 12:00:00.000000 1 torch/distributed/elastic/multiprocessing/api.py:874] failed\n"
+        for rank, pid in enumerate(self.started.ranks):
+            report += f"  host      : node1\n  rank      : {rank} (local_rank: {rank})\n  exitcode  : -9 (pid: {pid})\n"
+        with open(self.run.launcher_log, "a") as log:
+            log.write(report)
+
+
+def created(job: JobSpec, runs_dir: Path) -> RunDir:
+    """A new run of a job."""
+    return create_run(job, dump_resolved(job), runs_dir, _CODE)
+
+
+def see_through(ranks: Ranks, run: RunDir, job: JobSpec, launch_id: str, cause: str, **options: Any) -> RunDir:
+    """Launch a run and wait for its end, which must have that cause."""
+    launch = Launch(ranks, run, job, launch_id)
+    launch.begin(**options)
+    ended = launch.end()
+    assert ended == cause, f"{ended}: {logs(run)[-4000:]}"
+    return run
+
+
+def reviewed_in(folder: Path, ranks: Ranks) -> Reviewed:
+    """The runs in a folder, which are made where another process has not made them."""
+    folder.mkdir(exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        whole = folder / "whole"
+        if not whole.exists():
+            shutil.rmtree(folder / "runs", ignore_errors=True)
+            _make(folder, ranks)
+            whole.touch()
+    return Reviewed(folder, ranks)
+
+
+def _make(folder: Path, ranks: Ranks) -> None:
+    runs_dir = folder / "runs"
+    runs_dir.mkdir()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        makers = (_completed, _resumed, _diverged, _broken, _changed)
+        made = [pool.submit(maker, folder, ranks) for maker in makers]
+        made += [pool.submit(train) for train in _planned_cells(folder, ranks)]
+        for each in made:
+            each.result()
+
+
+def _completed(folder: Path, ranks: Ranks) -> None:
+    first, second = (tokenized(package, folder / "text" / package, "--append-eod") for package in ("json", "email"))
+    job = tiny_job(
+        "small",
+        model={"vocab_size": None},
+        data={
+            "random_tokens": False,
+            "blend": [{"path": first, "weight": 3}, {"path": second, "weight": 1}],
+            "split": "8,2,0",
+        },
+        parallelism=layout(pp=2),
+        schedule={"train_iters": 60},
+        evaluation={"eval_interval": 15, "eval_iters": 1, "eval_at_start": True},
+        checkpoint={"save_interval": 20},
+    )
+    see_through(ranks, created(job, folder / "runs"), job, "small-1", "completed")
+
+
+def _resumed(folder: Path, ranks: Ranks) -> None:
+    job = tiny_job("resumed", schedule={"train_iters": 40}, checkpoint={"save_interval": 10})
+    run = created(job, folder / "runs")
+    slow = folder / "slow.py"
+    slow.write_text(SLOW.format(since=22, seconds=0.1))
+    launch = Launch(ranks, run, job, "resumed-1")
+    launch.begin(inject=slow)
+    wait_for_step(run, 24)
+    launch.started.signal(signal.SIGKILL)
+    launch.started.wait()
+    launch.report_killed()
+    assert launch.end() == "killed"
+    see_through(ranks, run, job, "resumed-2", "completed")
+
+
+def _diverged(folder: Path, ranks: Ranks) -> None:
+    job = tiny_job(
+        "diverged",
+        optimizer={"lr": 1e30},
+        schedule={"lr_warmup_iters": 0, "lr_decay_style": "constant"},
+        runtime={"max_bad_steps": 4},
+    )
+    see_through(ranks, created(job, folder / "runs"), job, "diverged-1", "nan")
+
+
+def _broken(folder: Path, ranks: Ranks) -> None:
+    steps = folder / "steps"
+    steps.mkdir(exist_ok=True)
+    (steps / "penalties.py").write_text(BROKEN_STEP)
+    program = folder / "own-steps.py"
+    program.write_text(f"import sys\nsys.path.insert(0, {str(steps)!r})\n")
+    job = tiny_job("broken", runtime={"train_step": "penalties:Penalized"})
+    see_through(ranks, created(job, folder / "runs"), job, "broken-1", "bug", inject=program)
+
+
+def _changed(folder: Path, ranks: Ranks) -> None:
+    job = tiny_job("changed")
+    run = created(job, folder / "runs")
+    see_through(ranks, run, job, "changed-1", "completed")
+    changed = tiny_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4})
+    add_generation(run, changed, dump_resolved(changed))
+    see_through(ranks, run, changed, "changed-2", "completed")
+
+
+def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], object]]:
+    """Plan the sweep as `sweep run` does; what trains each of its cells."""
+    schedule = {"train_iters": 20, "lr_warmup_iters": 2}
+    base = tiny_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1})
+    (folder / "cell.yaml").write_text(dump_resolved(base))
+    (folder / "rates.yaml").write_text(f"base: cell.yaml\n{SWEEP_OF_TWELVE}")
+    program = folder / "out-of-memory.py"
+    program.write_text(OUT_OF_MEMORY)
+    sweep = sweep_dir(SWEEP, folder / "runs")
+    planned, _ = write_plan(sweep, load_sweep([folder / "rates.yaml"]))
+    jobs = {entry.id: "local" for entry in planned.cells}
+    gone = Process.current().to_record() | {"started": 0}  # a driver that has ended since
+    sweep.append("submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=gone)
+    for number, entry in enumerate(planned.cells):
+        run = sweep.run(entry)
+        cause, inject = ("host_out_of_memory", program) if entry.name == FAILED_CELL else ("completed", None)
+
+        def train(run: RunDir = run, name: str = f"cell-{number}", cause: str = cause, inject: Any = inject) -> object:
+            return see_through(ranks, run, load_resolved(run.resolved()), name, cause, inject=inject)
+
+        yield train
