@@ -36,7 +36,7 @@ from orchestrator.sweeps.plans import write_plan
 SWEEP = "rates"
 FAILED_CELL = "lr=1e-2,gbs=4"
 _AT_ONCE = 3
-_CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, "")
+_CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, b"")
 
 SLOW = """
 import time
@@ -117,7 +117,7 @@ class Reviewed:
 
     @property
     def broken(self) -> RunDir:
-        """Failed in a step of the user's own, with a stack trace of more than 10,000 lines and a message with marks of HTML."""
+        """Failed in a step of the user's own, with a stack trace of 10,000 lines and marks of HTML in its message."""
         return self.run("broken")
 
     @property
@@ -291,7 +291,7 @@ def _changed(folder: Path, ranks: Ranks) -> None:
     see_through(ranks, run, changed, "changed-2", "completed")
 
 
-def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], object]]:
+def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
     """Plan the sweep as `sweep run` does; what trains each of its cells."""
     schedule = {"train_iters": 20, "lr_warmup_iters": 2}
     base = tiny_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1})
@@ -308,7 +308,7 @@ def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], object]]
         run = sweep.run(entry)
         cause, inject = ("host_out_of_memory", program) if entry.name == FAILED_CELL else ("completed", None)
 
-        def train(run: RunDir = run, name: str = f"cell-{number}", cause: str = cause, inject: Any = inject) -> object:
-            return see_through(ranks, run, load_resolved(run.resolved()), name, cause, inject=inject)
+        def train(run: RunDir = run, name: str = f"cell-{number}", cause: str = cause, inject: Any = inject) -> None:
+            see_through(ranks, run, load_resolved(run.resolved()), name, cause, inject=inject)
 
         yield train
