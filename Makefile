@@ -42,7 +42,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 .PHONY: test
 test: $(INSTALLED) install-slurm install-browser ## the whole test suite
 	$(PY) -m pytest --ignore=tests/benchmarks -m 'not alone' --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=10
-	$(PY) -m pytest --ignore=tests/benchmarks -m alone
+	$(PY) -m pytest -m alone $$(grep -rl --include='test_*.py' 'pytest.mark.alone' tests)
 
 .PHONY: install-slurm
 install-slurm: $(INSTALLED) ## the SLURM that the tests start, from the distribution's packages; nothing without root and apt-get

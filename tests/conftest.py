@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # Variables that would change what a test sees: a launcher's, a scheduler's, a tracker's, a hub's.
 FOREIGN_PREFIXES = (
@@ -46,6 +48,8 @@ FIXED = {
     "TERM": "dumb",
     "TRANSFORMERS_OFFLINE": "1",
 }
+SLURM = Path(__file__).parent / "slurm"
+LONGEST = SLURM / "test_training.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,14 +65,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what waits longest; skip, with the reason, what this machine cannot run."""
-    # Most of its eight minutes are SLURM's own periods: beside others from the start, and not alone at the end.
-    longest = Path(__file__).parent / "slurm" / "test_training.py"
-    items.sort(key=lambda item: item.path != longest)
+    """Begin with what waits for SLURM; skip, with the reason, what this machine cannot run."""
+    # Most of their minutes are SLURM's own periods: beside others from the start, and not alone at the end.
+    items.sort(key=lambda item: (not item.path.is_relative_to(SLURM), item.path != LONGEST))
     needing_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if needing_gpu and not _has_gpu():
         for item in needing_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+class ByFile(LoadFileScheduling):
+    """A file's tests go to one worker; those on SLURM, but for the longest file, all to one: so it starts the clusters
+    once, and does not wait for SLURM while others do.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        path = SLURM.parents[1] / file
+        return "slurm" if path.is_relative_to(SLURM) and path != LONGEST else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
+    """How `--dist=loadfile` shares the tests out."""
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def _has_gpu() -> bool:
