@@ -9,7 +9,7 @@
         code/1/, code/2/, …   copies of the code, one per submission, where the job asks for them (launch.snapshot)
         events.jsonl          what happened, one JSON object a line
         metrics.jsonl         what was measured, one JSON object a line
-        logs/                 launcher.log, rank-00000.log, mlflow.log, …
+        logs/                 launcher.log, rank-00000.log, mlflow.log, notifications.log, …
         stacks/               Python stacks of every rank, when a step hung
         exits/<launch_id>/    why each rank ended, where it could say
         health/<launch_id>.json  what the check before the first step found

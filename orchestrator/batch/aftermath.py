@@ -13,10 +13,14 @@ from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.local import last_launch
+from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+
+_SECONDS_BEFORE_A_REQUEUE = 10.0
+"""How long it may be told that a run goes back into the queue, before it does."""
 
 
 def is_stale(run: RunDir, launch_id: str) -> bool:
@@ -38,9 +42,11 @@ def conclude(run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | 
     if end.cause == "requeued":
         write_requeue(run, slurm, slurm.launch_id, Decision(True, end.cause), by="slurm")
     elif decision.requeue:
-        requeue(run, slurm, decision)
+        requeue(run, job, slurm, decision)
     elif end.code and end.cause not in ("stopped", "cancelled"):
         run.append_event("gave_up", launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason)
+    if not decision.requeue:
+        tell_now(run, job, slurm.launch_id, longest(job))
     return decision
 
 
@@ -90,9 +96,10 @@ def left_to_caller(decision: Decision) -> int | None:
     return None if code is None or alone else int(code)
 
 
-def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
+def requeue(run: RunDir, job: JobSpec, slurm: SlurmJob, decision: Decision) -> None:
     """Put the job back into the queue, to start after the decision's delay and not on the nodes it excludes."""
     write_requeue(run, slurm, slurm.launch_id, decision, by="orchestrator")
+    tell_now(run, job, slurm.launch_id, _SECONDS_BEFORE_A_REQUEUE)
     if left_to_caller(decision) is not None:
         return
     try:
@@ -101,6 +108,7 @@ def requeue(run: RunDir, slurm: SlurmJob, decision: Decision) -> None:
         # SLURM may have done it by itself in the meantime: its word on the job is what counts from here on.
         run.append_event("requeue_failed", launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error))
         say(f"the job could not be put back into the queue: {error}")
+        tell_now(run, job, slurm.launch_id, longest(job))
 
 
 def write_requeue(run: RunDir, slurm: SlurmJob, launch_id: str, decision: Decision, by: str) -> None:

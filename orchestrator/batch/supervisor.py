@@ -22,6 +22,7 @@ from orchestrator.causes import Exit
 from orchestrator.checkpoints import committed
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.local import StopSignals, caught_signals, request_stop, stop_at_once
+from orchestrator.launch.notifications.process import tell_of_start
 from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
@@ -67,6 +68,7 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
             **Process.current().to_record(),
         )
         say(f"launch {slurm.launch_id} on {', '.join(slurm.nodes)}")
+        tell_of_start(run, job, slurm.launch_id)
         end, code = _train(run, job, slurm, commands, signals, marks)
         if not is_stale(run, slurm.launch_id):
             run.stop_file.unlink(missing_ok=True)  # it has been heard, and the next start is not meant

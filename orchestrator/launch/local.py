@@ -23,6 +23,7 @@ from typing import IO, Any
 from orchestrator.causes import Exit
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.exits import LogMarks, classify
+from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import RUNTIME_MODULE, render
 from orchestrator.lease import held_message, read_holder
@@ -131,6 +132,7 @@ def launch(
     run.stop_file.unlink(missing_ok=True)
     with caught_signals() as signals:
         run.append_event("launched", launch_id=launch_id, **Process.current().to_record())
+        notifier = notifications.begin(run, job, launch_id)
         with open(run.launcher_log, "ab") as log:
             log.write(f"=== launch {launch_id} at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
             log.flush()
@@ -154,7 +156,9 @@ def launch(
             cause=end.cause,
             message=end.message,
             iteration=end.iteration,
+            evidence=list(end.evidence),
         )
+        notifications.over(notifier)
     return end
 
 

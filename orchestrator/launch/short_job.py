@@ -15,7 +15,8 @@ _LEARNING_RATE = 1e-6
 
 def short_job(job: JobSpec, purpose: str, train_iters: int, vocab_size: int | None) -> JobSpec:
     """The job with its layout at its full batch size for `train_iters` steps on this machine, without checkpoints,
-    evaluations and tracking. On random tokens of a vocabulary of `vocab_size`, or on its own data where that is None.
+    evaluations, tracking and notifications. On random tokens of a vocabulary of `vocab_size`, or on its own data where
+    that is None.
 
     Raises SpecError where the job cannot train on random tokens.
     """
@@ -28,7 +29,7 @@ def short_job(job: JobSpec, purpose: str, train_iters: int, vocab_size: int | No
     data["schedule"] = {"train_iters": train_iters, "lr_decay_style": "constant"}
     data["optimizer"] |= {"lr": _LEARNING_RATE, "min_lr": 0.0}
     data["checkpoint"], data["evaluation"] = {}, {}
-    data["tracking"] = {"mlflow": False}
+    data["tracking"], data["notifications"] = {"mlflow": False}, {}
     data["runtime"]["hang_timeout"] = min(data["runtime"]["hang_timeout"], _LONGEST_STEP)
     data["launch"]["cluster"] = None
     return load_text(json.dumps(data), f"some steps of {job.name}").job

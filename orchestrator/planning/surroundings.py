@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
@@ -14,6 +15,7 @@ from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
 from orchestrator.planning.plan import Plan
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.values import environment_references
 
 _STEP = "runtime.train_step"
 
@@ -55,6 +57,22 @@ def kernels_are_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | N
         message = f"state space layers need {' and '.join(missing)}, which this Python lacks"
         hint = f"where the job runs: pip install --no-build-isolation '{EXTRA}' (it needs CUDA's compiler)"
         yield Problem(message, ("model.hybrid_override_pattern", "model.architecture"), hint)
+
+
+def nobody_can_be_told(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """A run that ends unheard is noticed late; what is missing here may be there where the job runs."""
+    asked = plan.job.notifications
+    if asked.command is not None and shutil.which(asked.command[0]) is None:
+        message = f"{asked.command[0]} is no program that can be run from here"
+        yield Problem(message, ("notifications.command",), "give its whole path, and make it executable (chmod +x)")
+    references = environment_references(asked.webhook or "")
+    if asked.webhook is not None and not references:
+        message = "is written out: the run directory and every tracker will hold it"
+        yield Problem(message, ("notifications.webhook",), "put it into a variable, and write ${env:NAME}")
+    for name in references:
+        if name not in os.environ:
+            message = f"{name} is not set here: without it where the job runs, nobody is told"
+            yield Problem(message, ("notifications.webhook",), f"export {name}=https://…")
 
 
 def _search_path(job: JobSpec) -> list[str]:

@@ -18,7 +18,12 @@ from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.memory.remedies import Remedy, remedies
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.surroundings import kernels_are_missing, train_step_is_missing, transformer_engine_is_missing
+from orchestrator.planning.surroundings import (
+    kernels_are_missing,
+    nobody_can_be_told,
+    train_step_is_missing,
+    transformer_engine_is_missing,
+)
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -294,6 +299,7 @@ DOUBTS = (
     train_step_is_missing,
     transformer_engine_is_missing,
     kernels_are_missing,
+    nobody_can_be_told,
 )
 
 

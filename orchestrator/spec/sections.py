@@ -9,6 +9,7 @@ from orchestrator.spec.data import DataSpec
 from orchestrator.spec.evaluation import EvaluationSpec
 from orchestrator.spec.launch import LaunchSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.notifications import NotificationsSpec
 from orchestrator.spec.optimizer import OptimizerSpec
 from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.precision import PrecisionSpec
@@ -35,6 +36,7 @@ class JobSections(Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     tracking: TrackingSpec = TrackingSpec()
+    notifications: NotificationsSpec = NotificationsSpec()
     launch: LaunchSpec = LaunchSpec()
     runtime: RuntimeSpec = RuntimeSpec()
 

@@ -139,7 +139,7 @@ def _check_text(text: str) -> str:
 
 def _check_no_references(text: str) -> str:
     if "${" in text:
-        raise ValueError("${env:NAME} is resolved in launch.env and tracking.uri only")
+        raise ValueError("${env:NAME} is resolved in launch.env, tracking.uri and notifications.webhook only")
     return _check_text(text)
 
 

@@ -11,6 +11,7 @@ from orchestrator.spec.rules import (
     kernels,
     lora,
     mamba,
+    notifications,
     operation,
     optimizer,
     positions,
@@ -45,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     *lora.RULES,
     *fp8.RULES,
     *operation.RULES,
+    *notifications.RULES,
 )
 
 

@@ -19,8 +19,10 @@ from support.training import events, make_run, tiny_job
 from orchestrator.batch import supervisor
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import Commands, supervise
+from orchestrator.cluster import requeueing
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
 
 SQUEUE = "{id}|RUNNING|{restarts}|0|1000|1000|2000|n1|None|\n"
 
@@ -48,11 +50,20 @@ def incarnation(restarts: int = 0, ends_in: float = 10_000) -> SlurmJob:
     return SlurmJob("7", restarts, "lab", ("n1", "n2"), time.time(), time.time() + ends_in)
 
 
-def start(run: RunDir, script: str, *, job: SlurmJob | None = None, **launch: Any) -> int:
+def start(
+    run: RunDir,
+    script: str,
+    *,
+    job: SlurmJob | None = None,
+    notifications: dict[str, Any] | None = None,
+    **launch: Any,
+) -> int:
     """Supervise a shell script in place of srun; what it prints goes where the batch script's output goes."""
     program = f"exec >>{run.launcher_log} 2>&1\n{script}"
     commands = Commands(["bash", "-c", program], [sys.executable], health_check=False, from_scratch=False)
-    spec: JobSpec = tiny_job("tiny", launch=launch)
+    spec: JobSpec = tiny_job("tiny", launch=launch, notifications=notifications or {})
+    if notifications:
+        (run.path / "resolved.2.json").write_text(dump_resolved(spec))
     return supervise(run, spec, job or incarnation(), commands)
 
 
@@ -98,6 +109,49 @@ def test_a_failure_that_stays(run: RunDir, slurm: FakeSlurm) -> None:
     assert slurm.calls("scontrol") == []
 
 
+TIMES_UP = "kill -USR1 $PPID; until [ -e {stop} ]; do sleep 0.05; done; {word}"
+
+
+def told(tmp_path: Path, when: list[str]) -> dict[str, Any]:
+    """Notifications by a command that keeps what it is told."""
+    keeps = 'printf "%s %s\\n" "$ORCHESTRATOR_OCCASION" "$ORCHESTRATOR_CAUSE" >>"$0"'
+    return {"command": ["sh", "-c", keeps, str(tmp_path / "told")], "when": when}
+
+
+def test_a_run_that_goes_on_tells_nobody_of_each_requeue(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> None:
+    script = TIMES_UP.format(stop=run.stop_file, word=word(run, "stopped"))
+    start(run, script, job=incarnation(ends_in=60), notifications=told(tmp_path, ["completed", "failed"]))
+    assert slurm.calls("scontrol") == [["requeue", "7"]]
+    assert not (tmp_path / "told").exists()
+    done = word(run, "completed", "lab-7.1")
+    start(run, done, job=incarnation(1), notifications=told(tmp_path, ["completed", "failed"]))
+    assert (tmp_path / "told").read_text() == "completed completed\n"
+
+
+def test_each_requeue_is_told_of_where_that_is_asked_for(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> None:
+    script = TIMES_UP.format(stop=run.stop_file, word=word(run, "stopped"))
+    start(run, script, job=incarnation(ends_in=60), notifications=told(tmp_path, ["started", "requeued"]))
+    wait(lambda: len((tmp_path / "told").read_text().splitlines()) == 2)
+    assert sorted((tmp_path / "told").read_text().splitlines()) == ["requeued time_limit", "started "]
+
+
+def test_a_run_that_stays_after_its_time_limit_is_told_of_once(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> None:
+    script = TIMES_UP.format(stop=run.stop_file, word=word(run, "stopped"))
+    ways = told(tmp_path, ["completed", "failed"])
+    start(run, script, job=incarnation(ends_in=60), notifications=ways, max_requeues=0)
+    assert (tmp_path / "told").read_text() == "failed time_limit\n"
+
+
+def test_a_job_that_cannot_go_back_into_the_queue_is_told_of(
+    run: RunDir, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requeueing, "_SECONDS_BETWEEN_ATTEMPTS", 0.01)
+    monkeypatch.setattr(requeueing, "_SECONDS_TO_INSIST", 0.1)
+    slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
+    start(run, "exit 1", on_failure={"bug": "requeue"}, notifications=told(tmp_path, ["completed", "failed"]))
+    assert (tmp_path / "told").read_text() == "failed bug\n"
+
+
 def test_the_controller_is_away_when_the_step_begins(
     run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -138,8 +192,6 @@ def test_the_next_start_tells_the_end_that_nobody_lived_to_tell(
 def test_a_controller_that_is_away_is_asked_again(
     run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.cluster import requeueing
-
     monkeypatch.setattr(requeueing, "_SECONDS_BETWEEN_ATTEMPTS", 0.01)
     monkeypatch.setattr(requeueing, "_SECONDS_TO_INSIST", 0.5)
     slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)

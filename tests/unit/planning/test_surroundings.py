@@ -98,3 +98,19 @@ def test_transformer_engine_may_be_missing(
     monkeypatch.setattr(forecasting.importlib.util, "find_spec", lambda name: importlib.util)
     assert path not in doubts(make_job, **asked)
     assert not doubts(make_job, model=WITH_EXPERTS)
+
+
+def test_who_is_to_be_told_is_looked_for(make_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = tmp_path / "tell.sh"
+    tell.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("HOOK", "https://chat.example/T0K3N")
+    monkeypatch.delenv("HOOKK", raising=False)
+    said = doubts(make_job, notifications={"command": [str(tell)], "webhook": "${env:HOOKK}"})
+    assert said["notifications.command"] == f"{tell} is no program that can be run from here"
+    assert said["notifications.webhook"].startswith("HOOKK is not set here")
+    tell.chmod(0o755)
+    said = doubts(make_job, notifications={"command": [str(tell)], "webhook": "${env:HOOK}"})
+    assert not [path for path in said if path.startswith("notifications")]
+    said = doubts(make_job, notifications={"webhook": "https://chat.example/T0K3N"})
+    assert said["notifications.webhook"].startswith("is written out")
+    assert "T0K3N" not in str(said)

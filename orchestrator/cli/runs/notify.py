@@ -1,0 +1,44 @@
+"""`orchestrator notify`: tells of a run now, by the ways of its spec."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.running import RunName, RunsDir, label
+from orchestrator.errors import UserError
+from orchestrator.launch.local import last_launch
+from orchestrator.launch.notifications.notice import notice_of
+from orchestrator.launch.notifications.occasions import occasion_of
+from orchestrator.launch.notifications.process import LOG_NAME
+from orchestrator.launch.notifications.ways import tell
+from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.spec.loading import load_resolved
+
+
+def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+    """Tell the command and the webhook of a run's spec how the run stands, and wait for that: to try them out.
+
+    What became of its last start is told, or that it has started, whatever notifications.when says.
+
+    \b
+    Example:
+      orchestrator notify gpt-small
+    """
+    run = find_run(run_name, runs_dir or default_runs_dir())
+    job = load_resolved(run.resolved())
+    if not job.notifications.ways:
+        raise UserError(f"run {label(run)} tells nobody: its spec has neither notifications.command nor .webhook")
+    events = run.events()
+    launched = last_launch(events)
+    launch_id = str(launched["launch_id"]) if launched else ""
+    notice = notice_of(run, job, launch_id, occasion_of(events, launch_id) or "started")
+    failed = tell(run, job.notifications, notice)
+    if as_json:
+        print_json({"run_id": run.run_id, "occasion": notice.occasion, "text": notice.text, "failed": failed})
+    else:
+        for way in job.notifications.ways:
+            typer.echo(f"{way}: {failed.get(way, 'told')}", err=way in failed)
+        typer.echo(f"      ({notice.text.splitlines()[0]}; see {run.logs / LOG_NAME})")
+    if failed:
+        raise typer.Exit(1)

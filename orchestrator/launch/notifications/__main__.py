@@ -1,0 +1,92 @@
+"""`python -m orchestrator.launch.notifications RUN_DIR LAUNCH_ID`: tells how a start of a run ended; see process.py."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.launch.local import last_launch
+from orchestrator.launch.notifications.notice import notice_of
+from orchestrator.launch.notifications.occasions import occasion_of, wanted
+from orchestrator.launch.notifications.ways import tell
+from orchestrator.lease import read_holder
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.notifications import Occasion
+
+_SECONDS_FOR_THE_RANKS = 120.0
+_POLL_SECONDS = 0.5
+
+
+def main() -> int:
+    """Tell, once there is something to tell; returns the exit code, which nobody reads."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.launch.notifications", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("launch_id")
+    parser.add_argument("--beside", action="store_true", help="wait for a line on standard input, or its end")
+    parser.add_argument("--started", action="store_true", help="tell that it started")
+    arguments = parser.parse_args()
+    parent = os.getppid()
+    run = RunDir(arguments.run_dir)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # meant for the run, whose end is still to be told
+    try:
+        job = load_resolved(run.resolved())
+        if arguments.started or arguments.beside:
+            _tell(run, job, arguments.launch_id, "started")
+        if arguments.beside:
+            _wait_for_the_end(parent)
+        if not arguments.started:
+            _tell(run, job, arguments.launch_id, _occasion(run, arguments.launch_id))
+    except OrchestratorError as error:
+        print(f"nobody was told: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _wait_for_the_end(parent: int) -> None:
+    while os.getppid() == parent and not select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
+        pass
+
+
+def _occasion(run: RunDir, launch_id: str) -> Occasion | None:
+    """What became of the start. One that nobody lived to write down has failed, once its ranks are gone too."""
+    occasion = occasion_of(run.events(), launch_id)
+    if occasion is not None or _has_ended(run, launch_id):
+        return occasion
+    deadline = time.monotonic() + _SECONDS_FOR_THE_RANKS
+    while time.monotonic() < deadline and (holder := read_holder(run)) is not None and holder.live:
+        time.sleep(_POLL_SECONDS)
+    events = run.events()
+    newest = last_launch(events)
+    if newest is None or newest["launch_id"] != launch_id or _has_ended(run, launch_id):
+        return occasion_of(events, launch_id)  # somebody has started it anew meanwhile, and knows
+    finished = any(event.get("event") == "finished" for event in events[_place(events, launch_id) :])
+    return "completed" if finished else "failed"
+
+
+def _place(events: list[dict[str, object]], launch_id: str) -> int:
+    """Where the events of a launch begin."""
+    starts = (number for number, event in enumerate(events) if event.get("launch_id") == launch_id)
+    return next(starts, len(events))
+
+
+def _has_ended(run: RunDir, launch_id: str) -> bool:
+    ends = (event for event in run.events() if event.get("event") == "exited")
+    return any(event.get("launch_id") == launch_id for event in ends)
+
+
+def _tell(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion | None) -> None:
+    if occasion is not None and wanted(run, job.notifications, occasion):
+        tell(run, job.notifications, notice_of(run, job, launch_id, occasion))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""What there is to tell of a run: read from its directory, so that whoever tells needs to know nothing else."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
+from orchestrator.checkpoints import committed
+from orchestrator.launch.state_words import state_after, written_end
+from orchestrator.launch.states import last_metrics
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.notifications import Occasion
+from orchestrator.spec.words import duration
+
+_LONGEST_CONTENT = 1900
+"""Discord takes 2000 characters."""
+_MOST_EVIDENCE = 5
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing to tell. `text` is for people, `facts` for programs."""
+
+    occasion: Occasion
+    text: str
+    facts: Mapping[str, Any]
+
+    def body(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        """As JSON: the keys by which chats know a text, the facts below `run`, and what the user adds."""
+        content = self.text if len(self.text) <= _LONGEST_CONTENT else self.text[: _LONGEST_CONTENT - 1] + "…"
+        texts = {"text": self.text, "content": content, "message": self.text}
+        return {**texts, "occasion": self.occasion, "run": dict(self.facts), **more}
+
+    def environment(self) -> dict[str, str]:
+        """The facts as variables: ORCHESTRATOR_RUN_ID, …; empty where unknown, a list as lines."""
+        values = {**self.facts, "evidence": "\n".join(self.facts["evidence"])}
+        del values["launch_id"]  # by a variable of this name the processes of a launch are found, and ended
+        named = {**values, "occasion": self.occasion, "text": self.text}
+        texts = {name: "" if value is None else str(value).replace("\0", "") for name, value in named.items()}
+        return {f"ORCHESTRATOR_{name.upper()}": text for name, text in texts.items()}
+
+
+def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> Notice:
+    """Everything that is known of a start by now. Without an `exited` event its ranks' word counts, or it was lost."""
+    events = [event for event in run.events() if event.get("launch_id") == launch_id]
+    launched = next((event for event in events if event.get("event") == "launched"), {})
+    exited = next((event for event in reversed(events) if event.get("event") == "exited"), None)
+    end = None if occasion == "started" else _end(run, launch_id, exited)
+    refused = next((event for event in events if event.get("event") == "requeue_failed"), None)
+    checkpoints = committed(run)
+    iteration = last_metrics(run)[0]
+    if end is not None and end.iteration is not None:
+        iteration = end.iteration
+    began, ended = launched.get("time"), exited.get("time") if exited else None
+    facts = {
+        "run_id": run.run_id,
+        "name": run.name,
+        "state": {"started": "running", "requeued": "queued"}.get(occasion) or _state(occasion, end),
+        "cause": end.cause if end else None,
+        "message": _message(end, refused),
+        "advice": cause_of(end.cause).advice.format(run=run.run_id) if end else None,
+        "iteration": iteration,
+        "train_iters": BatchSchedule.of(job).train_iters,
+        "run_dir": str(run.path),
+        "checkpoint": str(checkpoints[-1].path) if checkpoints else None,
+        "checkpoint_iteration": checkpoints[-1].iteration if checkpoints else None,
+        "seconds": round(ended - began, 3) if began and ended else None,
+        "host": launched.get("host") or socket.gethostname(),
+        "job_id": launched.get("job_id"),
+        "launch_id": launch_id,
+        "evidence": list(end.evidence[:_MOST_EVIDENCE]) if end else [],
+    }
+    return Notice(occasion, _text(occasion, facts), facts)
+
+
+def _end(run: RunDir, launch_id: str, exited: Mapping[str, Any] | None) -> Exit:
+    if exited is not None:
+        return written_end(exited)
+    lost = Exit.of("lost", "", None)
+    word = by_word_of_the_ranks(run, launch_id)
+    if word is None or word.cause != "stopped":
+        return word or lost
+    return Exit.of("killed", "its launcher was killed; the ranks saved and stopped", word.iteration)
+
+
+def _state(occasion: Occasion, end: Exit | None) -> str:
+    return state_after(end.cause) if end is not None and occasion != "failed" else occasion
+
+
+def _message(end: Exit | None, refused: Mapping[str, Any] | None) -> str | None:
+    if end is None:
+        return None
+    said = end.message or cause_of(end.cause).sentence
+    return f"{said}; the job could not be put back into the queue: {refused.get('message')}" if refused else said
+
+
+def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
+    words = {"requeued": "went back into the queue"}
+    first = f"{facts['name']}/{facts['run_id']} {words.get(occasion, occasion)}"
+    if facts["iteration"] is not None:
+        first += f" at iteration {facts['iteration']} of {facts['train_iters']}"
+    if facts["seconds"] is not None:
+        first += f" after {duration(int(facts['seconds']))}"
+    if occasion in ("failed", "requeued", "stopped"):
+        first += f": {facts['cause']}: {facts['message']}"
+    lines = [first, *facts["evidence"]]
+    if facts["checkpoint_iteration"] is not None and occasion != "completed":
+        lines.append(f"latest checkpoint: iteration {facts['checkpoint_iteration']}")
+    return "\n".join([*lines, f"{facts['host']}:{Path(facts['run_dir'])}"])

@@ -1,0 +1,47 @@
+"""What became of a start, and who asked to be told of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.launch.state_words import state_after
+from orchestrator.rundir import RunDir
+from orchestrator.spec.notifications import NotificationsSpec, Occasion
+
+
+def wanted(run: RunDir, spec: NotificationsSpec, occasion: Occasion | None) -> bool:
+    """Whether anybody asked to be told of that."""
+    asked = spec.cells if is_cell(run) else spec.when
+    return bool(spec.ways) and occasion in asked
+
+
+def is_cell(run: RunDir) -> bool:
+    """Whether the run is a cell of a sweep."""
+    return run.membership.exists()
+
+
+def occasion_of(events: Sequence[Mapping[str, Any]], launch_id: str) -> Occasion | None:
+    """What the events say became of a start; None for one that was refused, and for one that goes on or was lost."""
+    occasion: Occasion | None = None
+    for event in events:
+        if event.get("launch_id") != launch_id:
+            continue
+        match event.get("event"):
+            case "exited":
+                occasion = _after(str(event.get("cause")))
+            case "requeued":
+                occasion = "requeued"
+            case "requeue_failed":
+                occasion = "failed"
+    return occasion
+
+
+def _after(cause: str) -> Occasion | None:
+    match state_after(cause):
+        case "completed":
+            return "completed"
+        case "stopped":
+            return "stopped"
+        case _:
+            return None if cause in ("held", "lease_lost") else "failed"

@@ -1,0 +1,68 @@
+"""Starting the process that tells, so that nothing of a run ever waits for somebody else's program or server."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from orchestrator.launch.notifications.occasions import occasion_of, wanted
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+LOG_NAME = "notifications.log"
+MODULE = "orchestrator.launch.notifications"
+_SECONDS_TO_START = 5.0
+
+Notifier = subprocess.Popen[bytes]
+
+
+def begin(run: RunDir, job: JobSpec, launch_id: str) -> Notifier | None:
+    """Start the process that tells of this start and of its end: when `over` is called, or this process is gone. Nobody
+    waits for it. None where nobody asked for it, or where no process can be had.
+    """
+    if not job.notifications.ways:
+        return None
+    return _start(run, launch_id, ["--beside"], stdin=subprocess.PIPE)
+
+
+def over(notifier: Notifier | None) -> None:
+    """The start has ended, and the events say how."""
+    if notifier is not None and notifier.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), notifier.stdin:
+            notifier.stdin.write(b"\n")
+        notifier.returncode = 0  # it goes on by itself, and nobody will ask how it went
+
+
+def tell_now(run: RunDir, job: JobSpec, launch_id: str, most_seconds: float) -> None:
+    """Tell what the events say of this start by now, and wait for that, where whoever is left is ended with us."""
+    if not wanted(run, job.notifications, occasion_of(run.events(), launch_id)):
+        return
+    notifier = _start(run, launch_id, [], stdin=subprocess.DEVNULL)
+    if notifier is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            notifier.wait(most_seconds)
+
+
+def tell_of_start(run: RunDir, job: JobSpec, launch_id: str) -> None:
+    """Tell that a run has started, where somebody asked for that; nobody waits for it."""
+    if wanted(run, job.notifications, "started"):
+        notifier = _start(run, launch_id, ["--started"], stdin=subprocess.DEVNULL)
+        if notifier is not None:
+            notifier.returncode = 0  # as above
+
+
+def longest(job: JobSpec) -> float:
+    """Seconds within which everything has been told, or has failed."""
+    return _SECONDS_TO_START + job.notifications.timeout * len(job.notifications.ways)
+
+
+def _start(run: RunDir, launch_id: str, options: Sequence[str], stdin: int) -> Notifier | None:
+    command = [sys.executable, "-m", MODULE, str(run.path), launch_id, *options]
+    try:
+        run.logs.mkdir(exist_ok=True)
+        with open(run.logs / LOG_NAME, "ab") as log:
+            return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+    except OSError:  # no process and no disk: the run goes on all the same
+        return None

@@ -1,0 +1,141 @@
+"""The ways by which a notice leaves: a command, and a webhook. What goes wrong is a sentence, never an exception."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from orchestrator import __version__
+from orchestrator.errors import UserError
+from orchestrator.launch.notifications.notice import Notice
+from orchestrator.launch.notifications.process import LOG_NAME
+from orchestrator.launch.processes import LAUNCH_VARIABLE
+from orchestrator.rundir import RunDir
+from orchestrator.spec.notifications import NotificationsSpec
+from orchestrator.spec.values import resolve_environment
+from orchestrator.tracking.redaction import Redactor
+
+_SECONDS_BETWEEN_ATTEMPTS = 1.0
+_ATTEMPTS = 2
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirected POST becomes a GET, which tells nobody anything."""
+
+    def redirect_request(self, *arguments: Any, **options: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+def tell(run: RunDir, spec: NotificationsSpec, notice: Notice) -> dict[str, str]:
+    """Send a notice by every way there is. Returns what went wrong, by way; an event and logs/notifications.log keep
+    it, with no secret in it.
+    """
+    redact = Redactor(spec.webhook)
+    failed: dict[str, str] = {}
+    with _log(run) as log:
+        body = notice.body(spec.webhook_fields)
+        for way in spec.ways:
+            if way == "command":
+                problem = _run(spec.command or (), body, notice.environment(), spec.timeout, log)
+            else:
+                problem = _post(spec.webhook or "", body, spec.timeout)
+            if problem is not None:
+                failed[way] = redact(problem)
+            said = f"{notice.occasion}: {way}: {failed.get(way, 'told')}"
+            with contextlib.suppress(OSError):  # a full disk is told of like everything else
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n".encode(errors="replace"))
+    told = [way for way in spec.ways if way not in failed]
+    with contextlib.suppress(OSError):
+        launch_id = notice.facts["launch_id"]
+        run.append_event("notified", launch_id=launch_id, occasion=notice.occasion, told=told, failed=failed)
+    return failed
+
+
+def _log(run: RunDir) -> IO[bytes]:
+    try:
+        run.logs.mkdir(exist_ok=True)
+        return open(run.logs / LOG_NAME, "ab", buffering=0)
+    except OSError:
+        return open(os.devnull, "wb", buffering=0)
+
+
+def _run(
+    command: Sequence[str], body: Mapping[str, Any], environment: Mapping[str, str], timeout: float, log: IO[bytes]
+) -> str | None:
+    """Run a command to its end, at most so long; what went wrong."""
+    inherited = {name: value for name, value in os.environ.items() if name != LAUNCH_VARIABLE}
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**inherited, **environment},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"{command[0]} cannot be started: {error.strerror if isinstance(error, OSError) else error}"
+    try:
+        child.communicate(json.dumps(body).encode(), timeout)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return f"{command[0]} took longer than {timeout:g} s and was ended"
+    return f"{command[0]} ended with exit code {child.returncode}" if child.returncode else None
+
+
+def _post(webhook: str, body: Mapping[str, Any], timeout: float) -> str | None:
+    """Post the body as JSON, a second time where the first may have failed by chance; what went wrong."""
+    try:
+        address = resolve_environment(webhook)
+    except UserError as error:
+        return str(error)
+    if not address.startswith(("http://", "https://")):  # urllib opens files and more
+        return "the address of the webhook does not begin with http:// or https://"
+    deadline = time.monotonic() + timeout
+    problem: str | None = None
+    for attempt in range(_ATTEMPTS):
+        left = deadline - time.monotonic()
+        if attempt:
+            time.sleep(min(_SECONDS_BETWEEN_ATTEMPTS, max(0.0, left)))
+        if left <= 0:
+            break
+        problem, by_chance = _attempt(address, json.dumps(body).encode(), left if attempt else timeout / 2)
+        if not by_chance:
+            break
+    return problem
+
+
+def _attempt(address: str, data: bytes, timeout: float) -> tuple[str | None, bool]:
+    """What went wrong, and whether it may go better the next time."""
+    headers = {"Content-Type": "application/json", "User-Agent": f"megatron-orchestrator/{__version__}"}
+    try:
+        request = urllib.request.Request(address, data=data, headers=headers, method="POST")
+        with _OPENER.open(request, timeout=timeout):
+            return None, False
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"the webhook answers with status {error.code}", error.code == 429 or error.code >= 500
+    except TimeoutError:
+        return "the webhook does not answer in time", True
+    except urllib.error.URLError as error:
+        reason = error.reason
+        if isinstance(reason, TimeoutError):
+            return "the webhook does not answer in time", True
+        said = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
+        return f"the webhook cannot be reached: {said}".replace(address, "its address"), True
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"the webhook cannot be posted to: {type(error).__name__}", isinstance(error, OSError)

@@ -1,0 +1,311 @@
+"""Who is told of a run's end: real launches, a real command, a real HTTP server."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.launch.local import launch
+from orchestrator.launch.notifications.occasions import occasion_of
+from orchestrator.launch.processes import ranks_of
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+Run = Callable[[JobSpec], RunDir]
+MakeJob = Callable[..., JobSpec]
+Start = Callable[..., subprocess.Popen[str]]
+Until = Callable[..., None]
+Orchestrator = Callable[..., tuple[int, str, str]]
+
+SECRET = "T0K3N"
+KEEP = """
+import os, sys
+open(sys.argv[1], "a").write(sys.stdin.read() + "\\n" + os.environ["ORCHESTRATOR_TEXT"] + "\\n\\n")
+"""
+
+
+class Hook:
+    """A webhook on loopback. `answers`: the status of each request, or None to say nothing for a while."""
+
+    def __init__(self, *answers: int | None) -> None:
+        self.received: list[dict[str, Any]] = []
+        self.requests = 0
+        self.is_open = True
+        left = list(answers)
+        released = self._released = threading.Event()
+        hook = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                assert self.path == f"/{SECRET}"
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                hook.requests += 1
+                status = left.pop(0) if left else 200
+                if status is None:
+                    released.wait(60)
+                    return
+                if status == 200:
+                    hook.received.append(body)
+                self.send_response(status)
+                if status == 301:
+                    self.send_header("Location", f"http://127.0.0.1:{hook.port}/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.is_open = False
+        self._released.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def make_hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hook]]:
+    """make_hook(*answers): a webhook, whose address is in $HOOK."""
+    hooks: list[Hook] = []
+
+    def make(*answers: int | None) -> Hook:
+        hooks.append(Hook(*answers))
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{hooks[-1].port}/{SECRET}")
+        return hooks[-1]
+
+    yield make
+    for hook in hooks:
+        if hook.is_open:
+            hook.close()
+
+
+def notified(run: RunDir) -> list[dict[str, Any]]:
+    return [event for event in run.events() if event["event"] == "notified"]
+
+
+def test_a_run_that_completes(
+    make_job: MakeJob, make_run: Run, fake_runtime: str, make_hook: Callable[..., Hook], tmp_path: Path, until: Until
+) -> None:
+    hook, kept = make_hook(), tmp_path / "kept"
+    job = make_job(
+        notifications={
+            "when": ["started", "completed", "failed"],
+            "command": [sys.executable, "-c", KEEP, str(kept)],
+            "webhook": "${env:HOOK}",
+            "webhook_fields": {"topic": "mine"},
+        }
+    )
+    run = make_run(job)
+    assert launch(run, job, module=fake_runtime).cause == "completed"
+    until(lambda: len(notified(run)) == 2)
+    assert [(event["occasion"], event["told"], event["failed"]) for event in notified(run)] == [
+        ("started", ["command", "webhook"], {}),
+        ("completed", ["command", "webhook"], {}),
+    ]
+    started, body = hook.received
+    assert (started["occasion"], started["run"]["state"], started["topic"]) == ("started", "running", "mine")
+    assert body["occasion"] == "completed"
+    assert body["text"] == body["content"] == body["message"]
+    assert body["text"].startswith(f"tiny/{run.run_id} completed at iteration 20 of 20 after ")
+    facts = body["run"]
+    assert (facts["run_id"], facts["name"], facts["state"]) == (run.run_id, "tiny", "completed")
+    assert (facts["iteration"], facts["train_iters"], facts["checkpoint_iteration"]) == (20, 20, 20)
+    assert facts["checkpoint"] == str(run.checkpoint(20))
+    assert 0 < facts["seconds"] < 120
+    by_command = kept.read_text().strip().split("\n\n")
+    assert json.loads(by_command[1].splitlines()[0])["run"] == facts
+    assert by_command[1].splitlines()[1:] == body["text"].splitlines()
+    for path in run.path.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(("ends", "cause"), [("raise@3", "bug"), ("kill1@5", "killed")])
+def test_a_run_that_fails_is_told_with_its_evidence(
+    ends: str,
+    cause: str,
+    make_job: MakeJob,
+    make_run: Run,
+    fake_runtime: str,
+    make_hook: Callable[..., Hook],
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hook = make_hook(503)  # once; then it is well again
+    monkeypatch.setenv("FAKE_END", ends)
+    job = make_job(notifications={"webhook": "${env:HOOK}"})
+    run = make_run(job)
+    end = launch(run, job, module=fake_runtime)
+    assert end.cause == cause
+    until(lambda: notified(run))
+    [body] = hook.received
+    assert hook.requests == 2
+    assert (body["occasion"], body["run"]["cause"], body["run"]["message"]) == ("failed", cause, end.message)
+    assert body["run"]["evidence"] == list(end.evidence)
+    assert all(line in body["text"] for line in end.evidence)
+
+
+def test_a_launcher_that_is_killed_is_told_of(
+    make_job: MakeJob, make_run: Run, start_launcher: Start, make_hook: Callable[..., Hook], until: Until, step_of: Any
+) -> None:
+    hook = make_hook()
+    job = make_job(
+        notifications={"webhook": "${env:HOOK}"},
+        schedule__train_iters=500,
+        launch__env={"FAKE_STEP_SECONDS": "0.05"},
+    )
+    run = make_run(job)
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) >= 3)
+    launcher.send_signal(signal.SIGKILL)
+    until(lambda: notified(run))
+    [body] = hook.received
+    assert (body["occasion"], body["run"]["cause"], body["run"]["state"]) == ("failed", "killed", "failed")
+    assert "its launcher was killed; the ranks saved and stopped" in body["text"]
+    assert body["run"]["iteration"] == body["run"]["checkpoint_iteration"]
+    assert ranks_of(body["run"]["launch_id"]) == {}
+
+
+def test_a_command_and_a_webhook_that_hang_harm_no_run(
+    make_job: MakeJob, make_run: Run, fake_runtime: str, make_hook: Callable[..., Hook], until: Until
+) -> None:
+    hook = make_hook(None, None)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    ways = {"webhook": "${env:HOOK}", "command": sleeps, "timeout": 4}
+    job = make_job(schedule__train_iters=5, notifications=ways)
+    run = make_run(job)
+    assert launch(run, job, module=fake_runtime).code == 0
+    ended = time.monotonic()
+    assert [event["event"] for event in run.events()][-1] == "exited"  # the launch is over before anybody is told
+    until(lambda: notified(run))
+    assert time.monotonic() - ended < 30
+    [event] = notified(run)
+    problem = "the webhook does not answer in time"
+    assert event["told"] == []
+    assert event["failed"] == {"command": f"{sys.executable} took longer than 4 s and was ended", "webhook": problem}
+    assert f"completed: webhook: {problem}" in (run.logs / "notifications.log").read_text()
+    assert hook.requests == 2
+
+
+@pytest.fixture
+def ended_run(make_job: MakeJob, make_run: Run) -> Callable[..., RunDir]:
+    """ended_run(**notifications): a run that has completed."""
+
+    def make(**notifications: Any) -> RunDir:
+        run = make_run(make_job(notifications=notifications))
+        run.append_event("launched", launch_id="l", host="node7")
+        run.append_event("exited", launch_id="l", cause="completed", message="", iteration=20)
+        return run
+
+    return make
+
+
+def told_of(run: RunDir) -> None:
+    """The program, to its end; it says nothing and never fails."""
+    program = [sys.executable, "-m", "orchestrator.launch.notifications", str(run.path), "l"]
+    done = subprocess.run(program, timeout=60, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (404, "the webhook answers with status 404"),
+        (301, "the webhook answers with status 301"),
+        (None, "the webhook cannot be reached: Connection refused"),
+    ],
+    ids=["refuses", "redirects", "nobody-there"],
+)
+def test_a_webhook_that_is_of_no_use(
+    answer: int | None, problem: str, ended_run: Callable[..., RunDir], make_hook: Callable[..., Hook]
+) -> None:
+    hook = make_hook(*([answer] if answer else []))
+    if answer is None:
+        hook.close()
+    run = ended_run(webhook="${env:HOOK}")
+    told_of(run)
+    assert notified(run)[0]["failed"] == {"webhook": problem}
+    assert SECRET not in (run.logs / "notifications.log").read_text()
+    assert hook.requests == (1 if answer else 0)
+
+
+def test_a_secret_that_is_not_set_and_an_address_that_is_none(
+    ended_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ended_run(webhook="${env:HOOK}")
+    monkeypatch.delenv("HOOK", raising=False)
+    told_of(run)
+    monkeypatch.setenv("HOOK", f"file:///{SECRET}")
+    told_of(run)
+    assert [event["failed"]["webhook"] for event in notified(run)] == [
+        "${env:HOOK} is used in the spec, but HOOK is not set in the environment",
+        "the address of the webhook does not begin with http:// or https://",
+    ]
+
+
+def test_nobody_is_told_of_what_nobody_asked_for(
+    ended_run: Callable[..., RunDir], make_hook: Callable[..., Hook]
+) -> None:
+    hook = make_hook()
+    run = ended_run(webhook="${env:HOOK}", when=["completed"])
+    run.membership.write_text("{}")  # a cell of a sweep: only its failure would be told
+    told_of(run)
+    assert hook.requests == 0
+    run.membership.unlink()
+    told_of(run)
+    assert hook.requests == 1
+
+
+def test_it_is_told_by_hand(
+    make_job: MakeJob, make_run: Run, make_hook: Callable[..., Hook], orchestrator: Orchestrator
+) -> None:
+    hook = make_hook(200, 500, 500)
+    job = make_job(notifications={"webhook": "${env:HOOK}", "command": ["/no/such/program"]})
+    run = make_run(job)
+    code, out, err = orchestrator("notify", run.run_id)
+    assert (code, err) == (1, "command: /no/such/program cannot be started: No such file or directory\n")
+    assert out.startswith("webhook: told\n")
+    assert hook.received[0]["text"].startswith(f"tiny/{run.run_id} started")
+    code, out, _ = orchestrator("notify", run.run_id, "--json")
+    assert code == 1
+    assert json.loads(out)["failed"]["webhook"] == "the webhook answers with status 500"
+    mute = make_run(make_job(name="mute"))
+    code, _, err = orchestrator("notify", mute.run_id)
+    assert (code, err) == (
+        2,
+        f"error: run mute/{mute.run_id} tells nobody: its spec has neither notifications.command nor .webhook\n",
+    )
+
+
+def event(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"event": kind, "launch_id": "l", **fields}
+
+
+@pytest.mark.parametrize(
+    ("events", "occasion"),
+    [
+        ([event("launched")], None),
+        ([event("exited", cause="held")], None),
+        ([event("exited", cause="lease_lost")], None),
+        ([event("exited", cause="cancelled")], "stopped"),
+        ([event("exited", cause="time_limit"), event("gave_up")], "failed"),
+        ([event("exited", cause="time_limit"), event("requeued")], "requeued"),
+        ([event("exited", cause="bug"), event("requeued"), event("requeue_failed")], "failed"),
+        ([event("exited", cause="bug"), {"event": "exited", "cause": "completed", "launch_id": "m"}], "failed"),
+    ],
+)
+def test_what_became_of_a_start(events: list[dict[str, Any]], occasion: str | None) -> None:
+    assert occasion_of(events, "l") == occasion
