@@ -30,6 +30,7 @@ def environment() -> Environment:
         "ago": ago,
         "clock": clock,
         "count": count,
+        "exact": exact,
         "duration": duration,
         "size": size,
         "number": number,
@@ -74,6 +75,11 @@ def count(value: float | None) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.3g}{unit}"
     return f"{value:.3g}"
+
+
+def exact(value: float | None) -> str:
+    """12,345; a dash for none."""
+    return NOTHING if value is None else f"{value:,}"
 
 
 def percent(value: float | None) -> str:

@@ -1,0 +1,283 @@
+"""What a run has taken from each source of its data so far, and what it will have taken at its end.
+
+Exact where the spec says it all: who gives which sample of a blend is arithmetic (data/blending.py), as long as one
+spec is followed. What is not exact is said in `remarks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.data.blending import Draws
+from orchestrator.data.checks import path_names
+from orchestrator.errors import OrchestratorError
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import blend_report
+from orchestrator.planning.blend_report import BlendReport, Conversations, PartPlan, SourcePlan
+from orchestrator.review.charts import Figure
+from orchestrator.review.stretches import Stretch, stretches_of
+from orchestrator.rundir import RunDir
+from orchestrator.spec.data import Blend, BlendEntry, DataSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.tracking.metrics import Metric, MetricTail
+
+_TAIL_BYTES = 64 << 10
+_POINTS = 40
+_CHANGES = (
+    "A resume changed what the run reads or how much of it: each start counts by the spec that was newest at its time, "
+    "as the times of the files tell."
+)
+_SENTENCES = (
+    "Its samples are sentences of documents: tokens are counted as full samples, which short ones are not, and epochs "
+    "are not known beforehand."
+)
+
+
+@dataclass(frozen=True)
+class SourceUse:
+    """One source of the training blend. Counts are None where the data cannot be read from here.
+
+    `weight` as written and `share` in effect, None for a source that a resume took out of the blend. `samples` and
+    `tokens` so far; `epochs` so far.
+    """
+
+    name: str
+    path: str
+    samples: int
+    tokens: int
+    weight: float | None = None
+    share: float | None = None
+    documents: int | None = None
+    tokens_held: int | None = None
+    samples_held: int | None = None
+    epochs: float | None = None
+    samples_at_end: int | None = None
+    tokens_at_end: int | None = None
+    epochs_at_end: float | None = None
+    again_from_step: int | None = None
+    epochs_are_mixed: bool = False
+    conversations: Conversations | None = None
+    note: str | None = None
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Tokens that were not seen yet; 0 from the second epoch on. None where that is not known."""
+        if self.epochs is None or self.tokens_held is None:
+            return None
+        return max(0, round(self.tokens_held * (1 - self.epochs)))
+
+    @property
+    def part(self) -> float | None:
+        """How much of what the run will take from here it has taken, from 0 to 1."""
+        return min(1.0, self.samples / self.samples_at_end) if self.samples_at_end else None
+
+
+@dataclass(frozen=True)
+class BlendUse:
+    """What a run reads. `kind` and `says` tell what of the rest applies; samples are those of the training."""
+
+    kind: str
+    says: str
+    iteration: int
+    samples: int
+    samples_at_end: int
+    tokens_per_sample: int
+    sources: tuple[SourceUse, ...] = ()
+    validation: PartPlan | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def blend_use(run: RunDir) -> BlendUse:
+    """What a run has read up to now. Raises UserError where its spec cannot be read."""
+    events = run.events()
+    stretches = stretches_of(run, events)
+    job = stretches[-1].job
+    batch = BatchSchedule.of(job)
+    iteration, samples = consumed(run)
+    kind, says = _kind(job)
+    use = BlendUse(kind, says, iteration, samples, batch.train_samples, job.tokens_per_sample)
+    if kind != "blend":
+        return use
+    folder = next((Path(str(e["folder"])) for e in events if e.get("event") == "created" and "folder" in e), Path())
+    report, trouble = _report(job, batch, folder)
+    remarks = [
+        *([_CHANGES] if len(stretches) > 1 else []),
+        *([_SENTENCES] if job.model.reads_sentences else []),
+        *([trouble] if trouble else []),
+    ]
+    if report is None:
+        return replace(use, sources=_sources(job, None, stretches, samples), remarks=tuple(remarks))
+    missing = [source.path for source in report.train.sources if source.tokens_held is None]
+    if missing and not trouble:
+        remarks.append("Some data cannot be read from here: of those only what the spec says is shown.")
+    return replace(
+        use,
+        sources=_sources(job, report, stretches, samples),
+        validation=report.validation if report.validation.samples else None,
+        warnings=(*report.stops, *report.doubts),
+        notes=report.notes,
+        remarks=tuple(remarks),
+    )
+
+
+def consumed(run: RunDir) -> tuple[int, int]:
+    """The last step that was measured and the samples consumed until then; 0 twice where nothing was."""
+    try:
+        size = run.metrics_file.stat().st_size
+    except OSError:
+        return 0, 0
+    last: Metric | None = None
+    for metric in MetricTail(run.metrics_file, max(0, size - _TAIL_BYTES)).poll():
+        last = metric
+    return (last.iteration, last.samples) if last is not None else (0, 0)
+
+
+def given(stretches: Sequence[Stretch], samples: int) -> dict[str, int]:
+    """Samples that each source gave of the first `samples` of a run, by path; those of a path that a blend has twice
+    are together.
+    """
+    found: dict[str, int] = {}
+    for number, stretch in enumerate(stretches):
+        blend = stretch.job.data.blend or []
+        end = min(samples, stretches[number + 1].samples) if number + 1 < len(stretches) else samples
+        for entry, count in zip(blend, _between(blend, stretch.samples, end), strict=True):
+            found[entry.path] = found.get(entry.path, 0) + count
+    return found
+
+
+def consumption_figure(run: RunDir) -> Figure:
+    """Tokens from each source over the steps of the run so far, one above the other. Raises UserError."""
+    stretches = stretches_of(run, run.events())
+    iteration, samples = consumed(run)
+    job = stretches[-1].job
+    shown: dict[str, list[float]] = {path: [] for path in given(stretches, 0)}
+    steps = sorted({round(iteration * number / _POINTS) for number in range(_POINTS + 1)}) if iteration else []
+    for step in steps:
+        at = next(stretch for stretch in reversed(stretches) if stretch.iteration <= step)
+        counts = given(stretches, samples if step == iteration else min(samples, at.samples_at(step)))
+        for path, values in shown.items():
+            values.append(counts[path] * job.model.seq_length)
+    names = path_names(list(shown)) if shown else []
+    data = [
+        {"type": "scatter", "mode": "lines", "name": name, "stackgroup": "sources", "x": steps, "y": values}
+        for name, values in zip(names, shown.values(), strict=True)
+    ]
+    layout = {
+        "title": {"text": "Tokens from each source"},
+        "xaxis": {"title": {"text": "step"}},
+        "yaxis": {"title": {"text": "tokens"}, "rangemode": "tozero"},
+    }
+    return {"data": data if steps else [], "layout": layout}
+
+
+def _between(blend: Sequence[BlendEntry], start: int, end: int) -> list[int]:
+    """Samples that each source gives of those from `start` to `end`."""
+    if not blend:
+        return []
+    draws = Draws([entry.weight for entry in blend])
+    before = draws.counts(start) if start else [0] * len(blend)
+    return [max(0, count - earlier) for count, earlier in zip(draws.counts(max(start, end)), before, strict=True)]
+
+
+def _kind(job: JobSpec) -> tuple[str, str]:
+    data = job.data
+    if data.random_tokens:
+        return "random", "It reads random token ids (data.random_tokens): there are no sources."
+    if job.task is not None:
+        files = len(job.task.train)
+        return "task", f"It learns the task {job.task.name} from {files} file{'s' * (files != 1)}, epoch by epoch."
+    if not data.blend:
+        return "none", "Its spec names no data (data.blend)."
+    if data.chat is not None:
+        return "blend", "Its sources are conversations: a sample is a sequence that one or several of them fill."
+    return "blend", "A blend draws every sample from the source that lags furthest behind its weight."
+
+
+def _report(job: JobSpec, batch: BatchSchedule, folder: Path) -> tuple[BlendReport | None, str | None]:
+    """The plan's report on the data as they lie now, relative paths from where the run was created."""
+    try:
+        return blend_report(job.model_copy(update={"data": _placed(job.data, folder)}), batch), None
+    except (OrchestratorError, OSError, ValueError, ArithmeticError, LookupError) as error:
+        return None, f"The data cannot be looked at from here: {error}"
+
+
+def _placed(data: DataSpec, folder: Path) -> DataSpec:
+    tokenizer = data.tokenizer
+    if tokenizer.path is not None:
+        tokenizer = tokenizer.model_copy(update={"path": str(folder / tokenizer.path)})
+    parts = {"blend": data.blend, "validation": data.validation, "test": data.test}
+    placed = {name: _blend_in(folder, blend) for name, blend in parts.items()}
+    return data.model_copy(update={**placed, "tokenizer": tokenizer})
+
+
+def _blend_in(folder: Path, blend: Blend | None) -> Blend | None:
+    return blend and [entry.model_copy(update={"path": str(folder / entry.path)}) for entry in blend]
+
+
+def _sources(
+    job: JobSpec, report: BlendReport | None, stretches: Sequence[Stretch], samples: int
+) -> tuple[SourceUse, ...]:
+    blend = job.data.blend or []
+    counts = given(stretches, samples)
+    at_end = given(stretches, BatchSchedule.of(job).train_samples)
+    planned = report.train.sources if report is not None else (None,) * len(blend)
+    shares = Draws([entry.weight for entry in blend]).shares
+    names = dict(zip(counts, path_names(list(counts)), strict=True))
+    uses: dict[str, SourceUse] = {}
+    for entry, share, plan in zip(blend, shares, planned, strict=True):
+        earlier = uses.get(entry.path)
+        if earlier is not None:  # twice in the blend: what it gives is counted together
+            weight, held = (earlier.weight or 0.0) + entry.weight, (earlier.share or 0.0) + share
+            uses[entry.path] = replace(earlier, weight=weight, share=held)
+            continue
+        uses[entry.path] = _use(job, names[entry.path], entry, share, plan, counts[entry.path], at_end[entry.path])
+    gone = [path for path in counts if path not in uses]
+    return (*uses.values(), *(_gone(names[path], path, counts[path], job) for path in gone))
+
+
+def _use(
+    job: JobSpec, name: str, entry: BlendEntry, share: float, plan: SourcePlan | None, count: int, at_end: int
+) -> SourceUse:
+    length = job.model.seq_length
+    use = SourceUse(
+        name=name,
+        path=entry.path,
+        samples=count,
+        tokens=count * length,
+        weight=entry.weight,
+        share=share,
+        samples_at_end=at_end,
+        tokens_at_end=at_end * length,
+    )
+    if plan is None:
+        return use
+    return replace(
+        use,
+        documents=plan.documents,
+        tokens_held=plan.tokens_held,
+        samples_held=plan.samples_held,
+        epochs=_epochs(job, plan, count),
+        epochs_at_end=_epochs(job, plan, at_end),
+        again_from_step=plan.second_epoch_step,
+        epochs_are_mixed=plan.epochs_are_mixed,
+        conversations=plan.conversations,
+        note=plan.note,
+    )
+
+
+def _epochs(job: JobSpec, plan: SourcePlan, samples: int) -> float | None:
+    """How often `samples` go through a source."""
+    if job.model.reads_sentences:
+        return None
+    if job.data.chat is not None:
+        return samples / plan.samples_held if plan.samples_held else None
+    return samples * job.model.seq_length / plan.tokens_held if plan.tokens_held else None
+
+
+def _gone(name: str, path: str, count: int, job: JobSpec) -> SourceUse:
+    """A source that only an earlier spec of the run had."""
+    return SourceUse(name, path, count, count * job.model.seq_length, note="a resume took it out of the blend")
