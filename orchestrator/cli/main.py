@@ -56,6 +56,7 @@ COMMANDS = (
     Entry("drill", "drill", RUN, "Prove for a job that kill and resume give the same losses."),
     Entry("list", "list", LOOK, "List runs."),
     Entry("status", "status", LOOK, "Show how one run is doing."),
+    Entry("compare", "compare", LOOK, "Lay runs side by side: what differs, what came of it, their curves."),
     Entry("logs", "logs", LOOK, "Print or follow the logs of a run."),
     Entry("dashboard", "dashboard", LOOK, "Show the runs of a folder in a browser, live."),
     Entry("notify", "notify", LOOK, "Tell a command or a webhook how a run stands, to try them out."),

@@ -14,7 +14,8 @@ XAxis = Literal["steps", "tokens", "time", "clock"]
 Figure = dict[str, Any]
 
 _MOST_POINTS = 1500
-_X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}
+X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}
+"""What the values of an axis are."""
 _SHOWN_MARKS = ("resumed", "failure", "stop")
 
 
@@ -62,7 +63,7 @@ def figure_of(
             data += _curve(label, series, series.columns[key], x, smoothing)
     layout: dict[str, Any] = {
         "title": {"text": chart.title},
-        "xaxis": {"title": {"text": _X_TITLES[x]}, **({"type": "date"} if x == "clock" else {})},
+        "xaxis": {"title": {"text": X_TITLES[x]}, **({"type": "date"} if x == "clock" else {})},
         "yaxis": {"title": {"text": chart.unit}, "type": "log" if log else "linear"},
     }
     if len(runs) == 1:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.launch.runs import run_folders
 from orchestrator.review.series import GrowingSeries, Series
-from orchestrator.review.summary import RunSummary, summarize, unreadable, with_goodput
+from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -75,7 +74,7 @@ class RunIndex:
         known = self._known.get(run.path)
         if not run.resolved_generations():
             return None
-        fresh = _read([run])[0]
+        fresh = summarize_each([run])[0]
         return replace(fresh, goodput=known.summary.goodput) if known is not None else fresh
 
     def series(self, run: RunDir) -> Series:
@@ -100,7 +99,7 @@ class RunIndex:
             if self._stopping.is_set():
                 return
             part = changed[begin : begin + _RUNS_AT_A_TIME]
-            for path, summary in zip(part, _read([RunDir(path) for path in part]), strict=True):
+            for path, summary in zip(part, summarize_each([RunDir(path) for path in part]), strict=True):
                 self._keep(path, summary, signatures[path])
             self._publish()
         self.is_complete = True
@@ -158,13 +157,3 @@ def _stat(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_mtime_ns, found.st_size
-
-
-def _read(runs: Sequence[RunDir]) -> list[RunSummary]:
-    """The summaries of runs; of one that vanished or makes no sense, only what is wrong with it."""
-    try:
-        return summarize(runs)
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
-        if len(runs) == 1:
-            return [unreadable(runs[0], f"{type(error).__name__}: {error}")]
-    return [summary for run in runs for summary in _read([run])]

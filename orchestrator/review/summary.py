@@ -80,6 +80,16 @@ def summarize(runs: Sequence[RunDir]) -> list[RunSummary]:
     return [_summary(status) for status in statuses_of(runs)]
 
 
+def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
+    """The same of runs any of which may vanish or make no sense: of such a one, only what is wrong with it."""
+    try:
+        return summarize(runs)
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        if len(runs) == 1:
+            return [unreadable(runs[0], f"{type(error).__name__}: {error}")]
+    return [summary for run in runs for summary in summarize_each([run])]
+
+
 def with_goodput(summary: RunSummary, now: float) -> RunSummary:
     """The same with its goodput, for which all of a run's measurements are read."""
     return replace(summary, goodput=goodput_of(summary.run, now if summary.is_active else None).fraction)

@@ -1,0 +1,224 @@
+"""Several runs beside each other: how their specs differ, what they have come to, names that tell them apart."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.review.series import Series
+from orchestrator.review.summary import RunSummary
+from orchestrator.spec.words import shorten
+from orchestrator.sweeps.names import short_name
+
+MOST_RUNS = 20
+"""Beside each other: more can neither be told apart nor read."""
+
+Goal = Literal["min", "max"]
+Kind = Literal["number", "count", "percent", "seconds", "bytes"]
+
+_LATE_SECTIONS = ("launch", "tracking", "checkpoint", "runtime")
+"""Fields in which runs differ without being different experiments: they name a run only where nothing else does."""
+_LATEST_STEPS = 1000
+_LABEL_VALUE = 24
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field in which specs differ. `values`: as the resolved specs have them, in the order of the runs; None for a
+    spec that lacks the field or cannot be read.
+    """
+
+    path: str
+    values: tuple[str | None, ...]
+
+    @property
+    def section(self) -> str:
+        """The part of the spec it belongs to; empty for a field of the job itself."""
+        return self.path.partition(".")[0] if "." in self.path else ""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure by which runs are compared. `goal`: which value is the best; None where none is better."""
+
+    name: str
+    title: str
+    goal: Goal | None
+    kind: Kind = "number"
+
+
+MEASURES = (
+    Measure("loss", "loss", "min"),
+    Measure("common_loss", "loss at the last common step", "min"),
+    Measure("validation", "validation loss", "min"),
+    Measure("best_validation", "best validation loss", "min"),
+    Measure("steps", "steps", None, "count"),
+    Measure("tokens", "tokens seen", None, "count"),
+    Measure("hours", "hours from first to last step", None),
+    Measure("tokens_per_second", "tokens/s", "max", "count"),
+    Measure("mfu", "MFU", "max", "percent"),
+    Measure("step_seconds", "step time", "min", "seconds"),
+    Measure("peak_bytes", "peak memory", "min", "bytes"),
+    Measure("goodput", "goodput", "max", "percent"),
+)
+"""What runs are compared by, in this order. Speeds: the median of the latest 1,000 measured steps."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measure of every run. `best`: the places of the best values, none where no value is better than another."""
+
+    measure: Measure
+    values: tuple[float | None, ...]
+    best: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs beside each other; everything is in their order. `common_step`: the last step that all those have measured
+    that have measured a loss; None where fewer than two have.
+    """
+
+    runs: tuple[RunSummary, ...]
+    labels: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    rows: tuple[Row, ...]
+    common_step: int | None
+
+
+def compare(runs: Sequence[RunSummary], series: Sequence[Series | None]) -> Comparison:
+    """Compare runs. `series`: what each has measured; None for a run whose measurements were not read: of those the
+    last values are known. Measures that no run has are left out.
+    """
+    found = differences([run.spec for run in runs])
+    common = common_step(series)
+    columns = [_measured(run, each, common) for run, each in zip(runs, series, strict=True)]
+    rows = []
+    for measure in MEASURES:
+        values = tuple(column.get(measure.name) for column in columns)
+        if any(value is not None for value in values):
+            rows.append(Row(measure, values, best_places(values, measure.goal)))
+    return Comparison(tuple(runs), labels([run.key for run in runs], found), tuple(found), tuple(rows), common)
+
+
+def differences(specs: Sequence[Mapping[str, str]]) -> list[Difference]:
+    """The fields in which specs (by dotted keys) differ, those of a section together. Empty specs, which are those that
+    cannot be read, differ from none.
+    """
+    known = [spec for spec in specs if spec]
+    paths = dict.fromkeys(path for spec in known for path in spec)
+    differing = [path for path in paths if len({spec.get(path) for spec in known}) > 1]
+    found = [Difference(path, tuple(spec.get(path) for spec in specs)) for path in differing]
+    sections = list(dict.fromkeys(each.section for each in found))
+    return sorted(found, key=lambda each: sections.index(each.section))
+
+
+def labels(keys: Sequence[str], found: Sequence[Difference]) -> tuple[str, ...]:
+    """A short name for each run, of the fewest fields that tell the runs apart: `lr=0.0003`. `keys`: `name/run_id`.
+
+    Runs whose jobs have names of their own go by these; those that no field tells apart by their run ids.
+    """
+    names = [key.rpartition("/")[0] for key in keys]
+    ids = [key.rpartition("/")[2] for key in keys]
+    if len(keys) == 1:
+        return (keys[0],)
+    if len(set(names)) == len(names):
+        return tuple(names)
+    chosen = _telling(found, len(keys))
+    texts = [
+        ", ".join(_said(each, place) for each in chosen if each.values[place] is not None) for place in range(len(keys))
+    ]
+    texts = [text or name for text, name in zip(texts, ids, strict=True)]
+    return tuple(
+        text if texts.count(text) == 1 or text == run_id else f"{text} · {run_id}"
+        for text, run_id in zip(texts, ids, strict=True)
+    )
+
+
+def _telling(found: Sequence[Difference], count: int) -> list[Difference]:
+    """The fewest fields that tell the most runs apart, found one by one, in the order of the spec."""
+    candidates = sorted(found, key=lambda each: each.section in _LATE_SECTIONS)
+    groups: list[tuple[str | None, ...]] = [()] * count
+    chosen: list[Difference] = []
+    while candidates:
+        best = max(candidates, key=lambda each: len(set(zip(groups, each.values, strict=True))))
+        parted = [(*group, value) for group, value in zip(groups, best.values, strict=True)]
+        if len(set(parted)) == len(set(groups)):
+            break
+        groups = parted
+        chosen.append(best)
+        candidates.remove(best)
+    return [each for each in found if each in chosen]
+
+
+def _said(difference: Difference, place: int) -> str:
+    value = shorten(difference.values[place] or "", _LABEL_VALUE)
+    return value if difference.path == "name" else f"{short_name(difference.path)}={value}"
+
+
+def common_step(series: Sequence[Series | None]) -> int | None:
+    """The last step up to which all runs have a loss that have one at all; None for fewer than two such runs."""
+    columns = [each.columns.get("train/loss") for each in series if each is not None]
+    ends = [column.iterations[-1] for column in columns if column is not None and column.iterations]
+    return min(ends) if len(ends) > 1 else None
+
+
+def best_places(values: Sequence[float | None], goal: Goal | None) -> frozenset[int]:
+    """The places of the best of the values that are finite; none where there is no goal, or nothing to choose from."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if goal is None or len(set(finite)) < 2:
+        return frozenset()
+    best = min(finite) if goal == "min" else max(finite)
+    return frozenset(place for place, value in enumerate(values) if value == best)
+
+
+def _measured(run: RunSummary, series: Series | None, common: int | None) -> dict[str, float | None]:
+    """The measures of a run by name."""
+    last = run.values
+    known: dict[str, float | None] = {
+        "loss": last.get("train/loss"),
+        "validation": last.get("validation/loss"),
+        "steps": run.iteration,
+        "tokens_per_second": last.get("throughput/tokens_per_second"),
+        "mfu": last.get("throughput/mfu"),
+        "step_seconds": last.get("throughput/step_seconds"),
+        "peak_bytes": last.get("memory/peak_bytes"),
+        "goodput": run.goodput,
+    }
+    if series is None or not series.iterations:
+        return known
+    return known | {
+        "common_loss": _value_at(series, "train/loss", common),
+        "best_validation": _finite(series, "validation/loss", min),
+        "tokens": series.tokens[-1],
+        "hours": (series.times[-1] - series.times[0]) / 3600,
+        "tokens_per_second": _finite(series, "throughput/tokens_per_second", statistics.median, _LATEST_STEPS),
+        "mfu": _finite(series, "throughput/mfu", statistics.median, _LATEST_STEPS),
+        "step_seconds": _finite(series, "throughput/step_seconds", statistics.median, _LATEST_STEPS),
+        "peak_bytes": _finite(series, "memory/peak_bytes", max),
+    }
+
+
+def _value_at(series: Series, key: str, step: int | None) -> float | None:
+    """The value of the last measurement up to a step."""
+    column = series.columns.get(key)
+    if column is None or step is None:
+        return None
+    place = bisect_right(column.iterations, step) - 1
+    return column.values[place] if place >= 0 else None
+
+
+def _finite(
+    series: Series, key: str, of: Callable[[Sequence[float]], float], latest: int | None = None
+) -> float | None:
+    """Something of the finite values of a key, of its latest ones where that is said."""
+    column = series.columns.get(key)
+    if column is None:
+        return None
+    values = column.values if latest is None else column.values[-latest:]
+    finite = [value for value in values if math.isfinite(value)]
+    return of(finite) if finite else None
