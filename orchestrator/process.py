@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -60,6 +61,14 @@ class Process:
     def is_alive(self) -> bool:
         """True only when it is known to run on this host."""
         return self.is_here and not self.is_dead
+
+
+def seconds_since_start() -> float:
+    """How long this process has been there; 0 where the system does not say."""
+    started = _start_time(os.getpid()) if Path("/proc/self/stat").exists() else None
+    if started is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"))
 
 
 @cache

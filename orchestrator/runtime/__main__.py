@@ -15,10 +15,12 @@ from typing import Any, TextIO
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import is_full_disk
+from orchestrator.process import seconds_since_start
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
 from orchestrator.runtime.callbacks.exporting import Exporting
+from orchestrator.runtime.callbacks.first_step import FirstStep
 from orchestrator.runtime.callbacks.logging import MetricLogging
 from orchestrator.runtime.callbacks.saving import CheckpointSaving
 from orchestrator.runtime.callbacks.tracking import Tracking
@@ -26,6 +28,7 @@ from orchestrator.runtime.device import select_device
 from orchestrator.runtime.exits import Outcome, outcome_of, write_exit_record
 from orchestrator.runtime.loop import train
 from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -34,11 +37,14 @@ from orchestrator.spec.values import resolve_environment
 
 def training_callbacks(run: RunDir) -> list[Callback]:
     """What a training does beside its steps."""
-    return [MetricLogging(), Evaluation(), CheckpointSaving(), FinalEvaluation(), Exporting(), Tracking()]
+    evaluating, saving = [Evaluation(), FirstStep()], [CheckpointSaving(), FinalEvaluation(), Exporting()]
+    return [MetricLogging(), *evaluating, *saving, Tracking()]
 
 
 def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> int:
     """Run one rank. The exit code says whether what was asked for was done; the exit record says the rest."""
+    clock = StartClock(seconds_since_start())
+    clock.ends("imports")
     parser = argparse.ArgumentParser(prog="python -m orchestrator.runtime", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--from-scratch", action="store_true", help="start a run anew that has no checkpoint")
@@ -49,7 +55,7 @@ def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> 
     write_log_to_run(run, rank)
     try:
         job = load_resolved(run.resolved())
-        outcome, iteration = run_rank(run, job, launch_id, arguments.from_scratch, callbacks(run))
+        outcome, iteration = run_rank(run, job, launch_id, arguments.from_scratch, callbacks(run), clock)
     except BaseException as error:
         # The boundary of the process: whatever happened is recorded, and the traceback goes to this rank's log. A
         # person's mistake is said by its message, unless their own code raised it.
@@ -67,14 +73,14 @@ def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> 
 
 
 def run_rank(
-    run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool, callbacks: list[Callback]
+    run: RunDir, job: JobSpec, launch_id: str, from_scratch: bool, callbacks: list[Callback], clock: StartClock
 ) -> tuple[Outcome, int]:
     """Open the session and train. Returns the outcome and the iteration that was reached."""
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
     with contextlib.ExitStack() as closing:
-        session = open_session(run, job, device, launch_id, from_scratch, closing)
+        session = open_session(run, job, device, launch_id, from_scratch, closing, clock)
         try:
             outcome = train(session, callbacks)
         except Exception:

@@ -22,6 +22,7 @@ from orchestrator.runtime.device import Device
 from orchestrator.runtime.experts import AuxiliaryLosses
 from orchestrator.runtime.process_groups import Groups, Ranks
 from orchestrator.runtime.records import Records
+from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.runtime.watchdog import Watchdog
@@ -34,6 +35,7 @@ class Session:
     """One rank of a running job."""
 
     run: RunDir
+    launch_id: str
     job: JobSpec
     device: Device
     ranks: Ranks
@@ -57,6 +59,8 @@ class Session:
     train_data: Dataset[Any]
     validation_data: dict[str, Dataset[Any]]
     watchdog: Watchdog
+    clock: StartClock
+    """Of this start, until its first step is done."""
     state: TrainState = field(default_factory=TrainState)
     stopping: bool = False
     """All ranks have agreed to stop."""

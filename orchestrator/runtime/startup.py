@@ -39,6 +39,7 @@ from orchestrator.runtime.pretrained import find_source, load_weights
 from orchestrator.runtime.process_groups import Ranks, connect_stages, patience, seed_everything, start_process_groups
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
+from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
 from orchestrator.runtime.verification import newest_whole
@@ -47,7 +48,13 @@ from orchestrator.spec.job import JobSpec
 
 
 def open_session(
-    run: RunDir, job: JobSpec, device: Device, launch_id: str, from_scratch: bool, closing: ExitStack
+    run: RunDir,
+    job: JobSpec,
+    device: Device,
+    launch_id: str,
+    from_scratch: bool,
+    closing: ExitStack,
+    clock: StartClock,
 ) -> Session:
     """Join the job's processes, take the lease, build the network and restore the newest checkpoint.
 
@@ -72,6 +79,7 @@ def open_session(
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
     closing.callback(watchdog.stop)
     seed_everything(job.runtime.seed, ranks)
+    clock.ends("process_groups")
     layers = choose_layers("torch" if job.model.lora is not None else job.runtime.layers, device)
     require_fp8(job.precision, layers)
     words = vocabulary(job)
@@ -80,9 +88,11 @@ def open_session(
     chunks = wrap_data_parallel(job, config, modules)
     optimizer = build_optimizer(job, chunks)
     config.grad_scale_func = optimizer.scale_loss
+    clock.ends("network")
     schedule = BatchSchedule.of(job)
     datasets = _open_data(job, run, words, schedule)
     assert datasets.train is not None, "the schedule has at least one step"
+    clock.ends("data")
     code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
     carried = files_to_carry(job) if ranks.is_first else {}
     checkpointer = Checkpointer(
@@ -90,6 +100,7 @@ def open_session(
     )
     session = Session(
         run=run,
+        launch_id=launch_id,
         job=job,
         device=device,
         ranks=ranks,
@@ -111,8 +122,10 @@ def open_session(
         train_data=datasets.train,
         validation_data=dict(datasets.validation),
         watchdog=watchdog,
+        clock=clock,
     )
-    _restore(session, launch_id, from_scratch)
+    _restore(session, from_scratch)
+    clock.ends("checkpoint")
     return session
 
 
@@ -195,7 +208,7 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
     }
 
 
-def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
+def _restore(session: Session, from_scratch: bool) -> None:
     """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
     run, first = session.run, session.ranks.is_first
     commit = newest_whole(
@@ -225,7 +238,7 @@ def _restore(session: Session, launch_id: str, from_scratch: bool) -> None:
         fresh = load_weights(pretrained, session.job, *weights, session.control)
     session.event(
         "started",
-        launch_id=launch_id,
+        launch_id=session.launch_id,
         token=session.lease.token,
         pid=os.getpid(),
         world_size=session.ranks.world_size,

@@ -12,6 +12,7 @@ from orchestrator.rundir import RunDir
 LOG_NAME = "mlflow.log"
 DRAIN_SECONDS = 15.0
 """How long the follower goes on sending after its parent has ended or asked it to finish."""
+_LOWER_PRIORITY = 10
 
 
 def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subprocess.Popen[bytes]:
@@ -24,7 +25,7 @@ def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subproc
     run.logs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "orchestrator.tracking", str(run.path.resolve()), "--follow"]
     with open(run.logs / LOG_NAME, "ab") as log:
-        return subprocess.Popen(
+        follower = subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--drain-seconds", str(drain_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -32,6 +33,9 @@ def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subproc
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
+    # The ranks come first, from the start: importing MLflow takes as long as a rank's imports.
+    os.setpriority(os.PRIO_PROCESS, follower.pid, os.getpriority(os.PRIO_PROCESS, 0) + _LOWER_PRIORITY)
+    return follower
 
 
 def finish_follower(

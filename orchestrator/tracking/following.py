@@ -39,7 +39,6 @@ class Follower:
         """Returns 0 when everything was sent."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # meant for the ranks, which may still save: what counts is their end
-        os.nice(10)  # the ranks come first
         if not read_target(self._run).enabled:
             return 0
         threading.Thread(target=self._watch, daemon=True).start()

@@ -66,6 +66,7 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     assert f"{run.checkpoint(20)} has no commit.json: it was never finished" in skipped[0]["message"]
     assert f"{damaged} is damaged: its CRC-32 is" in skipped[1]["message"]
     assert [event["iteration"] for event in events(run, "resumed")] == [10]
+    assert [(event["launch_id"], event["iteration"]) for event in events(run, "first_step")][1:] == [("second", 11)]
     assert losses(run) == expected
     assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [5, 10, 15, 20]
 

@@ -69,6 +69,7 @@ from pathlib import Path
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import __main__ as program
 from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.spec.loading import load_resolved
@@ -77,7 +78,7 @@ def step(folder):
     job = load_resolved(folder / "job.json")
     with contextlib.ExitStack() as closing:
         closing.callback(stop_process_groups)
-        session = open_session(RunDir(folder), job, device, "probe", from_scratch=False, closing=closing)
+        session = open_session(RunDir(folder), job, device, "probe", False, closing, StartClock())
         session.begin_batches()
         for chunk in session.chunks:
             chunk.zero_grad_buffer()

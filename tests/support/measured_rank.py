@@ -27,6 +27,7 @@ from orchestrator.runtime.device import Device, select_device
 from orchestrator.runtime.loop import train
 from orchestrator.runtime.process_groups import stop_process_groups
 from orchestrator.runtime.session import Session
+from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.loading import load_resolved
 
@@ -95,7 +96,7 @@ def measure(run: RunDir, rank: int, device: Device) -> None:
     job = load_resolved(run.resolved())
     steps, before = Steps(device), outside() if device.is_cuda else 0
     with contextlib.ExitStack() as closing:
-        session = open_session(run, job, device, "measured", False, closing)
+        session = open_session(run, job, device, "measured", False, closing, StartClock())
         opened = time.time()
         train(session, [steps])
         if device.is_cuda:

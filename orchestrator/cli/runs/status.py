@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import typer
 
@@ -33,7 +34,8 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     total = BatchSchedule.of(load_resolved(run.resolved())).train_iters
     if as_json:
         found = [result.to_json() for result in newest_results(run)]
-        print_json({**status.to_json(), "train_iters": total, "goodput": goodput.to_json(), "evaluations": found})
+        more = {"goodput": goodput.to_json(), "first_step": _first_step(run), "evaluations": found}
+        print_json({**status.to_json(), "train_iters": total, **more})
         return
     typer.echo(f"run {label(run)}")
     typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, goodput, total)]))
@@ -56,6 +58,8 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
     if goodput.launches:
         lines.append(("launches", f"{goodput.launches}, {goodput.lost_steps} steps lost"))
         lines += _goodput_line(goodput)
+    if (first := _first_step(run)) is not None:
+        lines.append(("first step", _first_step_words(first)))
     if status.holder is not None and status.holder.live:
         lines.append(("held by", status.holder.describe()))
     if status.created:
@@ -67,6 +71,19 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
     if status.cause is not None and (advice := cause_of(status.cause).advice):
         lines.append(("next", advice.format(run=run.run_id)))
     return lines
+
+
+def _first_step(run: RunDir) -> dict[str, Any] | None:
+    """The newest event of that name: how long the last start took that came to a step."""
+    return next((event for event in reversed(run.events()) if event.get("event") == "first_step"), None)
+
+
+def _first_step_words(event: dict[str, Any]) -> str:
+    """How long the start took, and its parts in their order."""
+    seconds: dict[str, float] = event["seconds"]
+    parts = ", ".join(f"{part.replace('_', ' ')} {value:.1f}" for part, value in seconds.items() if value >= 0.05)
+    since = "the launch" if "launch" in seconds else "the start of its process"
+    return f"iteration {event['iteration']}, {sum(seconds.values()):.1f} s after {since} ({parts})"
 
 
 def _evaluations(run: RunDir) -> list[str]:

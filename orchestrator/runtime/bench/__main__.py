@@ -10,13 +10,15 @@ from orchestrator.rundir import RunDir
 from orchestrator.runtime.__main__ import main
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.benchmark import Benchmark
+from orchestrator.runtime.callbacks.first_step import FirstStep
 from orchestrator.runtime.callbacks.logging import MetricLogging
 
 
 def callbacks(run: RunDir) -> list[Callback]:
     """Nothing is saved, evaluated or sent anywhere."""
     asked = json.loads(run.bench_request.read_text())
-    return [MetricLogging(), Benchmark(run, asked["warm_up"], asked["steps"], keep_trace=asked["trace"])]
+    measuring = Benchmark(run, asked["warm_up"], asked["steps"], keep_trace=asked["trace"])
+    return [MetricLogging(), FirstStep(), measuring]
 
 
 if __name__ == "__main__":

@@ -54,6 +54,12 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
     assert "state        completed\n" in shown
     assert re.search(r"  goodput      \d+%: 0:00:\d\d of training in 0:0\d:\d\d", shown)
 
+    seconds = {"launch": 1.25, "imports": 2.5, "before_steps": 0.01, "step": 0.5}
+    run.append_event("first_step", launch_id="one", iteration=1, seconds=seconds)
+    said = "iteration 1, 4.3 s after the launch (launch 1.2, imports 2.5, step 0.5)"
+    assert f"  first step   {said}\n" in orchestrator("status", "tiny")[1]
+    assert json.loads(orchestrator("status", "tiny", "--json")[1])["first_step"]["seconds"] == seconds
+
     _, out, _ = orchestrator("logs", "tiny")
     assert "[1] rank 1 of 2 in launch" in out
     assert orchestrator("logs", "tiny", "--rank", "1", "-n", "1")[1].startswith("rank 1 of 2")

@@ -26,6 +26,7 @@ from orchestrator.runtime.callbacks.evaluation import evaluate
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.loop import train_step
 from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.generation import Generation
 
@@ -76,7 +77,9 @@ def exercise() -> list[float]:
             for _ in range(2):
                 with contextlib.ExitStack() as closing:
                     closing.callback(stop_process_groups)
-                    session = open_session(run, job, CPU, "probe", from_scratch=False, closing=closing)
+                    session = open_session(
+                        run, job, CPU, "probe", from_scratch=False, closing=closing, clock=StartClock()
+                    )
                     session.begin_batches()
                     for _ in range(2):
                         _, loss = train_step(session)

@@ -1,0 +1,71 @@
+"""How long a person waits for the first step of the quickstart."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.rundir import RunDir
+
+JOBS = Path(__file__).resolve().parent.parent / "jobs"
+PROMISED = 8.0
+ORCHESTRATOR = [sys.executable, "-m", "orchestrator"]
+PARTS = ["launch", "imports", "process_groups", "network", "data", "checkpoint", "before_steps", "step"]
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.distributed,
+    pytest.mark.slow("it is what a person waits for first"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the quickstart's data sets, of less text: reading an index takes as long."""
+    made = tmp_path / ".quickstart"
+    text = [str(Path(sysconfig.get_path("stdlib"), "asyncio")), "--glob", "*.py"]
+    words = ["--tokenizer-type", "huggingface", "--tokenizer-path", str(made / "tokenizer.json"), "--append-eod"]
+    for command in (
+        ["train-tokenizer", *text, "--vocab-size", "4096", "--output", str(made / "tokenizer.json")],
+        ["tokenize", *text, *words, "--output-prefix", str(made / "stdlib")],
+    ):
+        subprocess.run([*ORCHESTRATOR, "data", *command], cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+def first_step(folder: Path, number: int) -> tuple[float, dict[str, float]]:
+    """Seconds from the command to the end of the first step, and what the run says of them."""
+    runs = folder / f"runs-{number}"
+    started = time.time()
+    command = [*ORCHESTRATOR, "run", str(JOBS / "quickstart.yaml"), "--runs-dir", str(runs)]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        said = None
+        while said is None and process.poll() is None:
+            time.sleep(0.05)
+            events = [event for path in runs.glob("quickstart/*") for event in RunDir(path).events()]
+            said = next((event for event in events if event["event"] == "first_step"), None)
+        for _ in range(2):  # at once: what comes after the first step is not asked for
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        out, _ = process.communicate(timeout=60)
+    assert said is not None, out.decode()
+    return said["time"] - started, said["seconds"]
+
+
+def test_the_first_step_comes_in_the_time_that_is_promised(folder: Path) -> None:
+    """The best of some: it tells least of what else the machine does."""
+    found = [first_step(folder, 0)]  # which fills the caches
+    while min(seconds for seconds, _ in found) >= PROMISED and len(found) < 8:
+        found.append(first_step(folder, len(found)))
+    best, parts = min(found, key=lambda one: one[0])
+    assert best < PROMISED, found
+    assert list(parts) == PARTS
+    # What is missing is the command itself, until it has written that it launches.
+    assert best - 1.5 < sum(parts.values()) <= best
