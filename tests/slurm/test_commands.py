@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from support.faults import CommandLine, Said, wait_until
+from support.faults import QUICK_TORCHRUN, CommandLine, Said, wait_until
 from support.training import events, tiny_job
 
 from orchestrator.launch.states import RunStatus, status_of
@@ -31,7 +31,7 @@ def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine
         '{% extends "slurm.sbatch.j2" %}\n'
         "{% block launch %}{{ super() | replace('orchestrator.runtime', 'fake_runtime') | as_is }}{% endblock %}"
     )
-    monkeypatch.setenv("PYTHONPATH", str(FAKE_RUNTIME))
+    monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIME}:{QUICK_TORCHRUN}")
     return CommandLine(tmp_path)
 
 

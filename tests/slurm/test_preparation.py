@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from support.faults import CommandLine, Said
+from support.faults import QUICK_TORCHRUN, CommandLine, Said
 from support.training import events, tiny_job
 
 from orchestrator.data.index import read_index
@@ -36,7 +36,7 @@ def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine
     (tmp_path / "raw").mkdir()
     books = [{"text": "One book. " * 20}, {"text": "Another one. " * 20}]
     (tmp_path / "raw" / "books.jsonl").write_text("".join(json.dumps(book) + "\n" for book in books))
-    monkeypatch.setenv("PYTHONPATH", str(FAKE_RUNTIME))
+    monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIME}:{QUICK_TORCHRUN}")
     return CommandLine(tmp_path)
 
 

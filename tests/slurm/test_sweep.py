@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
+from support.faults import QUICK_TORCHRUN
 
 from orchestrator.cli.main import main
 from orchestrator.cli.runs import sweeping
@@ -82,7 +83,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{FAKES / 'sweeps'}:{FAKES / 'launch'}")
+    monkeypatch.setenv("PYTHONPATH", f"{FAKES / 'sweeps'}:{FAKES / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
     request = functools.partial(cluster_request, module="sweep_runtime")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import QUICK_TORCHRUN
 
 from orchestrator.bench import text
 from orchestrator.bench.measuring import Measurement, Request, bench_job
@@ -245,7 +246,7 @@ def test_a_job_that_fails(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "launch"))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_END", "memory@2")
     monkeypatch.setattr("orchestrator.bench.measuring.MODULE", "fake_runtime")
     assert main(["bench", str(tiny), "--steps", "3"]) == 1
@@ -261,7 +262,7 @@ def test_a_person_who_asks_it_to_stop(
 ) -> None:
     """The stop file is what Ctrl-C writes; the program sees it before its first step."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "launch"))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setattr("orchestrator.bench.measuring.MODULE", "fake_runtime")
 
     def stopping(run: RunDir, job: Any, *, watcher: Watcher, module: str) -> Exit:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import QUICK_TORCHRUN
 
 from orchestrator.cli.jobs import this_machine, tune
 from orchestrator.cli.main import main
@@ -193,7 +194,7 @@ def test_nothing_that_was_tried_can_be_run(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "launch"))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_END", "nan@2")
     monkeypatch.setattr(tune, "Trials", functools.partial(Trials, module="fake_runtime"))
     assert main(["tune", str(tiny), "--measure", "--best", "1"]) == 1

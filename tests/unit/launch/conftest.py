@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import QUICK_TORCHRUN
 
 from orchestrator.cli import running
 from orchestrator.cli.main import main
@@ -74,8 +75,10 @@ def make_run(runs_dir: Path) -> Callable[[JobSpec], RunDir]:
 
 @pytest.fixture
 def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The module name of the fake training program, importable by the processes that a test starts."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    """The module name of the fake training program, importable by the processes that a test starts, as is a torchrun
+    that is there at once.
+    """
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{QUICK_TORCHRUN}")
     return "fake_runtime"
 
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,13 @@ Until = Callable[..., None]
 StepOf = Callable[[RunDir], int]
 
 SLOW = {"FAKE_STEP_SECONDS": "0.05"}
+
+
+@pytest.fixture
+def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Here under the real torchrun."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    return "fake_runtime"
 
 
 def losses(run: RunDir) -> dict[int, float]:

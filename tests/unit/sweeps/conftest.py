@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.faults import QUICK_TORCHRUN
 
 from orchestrator.cli.main import main
 from orchestrator.cli.runs import sweeping
@@ -60,7 +61,7 @@ def load(write: Callable[[str], Path]) -> Callable[[str], LoadedSweep]:
 @pytest.fixture
 def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """orchestrator(*arguments) -> (exit code, standard output, standard error); the training is the fake one."""
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent / 'launch'}")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(folder / "runs"))
     monkeypatch.setenv("COLUMNS", "160")
     for function in (local_request, cluster_request):

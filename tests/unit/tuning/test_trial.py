@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.faults import QUICK_TORCHRUN
 
 from orchestrator.causes import Exit
 from orchestrator.errors import UserError
@@ -24,7 +25,7 @@ MakeJob = Callable[..., JobSpec]
 @pytest.fixture
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
     """Trials of a program that trains nothing and says that each step took FAKE_STEP_SECONDS."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "launch"))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.02")
     return Trials(tmp_path / "runs", 300, steps=5, module="fake_runtime")
 

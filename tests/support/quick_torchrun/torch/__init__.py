@@ -1,0 +1,1 @@
+"""A stand-in that has nothing but `python -m torch.distributed.run`."""
