@@ -10,6 +10,7 @@ from typing import cast
 from fastapi import Request
 
 from orchestrator.review.index import RunIndex
+from orchestrator.review.usage import UsageLog
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Shared:
 
     settings: Settings
     index: RunIndex
+    usage: UsageLog = field(default_factory=UsageLog)
 
 
 def shared(request: Request) -> Shared:

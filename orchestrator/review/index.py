@@ -75,7 +75,7 @@ class RunIndex:
         if not run.resolved_generations():
             return None
         fresh = summarize_each([run])[0]
-        return replace(fresh, goodput=known.summary.goodput) if known is not None else fresh
+        return _with_goodput_of(known.summary, fresh) if known is not None else fresh
 
     def series(self, run: RunDir) -> Series:
         """The measurements of a run, up to now. The runs that were asked for last are kept in memory."""
@@ -124,7 +124,7 @@ class RunIndex:
         if earlier is None:
             self._known[path] = _Known(summary, found, time.monotonic())
             return
-        summary = replace(summary, goodput=earlier.summary.goodput)
+        summary = _with_goodput_of(earlier.summary, summary)
         stays = earlier.has_goodput and earlier.signature == found
         self._known[path] = _Known(summary, found, time.monotonic(), earlier.goodput_due, stays)
 
@@ -144,6 +144,10 @@ class RunIndex:
     def _publish(self) -> None:
         found = (known.summary for known in self._known.values())
         self._runs = tuple(sorted(found, key=lambda run: (-(run.created or 0.0), run.key)))
+
+
+def _with_goodput_of(earlier: RunSummary, fresh: RunSummary) -> RunSummary:
+    return replace(fresh, goodput=earlier.goodput, lost_steps=earlier.lost_steps)
 
 
 def signature(run: RunDir) -> Signature:

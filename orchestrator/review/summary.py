@@ -55,6 +55,8 @@ class RunSummary:
     job_id: str | None
     spec: Mapping[str, str]
     problem: str | None = None
+    lost_steps: int | None = None
+    """Steps that a resume did again; found out with the goodput."""
 
     @property
     def key(self) -> str:
@@ -92,7 +94,8 @@ def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
 
 def with_goodput(summary: RunSummary, now: float) -> RunSummary:
     """The same with its goodput, for which all of a run's measurements are read."""
-    return replace(summary, goodput=goodput_of(summary.run, now if summary.is_active else None).fraction)
+    found = goodput_of(summary.run, now if summary.is_active else None)
+    return replace(summary, goodput=found.fraction, lost_steps=found.lost_steps)
 
 
 def _summary(status: RunStatus) -> RunSummary:

@@ -1,0 +1,49 @@
+"""What runs take of the cluster: jobs, GPU-hours, and waits in queues."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from orchestrator.dashboard.html import page
+from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.review.usage import Usage, days_figure, gpus_of, usage
+
+Period = Literal["7d", "30d", "all"]
+PERIODS: dict[Period, tuple[str, int | None]] = {"7d": ("7 days", 7), "30d": ("30 days", 30), "all": ("all time", None)}
+_MOST_ACTIVE = 200
+
+router = APIRouter(prefix="/cluster")
+
+
+@router.get("")
+def cluster(request: Request, its: Annotated[Shared, Depends(shared)], period: Period = "7d") -> Response:
+    """Jobs by state, what is at work or waits, and what was taken by whom."""
+    runs = its.index.runs
+    active = [(run, gpus_of(run)) for run in runs if run.is_active]
+    active.sort(key=lambda each: (each[0].state == "queued", -(each[0].launched or each[0].created or 0.0)))
+    values = {
+        "use": _usage(its, period),
+        "runs": runs,
+        "active": active[:_MOST_ACTIVE],
+        "hidden": max(0, len(active) - _MOST_ACTIVE),
+        "is_complete": its.index.is_complete,
+        "period": period,
+        "periods": {key: label for key, (label, _) in PERIODS.items()},
+    }
+    return page(request, "cluster.html", values)
+
+
+@router.get("/figure")
+def figure(its: Annotated[Shared, Depends(shared)], period: Period = "7d") -> Response:
+    """GPU-hours by day."""
+    return JSONResponse(days_figure(_usage(its, period)))
+
+
+def _usage(its: Shared, period: Period) -> Usage:
+    now = time.time()
+    days = PERIODS[period][1]
+    return usage(its.usage.of(its.index.runs), None if days is None else now - days * 86400, now)

@@ -1,0 +1,25 @@
+"""Jobs, GPU-hours and waits, in a real browser."""
+
+from __future__ import annotations
+
+from browser.conftest import Dashboards, Visitor
+from browser.reviewed import Reviewed
+
+
+def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed) -> None:
+    page = visitor(f"{dashboards.start(reviewed.runs_dir).address}/cluster")
+    page.get_by_text("14 completed").wait_for()  # three jobs and eleven cells
+    assert page.get_by_text("3 failed").is_visible()
+    assert page.get_by_text("0 GPUs are at work in 0 active runs").is_visible()
+    page.reload()  # the folder is read whole now
+    resumed = page.get_by_role("row").filter(has_text="resumed").get_by_role("cell").all_inner_texts()
+    assert resumed[2:4] == ["1", "2"]
+    assert int(resumed[5]) > 0  # steps of its first launch that were done again
+    page.wait_for_selector(".chart .main-svg")
+    visitor.photograph("cluster")
+    page.get_by_label("Period").select_option("all")
+    page.get_by_role("button", name="Show").click()
+    assert page.url.endswith("/cluster?period=all")
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    visitor.photograph("phone")
