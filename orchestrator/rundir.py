@@ -21,6 +21,8 @@
         sweep.json            the sweep that it is a cell of, if any
         bench/                what `orchestrator bench` asked for and found: request.json, result.json, trace.json
         environment.json      versions of Python and of the packages that trained
+        datasets.json         the sources that it read: sizes, weights, digests
+        system/               use of each node's processors, memory, disk, network and GPUs, one JSON object a line
         mlflow.json           how far the run was sent to MLflow (mlflow.lock: who is sending)
 
 Files are appended to or renamed into place, never rewritten in place.
@@ -143,6 +145,24 @@ class RunDir:
     def bench_trace(self) -> Path:
         """Rank 0's profile in Chrome's format, where one was asked for."""
         return self.bench / "trace.json"
+
+    @property
+    def datasets_file(self) -> Path:
+        """What it read, all starts together: a list of {"part": training, validation or test, "path", "digest",
+        "bytes"}, of indexed data sets with "weight", "share" (the part of it that the split gives), "tokens",
+        "documents", "sequences" and "dtype".
+        """
+        return self.path / "datasets.json"
+
+    @property
+    def system(self) -> Path:
+        return self.path / "system"
+
+    def system_log(self, node: int) -> Path:
+        """How busy a node of the job is, by its number: {"time", "iteration", "host", "values": {name: number, or a
+        list with one for each GPU}}, one a line.
+        """
+        return self.system / f"node-{node:05d}.jsonl"
 
     @property
     def lease(self) -> Path:

@@ -23,6 +23,7 @@ from orchestrator.runtime.callbacks.exporting import Exporting
 from orchestrator.runtime.callbacks.first_step import FirstStep
 from orchestrator.runtime.callbacks.logging import MetricLogging
 from orchestrator.runtime.callbacks.saving import CheckpointSaving
+from orchestrator.runtime.callbacks.system import SystemMetrics
 from orchestrator.runtime.callbacks.tracking import Tracking
 from orchestrator.runtime.device import select_device
 from orchestrator.runtime.exits import Outcome, outcome_of, write_exit_record
@@ -38,7 +39,8 @@ from orchestrator.spec.values import resolve_environment
 def training_callbacks(run: RunDir) -> list[Callback]:
     """What a training does beside its steps."""
     evaluating, saving = [Evaluation(), FirstStep()], [CheckpointSaving(), FinalEvaluation(), Exporting()]
-    return [MetricLogging(), *evaluating, *saving, Tracking()]
+    # The follower last: it sends what the others wrote.
+    return [MetricLogging(), *evaluating, *saving, SystemMetrics(), Tracking()]
 
 
 def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> int:

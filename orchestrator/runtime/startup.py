@@ -19,6 +19,7 @@ from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
+from orchestrator.planning.parameters.choice import parameters
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
 from orchestrator.rundir import RunDir
@@ -39,6 +40,7 @@ from orchestrator.runtime.pretrained import find_source, load_weights
 from orchestrator.runtime.process_groups import Ranks, connect_stages, patience, seed_everything, start_process_groups
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.session import Session
+from orchestrator.runtime.sources import record_sources
 from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
@@ -92,6 +94,8 @@ def open_session(
     schedule = BatchSchedule.of(job)
     datasets = _open_data(job, run, words, schedule)
     assert datasets.train is not None, "the schedule has at least one step"
+    if ranks.is_first:
+        record_sources(run, lease, job)
     clock.ends("data")
     code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
     carried = files_to_carry(job) if ranks.is_first else {}
@@ -247,6 +251,7 @@ def _restore(session: Session, from_scratch: bool) -> None:
         device=session.device.name,
         layers=session.layers,
         parameters=parameter_count(session.modules),
+        total_parameters=parameters(session.job, session.vocabulary.padded_size).total,
         mfu=_basis_of_mfu(session),
         torch=torch.__version__,
         megatron_core=megatron.core.__version__,

@@ -14,13 +14,15 @@ FILE_NAME = "mlflow.json"
 class Cursor:
     """What the store is known to hold. `store` is the address as the spec writes it, references unresolved.
 
-    `offset`: bytes of metrics.jsonl that were sent. `sent`: digest of each other thing that was sent, by name.
+    `offset`: bytes of metrics.jsonl that were sent; `system`: of each log in system/, by its name. `sent`: digest of
+    each other thing that was sent, by name.
     """
 
     store: str
     experiment_id: str
     run_id: str
     offset: int = 0
+    system: dict[str, int] = field(default_factory=dict)
     sent: dict[str, str] = field(default_factory=dict)
 
 
@@ -33,6 +35,7 @@ def read_cursor(run: RunDir) -> Cursor | None:
             experiment_id=str(record["experiment_id"]),
             run_id=str(record["run_id"]),
             offset=int(record["offset"]),
+            system={str(name): int(offset) for name, offset in record.get("system", {}).items()},
             sent={str(name): str(digest) for name, digest in record["sent"].items()},
         )
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,16 @@ from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.errors import UserError
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
-from orchestrator.spec.canonical import config_hash
-from orchestrator.tracking.goodput import goodput_of
+from orchestrator.tracking.inputs import read_inputs
+from orchestrator.tracking.log_ends import log_ends
+from orchestrator.tracking.metrics import MetricTail
+from orchestrator.tracking.tags import run_tags, section
 
 State = Literal["running", "finished", "failed", "killed"]
 
 ENVIRONMENT_FILE = "environment.json"
-RUN_ID_TAG = "orchestrator.run_id"
-RUN_DIR_TAG = "orchestrator.run_dir"
 
+_TAIL_BYTES = 1 << 16
 _STATES: dict[str, State] = {
     "completed": "finished",
     "stopped": "killed",
@@ -54,7 +56,8 @@ class Ending:
 class Description:
     """Everything but the metrics. Times in seconds since the epoch; `files` by name.
 
-    `params` as of the first start; `current_params` as of the newest, where a resume changed the spec.
+    `params` as of the first start; `current_params` as of the newest, where a resume changed the spec. `inputs`: the
+    records of datasets.json.
     """
 
     params: Mapping[str, str]
@@ -63,11 +66,12 @@ class Description:
     state: State
     ended: float | None
     files: Mapping[str, bytes]
+    inputs: Sequence[Mapping[str, Any]] = ()
 
 
 def read_target(run: RunDir) -> Target:
     """Where the newest resolved spec sends its metrics. Raises UserError when there is no spec that can be read."""
-    tracking = _section(_read_spec(run.resolved()), "tracking")
+    tracking = section(_read_spec(run.resolved()), "tracking")
     uri = tracking.get("uri")
     return Target(
         enabled=bool(tracking.get("mlflow", True)),
@@ -92,14 +96,18 @@ def describe(run: RunDir, ending: Ending | None = None) -> Description:
     files = {path.name: path.read_bytes() for path in _files(run, generations) if path.is_file()}
     if checkpoints:
         files["checkpoints.json"] = (json.dumps(checkpoints, indent=1) + "\n").encode()
+    if state != "running":
+        ended = ended if ended is not None else last_sign(run, events)
+        launches = [event["launch_id"] for event in events if event.get("launch_id")]
+        files |= log_ends(run, specs[-1], str(launches[-1]) if launches else None)
     return Description(
         params=params | environment,
         current_params=dict(flatten(specs[-1])) | environment,
-        tags=_tags(run, specs[-1], events, checkpoints, {"state": state, "exit_cause": cause})
-        | ({} if state == "running" else _goodput_tags(run)),
+        tags=run_tags(run, specs[-1], events, state, cause, _commit(run)),
         state=state,
         ended=ended,
         files=files,
+        inputs=read_inputs(run),
     )
 
 
@@ -140,6 +148,18 @@ def run_state(
     return _STATES.get(cause, "failed"), cause, ended
 
 
+def last_sign(run: RunDir, events: Sequence[Mapping[str, Any]]) -> float | None:
+    """When a run was last heard of, in seconds since the epoch: the end of one that could not say when it ended."""
+    times = [event["time"] for event in events[-1:] if isinstance(event.get("time"), int | float)]
+    try:
+        with open(run.metrics_file, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = MetricTail(run.metrics_file, file.tell())
+    except FileNotFoundError:
+        return max(times, default=None)
+    return max([*times, *(metric.time for metric in tail.poll())], default=None)
+
+
 def flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """('optimizer.lr', '0.001') for each value of a nested record; a list is one value, as JSON."""
     for key, item in value.items():
@@ -152,41 +172,8 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def _files(run: RunDir, generations: list[Path]) -> list[Path]:
-    names = ("launch.sh", "code.json", "code.diff", ENVIRONMENT_FILE)
+    names = ("launch.sh", "code.json", "code.diff", ENVIRONMENT_FILE, run.datasets_file.name)
     return [*generations, *sorted(run.path.glob("job*.yaml")), *(run.path / name for name in names)]
-
-
-def _tags(
-    run: RunDir,
-    spec: Mapping[str, Any],
-    events: Sequence[Mapping[str, Any]],
-    checkpoints: list[dict[str, Any]],
-    exit_tags: Mapping[str, str | None],
-) -> dict[str, str]:
-    own: dict[str, Any] = dict(exit_tags)
-    own["config_hash"] = config_hash(spec)
-    own["code_commit"] = next((event["commit"] for event in reversed(events) if event.get("commit")), _commit(run))
-    own["host"] = next((event["host"] for event in reversed(events) if "host" in event), None)
-    own["resumes"] = sum(event.get("event") == "resumed" for event in events)
-    own["latest_checkpoint"] = checkpoints[-1]["path"] if checkpoints else None
-    parent = next((event for event in reversed(events) if event.get("event") == "pretrained"), None)
-    if parent is not None:
-        own["pretrained_checkpoint"], own["pretrained_run"] = parent.get("checkpoint"), parent.get("from_run")
-    tags = {str(key): str(value) for key, value in _section(_section(spec, "tracking"), "tags").items()}
-    tags |= {f"orchestrator.{name}": "" if value is None else str(value) for name, value in own.items()}
-    if own["code_commit"]:
-        tags["mlflow.source.git.commit"] = str(own["code_commit"]).removesuffix("+changes")
-    return tags | {RUN_ID_TAG: run.run_id, RUN_DIR_TAG: str(run.path)}
-
-
-def _goodput_tags(run: RunDir) -> dict[str, str]:
-    """At the end of a start: how well the run's time was used. Tags and not metrics: they are replaced by the next end,
-    and a store that was lost is filled with the same again.
-    """
-    said = {name: value for name, value in goodput_of(run).to_json().items() if value is not None}
-    texts = {name: f"{value:.4f}" if isinstance(value, float) else str(value) for name, value in said.items()}
-    fraction = {"orchestrator.goodput": texts.pop("fraction")} if "fraction" in texts else {}
-    return fraction | {f"orchestrator.goodput.{name}": text for name, text in texts.items()}
 
 
 def _commit(run: RunDir) -> str | None:
@@ -228,9 +215,4 @@ def _read_object(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _section(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = record.get(name)
     return value if isinstance(value, dict) else {}

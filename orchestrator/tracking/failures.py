@@ -17,6 +17,17 @@ _NO_ANSWER = {
     "timed out": "it cannot be reached: no connection in time",
     "Connection aborted": "it broke the connection",
 }
+_REFUSED = {
+    "UNAUTHENTICATED": "it does not know who asks: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+    "MLFLOW_TRACKING_TOKEN, are missing or wrong",
+    "PERMISSION_DENIED": "it does not allow this",
+}
+_REFUSAL = re.compile(
+    r"(?P<code>UNAUTHENTICATED|PERMISSION_DENIED): (?P<said>.*)\Z"
+    r"|failed with error code (?P<status>401|403) != 200\. Response body: '(?P<body>.*)'\Z",
+    re.DOTALL,
+)
+_CODES = {"401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED"}
 _LOCKED = "database is locked"
 _ERROR_STATUS = re.compile(r"too many (\d+) error responses")
 
@@ -47,6 +58,9 @@ def _meaning(error: BaseException) -> str:
     for sign, meaning in _NO_ANSWER.items():
         if any(sign in text for text in texts):
             return meaning
+    if refusal := _REFUSAL.search(texts[0]):
+        code = refusal["code"] or _CODES[refusal["status"]]
+        return f"{_REFUSED[code]} ({(refusal['said'] or refusal['body'] or code).strip()})"
     if is_locked(error):
         return "its database is locked by another process"
     return texts[0] or type(error).__name__

@@ -1,33 +1,47 @@
-"""The MLflow run of a sweep, of which the runs of its cells are children. Made once, by the cell that is sent first."""
+"""The MLflow run of a sweep, of which the runs of its cells are children.
+
+Made once, by the cell that is sent first, and brought up to date by each cell that begins or ends, from what the store
+holds of all of them.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import ViewType
+from mlflow.entities import RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.tracking import limits
 from orchestrator.tracking.cursor import FILE_NAME, Cursor
 from orchestrator.tracking.locking import alone
+from orchestrator.tracking.sweep_summary import Child, created, newest_plan, status_of, summary_tags
+from orchestrator.tracking.tags import NOTE_TAG
 
 CHILD_TAG = "orchestrator.sweep"
 PARENT_TAG = "orchestrator.sweep_name"
 SWEEP_DIR_TAG = "orchestrator.sweep_dir"
+_PARENT_ID_TAG = "mlflow.parentRunId"
 _LOCK_FILE = "mlflow.lock"
 _LOCK_SECONDS = 30.0
+_CHILDREN_PER_PAGE = 500
 
 
 @dataclass(frozen=True)
 class Parent:
-    """The MLflow run of a sweep, and the tags that make a run its child."""
+    """The MLflow run of a sweep. `home`: the sweep's directory; `tags`: what makes a run its child; `child_name`: what
+    that child is called.
+    """
 
     run_id: str
+    home: Path
+    child_name: str
     tags: dict[str, str]
 
 
@@ -39,15 +53,61 @@ def find_or_create_parent(client: MlflowClient, run: RunDir, cursor: Cursor) -> 
     membership = _read_object(run.membership)
     if not membership:
         return None
-    name = str(membership.get("sweep"))
+    name, cell = str(membership.get("sweep")), str(membership.get("cell"))
     home = run.path.parent.parent / "sweeps" / name  # where it is now, should the folder have moved
     if not home.is_dir():
         return None
-    tags = {CHILD_TAG: name, "orchestrator.cell": str(membership.get("cell"))}
-    with alone(home / _LOCK_FILE, _LOCK_SECONDS, f"another process is sending sweep {name}"):
-        run_id = _known(client, home, cursor) or _by_tag(client, home, cursor) or _create(client, name, home, cursor)
-        _remember(home, cursor, run_id)
-    return Parent(run_id, {**tags, "mlflow.parentRunId": run_id, "mlflow.runName": tags["orchestrator.cell"]})
+    with _lock(home):
+        run_id = _known(client, home, cursor) or _by_tag(client, home, cursor) or _create(client, home, cursor)
+        _remember(home, _key(cursor), run_id)
+    return Parent(run_id, home, cell, {CHILD_TAG: name, "orchestrator.cell": cell, _PARENT_ID_TAG: run_id})
+
+
+def update_parent(client: MlflowClient, parent: Parent, cursor: Cursor) -> None:
+    """Bring status, end and tags of a sweep's run up to date. To be called after a child's own state was sent: of
+    several children that end at once the last one to come here finds all of them ended.
+
+    Raises like `find_or_create_parent`.
+    """
+    with _lock(parent.home):
+        children = _children(client, parent, cursor)
+        tags = summary_tags(parent.home, newest_plan(parent.home), children)
+        key, known = f"note {_key(cursor)}", _read_object(parent.home / FILE_NAME)
+        written = client.get_run(parent.run_id).data.tags.get(NOTE_TAG)
+        if written is not None and known.get(key) != written:
+            del tags[NOTE_TAG]  # a person wrote it
+        else:
+            _remember(parent.home, key, limits.truncated(tags[NOTE_TAG], limits.TAG_LENGTH))
+        batch = [RunTag(key, limits.truncated(value, limits.TAG_LENGTH)) for key, value in tags.items()]
+        client.log_batch(parent.run_id, tags=batch, synchronous=True)
+        status, ended = status_of(children)
+        if ended is None:
+            client.update_run(parent.run_id, status=status)
+        else:
+            client.set_terminated(parent.run_id, status, end_time=ended)
+
+
+def _lock(home: Path) -> AbstractContextManager[None]:
+    return alone(home / _LOCK_FILE, _LOCK_SECONDS, f"another process is sending sweep {home.name}")
+
+
+def _children(client: MlflowClient, parent: Parent, cursor: Cursor) -> list[Child]:
+    found: list[Child] = []
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [cursor.experiment_id],
+            filter_string=f"tags.`{_PARENT_ID_TAG}` = '{parent.run_id}'",
+            max_results=_CHILDREN_PER_PAGE,
+            page_token=token,
+        )
+        for run in page:
+            tags = run.data.tags
+            cell, state = tags.get("orchestrator.cell", ""), tags.get("orchestrator.state", "")
+            found.append(Child(cell, state, run.info.status, run.info.end_time, run.data.metrics))
+        token = page.token
+        if not token:
+            return found
 
 
 def _known(client: MlflowClient, home: Path, cursor: Cursor) -> str | None:
@@ -73,16 +133,17 @@ def _by_tag(client: MlflowClient, home: Path, cursor: Cursor) -> str | None:
     return next((str(run.info.run_id) for run in found if run.data.tags.get(SWEEP_DIR_TAG) == str(home)), None)
 
 
-def _create(client: MlflowClient, name: str, home: Path, cursor: Cursor) -> str:
-    tags = {PARENT_TAG: name, SWEEP_DIR_TAG: str(home)}
-    made = client.create_run(cursor.experiment_id, int(time.time() * 1000), tags, run_name=name)
+def _create(client: MlflowClient, home: Path, cursor: Cursor) -> str:
+    tags = {PARENT_TAG: home.name, SWEEP_DIR_TAG: str(home)}
+    begun = created(home) or time.time()
+    made = client.create_run(cursor.experiment_id, int(begun * 1000), tags, run_name=home.name)
     return str(made.info.run_id)
 
 
-def _remember(home: Path, cursor: Cursor, run_id: str) -> None:
+def _remember(home: Path, key: str, value: str) -> None:
     known = _read_object(home / FILE_NAME)
-    if known.get(_key(cursor)) != run_id:
-        write_atomically(home / FILE_NAME, json.dumps({**known, _key(cursor): run_id}, indent=1) + "\n")
+    if known.get(key) != value:
+        write_atomically(home / FILE_NAME, json.dumps({**known, key: value}, indent=1) + "\n")
 
 
 def _key(cursor: Cursor) -> str:

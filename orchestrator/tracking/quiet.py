@@ -10,6 +10,8 @@ import os
 import warnings
 
 os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+# Standard output is for programs: a line for each run (see program.py).
+os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
 for _name, _value in {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     # The follower tries again by itself, with what has been measured by then.

@@ -12,11 +12,15 @@ _ADDRESS_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 class Redactor:
-    """Replaces the values of the references in an address, and of MLflow's credentials, by their names."""
+    """Replaces the values of the references in a text (an address), and of MLflow's credentials, by their names.
 
-    def __init__(self, uri: str | None) -> None:
-        names = {*environment_references(uri or ""), *_CREDENTIAL_VARIABLES}
-        values = [(os.environ[name], f"${{env:{name}}}") for name in names if os.environ.get(name)]
+    `shortest`: values with fewer characters are left alone; in a long text they mean something else.
+    """
+
+    def __init__(self, referring: str | None, shortest: int = 1) -> None:
+        names = {*environment_references(referring or ""), *_CREDENTIAL_VARIABLES}
+        known = [(os.environ.get(name, ""), f"${{env:{name}}}") for name in names]
+        values = [(value, reference) for value, reference in known if len(value) >= shortest]
         self._values = sorted(values, key=lambda pair: len(pair[0]), reverse=True)
 
     def __call__(self, text: str) -> str:

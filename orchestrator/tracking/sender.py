@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import orchestrator.tracking.quiet  # noqa: F401 (sets variables that mlflow reads when it is imported)
+
+# isort: split
 import hashlib
 import json
+import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric as MlflowMetric
@@ -19,11 +23,14 @@ from orchestrator.results.record import metric_values, read_result, result_paths
 from orchestrator.rundir import RunDir
 from orchestrator.tracking import limits
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
+from orchestrator.tracking.datasets import dataset_inputs
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
 from orchestrator.tracking.locking import alone
 from orchestrator.tracking.metrics import Metric, MetricTail
-from orchestrator.tracking.parents import Parent, find_or_create_parent
+from orchestrator.tracking.parents import Parent, find_or_create_parent, update_parent
 from orchestrator.tracking.store import connect, find_or_create, milliseconds
+from orchestrator.tracking.system import read_measurements, system_logs
+from orchestrator.tracking.tags import NOTE_TAG, label, note_begins
 
 _Item = TypeVar("_Item")
 
@@ -69,8 +76,10 @@ class Sender:
                 parent = find_or_create_parent(client, self.run, cursor)
                 if parent is not None:
                     description = replace(description, tags={**description.tags, **parent.tags})
-                self._send_params_and_tags(client, cursor, description)
+                self._send_params_and_tags(client, cursor, description, parent)
+                self._send_inputs(client, cursor, description.inputs)
             self._send_metrics(client, cursor)
+            self._send_system(client, cursor)
             self._send_evaluations(client, cursor)
             if description is not None:
                 self._send_state(client, cursor, description, parent)
@@ -86,6 +95,26 @@ class Sender:
             cursor.offset = tail.offset
             write_cursor(self.run, cursor)
             self.num_metrics += len(values)
+
+    def _send_system(self, client: MlflowClient, cursor: Cursor) -> None:
+        """How busy each node was; of the first as MLflow's own pages know it."""
+        for node, path in system_logs(self.run).items():
+            place = "system/" if node == 0 else f"system/node-{node}/"
+            while True:
+                known = cursor.system.get(path.name, 0)
+                measured, offset = read_measurements(path, known, _RECORDS_PER_READ)
+                if offset == known:
+                    break
+                values = [
+                    MlflowMetric(limits.entity_name(place + name), value, milliseconds(each.time), each.iteration)
+                    for each in measured
+                    for name, value in each.flat().items()
+                ]
+                for batch in _batches(values, limits.METRICS_PER_BATCH):
+                    client.log_batch(cursor.run_id, metrics=batch, synchronous=True)
+                cursor.system[path.name] = offset
+                write_cursor(self.run, cursor)
+                self.num_metrics += len(values)
 
     def _send_evaluations(self, client: MlflowClient, cursor: Cursor) -> None:
         """What was measured of checkpoints, each result once; one that was measured again is sent again."""
@@ -104,11 +133,14 @@ class Sender:
             self._mark(cursor, f"{EVALUATIONS}/{path.name}", digest)
             self.num_metrics += len(values)
 
-    def _send_params_and_tags(self, client: MlflowClient, cursor: Cursor, description: Description) -> None:
+    def _send_params_and_tags(
+        self, client: MlflowClient, cursor: Cursor, description: Description, parent: Parent | None
+    ) -> None:
         digest = _digest([description.params, description.current_params, description.tags])
         if cursor.sent.get("params and tags") == digest:
             return
-        stored = client.get_run(cursor.run_id).data
+        found = client.get_run(cursor.run_id)
+        stored = found.data
         missing = {name: value for name, value in _params(description.params).items() if name not in stored.params}
         # A parameter of an MLflow run cannot change: what a later start changed becomes a tag.
         before, tags = missing | stored.params, dict(description.tags)
@@ -116,11 +148,30 @@ class Sender:
             tag = _CHANGED_PREFIX + name
             if value != before.get(name) or tag in stored.tags:
                 tags[tag] = value
+        if self._is_a_persons(stored.tags.get(NOTE_TAG), cursor):
+            del tags[NOTE_TAG]
+        if parent is not None and found.info.run_name == label(self.run):  # no person named it
+            tags["mlflow.runName"] = parent.child_name
         for params in _batches([Param(name, value) for name, value in missing.items()], limits.PARAMS_PER_BATCH):
             client.log_batch(cursor.run_id, params=params, synchronous=True)
         for batch in _batches(_tags(tags), limits.TAGS_PER_BATCH):
             client.log_batch(cursor.run_id, tags=batch, synchronous=True)
+        if NOTE_TAG in tags:
+            cursor.sent[NOTE_TAG] = _digest(tags[NOTE_TAG])
         self._mark(cursor, "params and tags", digest)
+
+    def _is_a_persons(self, note: str | None, cursor: Cursor) -> bool:
+        """Whether someone wrote it in MLflow; where the cursor was lost ours is known by how it begins."""
+        if note is None:
+            return False
+        sent = cursor.sent.get(NOTE_TAG)
+        return sent != _digest(note) if sent is not None else not note.startswith(note_begins(self.run))
+
+    def _send_inputs(self, client: MlflowClient, cursor: Cursor, records: Sequence[Mapping[str, Any]]) -> None:
+        digest = _digest(records)
+        if records and cursor.sent.get("inputs") != digest:
+            client.log_inputs(cursor.run_id, dataset_inputs(records))
+            self._mark(cursor, "inputs", digest)
 
     def _send_state(
         self, client: MlflowClient, cursor: Cursor, description: Description, parent: Parent | None
@@ -130,13 +181,11 @@ class Sender:
             return
         if description.state == "running":
             client.update_run(cursor.run_id, status="RUNNING")
-            if parent is not None:
-                client.update_run(parent.run_id, status="RUNNING")
         else:
             ended = milliseconds(description.ended if description.ended is not None else time.time())
             client.set_terminated(cursor.run_id, _STATUS[description.state], end_time=ended)
-            if parent is not None:
-                client.set_terminated(parent.run_id, end_time=ended)
+        if parent is not None:
+            update_parent(client, parent, cursor)
         self._mark(cursor, "state", digest)
 
     def _send_files(self, client: MlflowClient, cursor: Cursor, files: Mapping[str, bytes]) -> None:
@@ -145,8 +194,9 @@ class Sender:
                 digest = hashlib.sha256(content).hexdigest()
                 if cursor.sent.get(name) != digest:
                     path = Path(folder, name)
+                    path.parent.mkdir(exist_ok=True)
                     path.write_bytes(content)
-                    client.log_artifact(cursor.run_id, str(path))
+                    client.log_artifact(cursor.run_id, str(path), os.path.dirname(name) or None)
                     self._mark(cursor, name, digest)
 
     def _mark(self, cursor: Cursor, name: str, digest: str) -> None:

@@ -19,7 +19,8 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.rundir import RunDir
 from orchestrator.spec.values import resolve_environment
 from orchestrator.tracking.cursor import Cursor
-from orchestrator.tracking.description import RUN_DIR_TAG, RUN_ID_TAG, Target
+from orchestrator.tracking.description import Target
+from orchestrator.tracking.tags import RUN_DIR_TAG, RUN_ID_TAG, label
 
 DEFAULT_STORE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
@@ -62,7 +63,7 @@ def find_or_create(client: MlflowClient, run: RunDir, target: Target, known: Cur
     if found is None:
         tags = {RUN_ID_TAG: run.run_id, RUN_DIR_TAG: str(run.path)}
         started = next((float(event["time"]) for event in run.events() if "time" in event), time.time())
-        found = client.create_run(experiment_id, milliseconds(started), tags, run_name=run.run_id)
+        found = client.create_run(experiment_id, milliseconds(started), tags, run_name=label(run))
     return Cursor(store=store, experiment_id=experiment_id, run_id=found.info.run_id)
 
 

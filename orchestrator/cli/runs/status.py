@@ -18,6 +18,7 @@ from orchestrator.results.record import newest_results
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.goodput import Goodput, goodput_of
+from orchestrator.tracking.links import mlflow_url
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -34,8 +35,8 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     total = BatchSchedule.of(load_resolved(run.resolved())).train_iters
     if as_json:
         found = [result.to_json() for result in newest_results(run)]
-        more = {"goodput": goodput.to_json(), "first_step": _first_step(run), "evaluations": found}
-        print_json({**status.to_json(), "train_iters": total, **more})
+        also = {"goodput": goodput.to_json(), "first_step": _first_step(run), "evaluations": found}
+        print_json({**status.to_json(), "train_iters": total, **also, "mlflow_url": mlflow_url(run)})
         return
     typer.echo(f"run {label(run)}")
     typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, goodput, total)]))
@@ -66,6 +67,8 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
         lines.append(("created", f"{ago(time.time() - status.created)} ago"))
     lines.append(("folder", str(run.path)))
     lines.append(("logs", f"orchestrator logs {run.run_id}"))
+    if (url := mlflow_url(run)) is not None:
+        lines.append(("mlflow", url))
     if status.state == "created":
         lines.append(("next", f"orchestrator resume {run.run_id}, or run or submit its spec again"))
     if status.cause is not None and (advice := cause_of(status.cause).advice):

@@ -20,9 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fixtures import ranks, real_text
 
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
+
+__all__ = ["ranks", "real_text"]
 
 SPEC: dict[str, Any] = {
     "name": "tiny",
@@ -192,6 +195,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     program = """if True:
         import pathlib, sys
+        import orchestrator.tracking.program
         from orchestrator.tracking.store import connect
         from mlflow.telemetry import get_telemetry_client
         from mlflow.telemetry.utils import is_telemetry_disabled

@@ -219,7 +219,7 @@ def test_what_the_environment_holds_stays_there(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_cursor_survives_and_a_torn_one_counts_as_none(run: RunDir) -> None:
     assert read_cursor(run) is None
-    cursor = Cursor("default", "1", "abc", 42, {"state": "x"})
+    cursor = Cursor("default", "1", "abc", 42, {"node-00000.jsonl": 7}, {"state": "x"})
     write_cursor(run, cursor)
     assert read_cursor(run) == cursor
     for content in (

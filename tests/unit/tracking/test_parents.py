@@ -49,6 +49,6 @@ def check_family(database: Path, names: set[str]) -> None:
     children = {run.name: run for run in stored if run.tags.get("mlflow.parentRunId") == parent.run_id}
     assert set(children) == names
     assert {run.tags["orchestrator.sweep"] for run in children.values()} == {"lr"}
-    [other] = [run for run in stored if run.name == "deadbeef"]
+    [other] = [run for run in stored if run.name == "tiny/deadbeef"]
     assert "mlflow.parentRunId" not in other.tags
     assert len(stored) == len(names) + 2

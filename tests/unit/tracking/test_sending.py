@@ -47,7 +47,7 @@ def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_st
     code, [record] = once(run)
     assert (code, record["state"], record["metrics"]) == (0, "sent", 300 * 3 + 2)
     first = only_run(database)
-    assert (first.name, first.experiment, first.status) == (run.run_id, "ours", "FAILED")
+    assert (first.name, first.experiment, first.status) == (f"tiny/{run.run_id}", "ours", "FAILED")
     assert first.run_id == record["mlflow_run_id"]
     assert losses(first)[5:9] == [(6, 2.994), (7, None), (8, sys.float_info.max), (9, 2.991)]
     assert first.metrics["progress/tokens"][-1] == (300, 300 * 1024)
@@ -122,7 +122,7 @@ def test_several_processes_share_a_store_that_none_of_them_found(tmp_path: Path)
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     stored = stored_runs(tmp_path / "mlflow.db")
-    assert sorted(each.name for each in stored) == [run.run_id for run in runs]
+    assert sorted(each.name for each in stored) == [f"tiny/{run.run_id}" for run in runs]
     for each in stored:
         assert losses(each) == [(step, 3 - step / 1000) for step in range(1, 400)]
         assert each.experiment == "tiny"
@@ -174,7 +174,7 @@ def test_each_run_is_sent_or_it_is_said_why_not(tmp_path: Path, store_in: Path) 
 
     # Names and lengths that MLflow would refuse are made such that it takes them.
     _, stored = stored_runs(store_in)
-    assert (stored.name, stored.experiment) == (fine.run_id, "it's / ours")
+    assert (stored.name, stored.experiment) == (f"tiny/{fine.run_id}", "it's / ours")
     assert len(stored.metrics) == len(values) + 2500 + 2
     assert stored.metrics["validation/c__ _ wiki/loss"] == [(1, 3.0)]
     assert stored.params["notes"] == "n" * 5999 + "…"

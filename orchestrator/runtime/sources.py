@@ -1,0 +1,96 @@
+"""What a run reads: each source's size and digest, kept in the run directory, where the data may be gone one day."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.data.index import bin_path, idx_path, read_index
+from orchestrator.errors import is_full_disk
+from orchestrator.lease import Lease
+from orchestrator.planning.blend import split_shares
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.tracking.inputs import read_inputs
+
+_SAMPLE_BYTES = 1 << 16
+_DIGEST_DIGITS = 16
+
+logger = logging.getLogger(__name__)
+
+
+def record_sources(run: RunDir, lease: Lease, job: JobSpec) -> None:
+    """Add to datasets.json what this start reads and no earlier one did; all sources can be read. A full disk is only
+    warned about. Raises LeaseLost.
+    """
+    known = read_inputs(run)
+    added = [record for record in source_records(job) if record not in known]
+    if not added:
+        return
+    lease.check()
+    try:
+        write_atomically(run.datasets_file, json.dumps([*known, *added], indent=1) + "\n")
+    except OSError as error:
+        if not is_full_disk(error):
+            raise
+        logger.warning("%s could not be written: %s", run.datasets_file, error)
+
+
+def source_records(job: JobSpec) -> Iterator[dict[str, Any]]:
+    """One record for each source of training, validation and test; see RunDir.datasets_file. None for random tokens."""
+    if job.data.random_tokens:
+        return
+    if job.task is not None:
+        for part, paths in (("training", job.task.train), ("validation", job.task.validation or [])):
+            yield from (_files_record(part, Path(path)) for path in paths)
+        return
+    own = {"validation": job.data.validation, "test": job.data.test}
+    for part, share in zip(("training", *own), split_shares(job.data), strict=True):
+        sources = own.get(part)
+        for entry in sources or job.data.blend or ():
+            if sources or share > 0:
+                yield _indexed_record(part, Path(entry.path), entry.weight, 1.0 if sources else share)
+
+
+def _indexed_record(part: str, prefix: Path, weight: float, share: float) -> dict[str, Any]:
+    header = read_index(prefix)
+    return {
+        "part": part,
+        "path": str(prefix.absolute()),
+        "weight": weight,
+        "share": share,
+        "tokens": header.tokens,
+        "documents": header.documents,
+        "sequences": header.sequences,
+        "bytes": header.bin_bytes,
+        "dtype": header.dtype,
+        "digest": _digest([idx_path(prefix), bin_path(prefix)]),
+    }
+
+
+def _files_record(part: str, path: Path) -> dict[str, Any]:
+    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in files)
+    if path.is_dir():  # of thousands of small files: their names and sizes, which cost no reading
+        listed = "\n".join(f"{file.relative_to(path)} {file.stat().st_size}" for file in files)
+        digest = hashlib.sha256(listed.encode()).hexdigest()[:_DIGEST_DIGITS]
+    else:
+        digest = _digest(files)
+    return {"part": part, "path": str(path.absolute()), "bytes": size, "digest": digest}
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """Of the sizes of some files and of how each begins and ends: the same for a copy, and cheap for any size."""
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(str(size).encode())
+        with open(path, "rb") as file:
+            digest.update(file.read(_SAMPLE_BYTES))
+            file.seek(max(0, size - _SAMPLE_BYTES))
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:_DIGEST_DIGITS]

@@ -1,0 +1,39 @@
+"""Addresses of a run in MLflow and in the dashboard, from the run directory and the environment alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import quote
+
+from orchestrator.errors import UserError
+from orchestrator.rundir import RunDir
+from orchestrator.spec.values import resolve_environment
+from orchestrator.tracking.cursor import read_cursor
+
+DASHBOARD_VARIABLE = "ORCHESTRATOR_DASHBOARD_URL"
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
+
+
+def mlflow_url(run: RunDir) -> str | None:
+    """The page of the run in MLflow, without credentials. None for a run that was not sent yet, for a store that is no
+    server (`mlflow server` over a sqlite file has any address), and where a variable of the address is not set.
+    """
+    cursor = read_cursor(run)
+    if cursor is None:
+        return None
+    try:
+        address = resolve_environment(cursor.store)
+    except UserError:
+        return None
+    if not address.startswith(("http://", "https://")):
+        return None
+    base = _CREDENTIALS.sub("", address).rstrip("/")
+    return f"{base}/#/experiments/{quote(cursor.experiment_id)}/runs/{quote(cursor.run_id)}"
+
+
+def dashboard_url(run: RunDir, base: str | None) -> str | None:
+    """The page of the run in the dashboard at `base`, else at $ORCHESTRATOR_DASHBOARD_URL; None without either."""
+    base = base or os.environ.get(DASHBOARD_VARIABLE)
+    return f"{base.rstrip('/')}/runs/{quote(run.name)}/{quote(run.run_id)}" if base else None

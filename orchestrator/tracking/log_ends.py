@@ -1,0 +1,43 @@
+"""The ends of a run's logs, for who looks at it in MLflow alone: why it ended is said there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.causes import cause_of, exit_records
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.redaction import Redactor
+
+_BYTES = 1 << 16
+_SHORTEST_SECRET = 6
+
+
+def log_ends(run: RunDir, spec: Mapping[str, Any], launch_id: str | None) -> dict[str, bytes]:
+    """The last 64 KiB of the launcher's log, rank 0's, and that of the rank whose word on the last start counts, by
+    name, from a whole line on. Values that the spec refers to as `${env:NAME}` are replaced where this process knows
+    them.
+    """
+    records = exit_records(run, launch_id) if launch_id is not None else {}
+    telling = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=0)
+    redact = Redactor(json.dumps(spec), shortest=_SHORTEST_SECRET)
+    found = {}
+    for path in {run.launcher_log: None, run.rank_log(0): None, run.rank_log(telling): None}:
+        end = _end(path)
+        if end:
+            found[f"logs/{path.name}"] = redact(end.decode(errors="replace")).encode()
+    return found
+
+
+def _end(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - _BYTES)
+            file.seek(start)
+            content = file.read(_BYTES)
+    except FileNotFoundError:
+        return b""
+    return content[content.find(b"\n") + 1 :] if start else content

@@ -1,0 +1,81 @@
+"""system/node-NNNNN.jsonl: how busy each node of a run was, read as it grows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from orchestrator.rundir import RunDir
+
+_LOG = re.compile(r"node-(\d+)\.jsonl")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measurement of a node. `time` in seconds since the epoch; a list has one value for each GPU, None where it
+    does not say.
+    """
+
+    time: float
+    iteration: int
+    host: str
+    values: Mapping[str, float | list[float | None]]
+
+    def flat(self) -> dict[str, float]:
+        """One number by name, as MLflow calls it: that of the third GPU is `gpu_2_utilization_percentage`."""
+        found: dict[str, float] = {}
+        for name, value in self.values.items():
+            if isinstance(value, list):
+                rest = name.removeprefix("gpu_")
+                found |= {f"gpu_{number}_{rest}": each for number, each in enumerate(value) if each is not None}
+            else:
+                found[name] = value
+        return found
+
+
+def system_logs(run: RunDir) -> dict[int, Path]:
+    """The log of each node, by the node's number."""
+    found = {int(match[1]): path for path in run.system.glob("*") if (match := _LOG.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def read_measurements(path: Path, offset: int = 0, limit: int | None = None) -> tuple[list[Measurement], int]:
+    """The measurements in the whole lines from a byte on, of at most `limit` lines, and the byte after them.
+
+    A file that is shorter was replaced and is read from its start. Lines that are no measurements (torn by a crash) are
+    passed over. A file that is not there has none.
+    """
+    found: list[Measurement] = []
+    try:
+        with open(path, "rb") as file:
+            offset = 0 if file.seek(0, os.SEEK_END) < offset else offset
+            file.seek(offset)
+            for line in islice(file, limit):
+                if not line.endswith(b"\n"):
+                    break
+                offset += len(line)
+                found += _parse(line)
+    except FileNotFoundError:
+        return [], 0
+    return found, offset
+
+
+def _parse(line: bytes) -> Iterator[Measurement]:
+    try:
+        record: Any = json.loads(line)
+        values = {str(name): _value(value) for name, value in record["values"].items()}
+        yield Measurement(float(record["time"]), int(record["iteration"]), str(record["host"]), values)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return
+
+
+def _value(value: Any) -> float | list[float | None]:
+    if isinstance(value, list):
+        return [None if each is None else float(each) for each in value]
+    return float(value)

@@ -1,0 +1,156 @@
+"""The tags of a run's MLflow run: what runs are searched and sorted by, and a description for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.rundir import RunDir
+from orchestrator.spec.canonical import config_hash
+from orchestrator.tracking.goodput import goodput_of
+from orchestrator.tracking.limits import truncated
+from orchestrator.tracking.links import dashboard_url
+
+RUN_ID_TAG = "orchestrator.run_id"
+RUN_DIR_TAG = "orchestrator.run_dir"
+NOTE_TAG = "mlflow.note.content"
+
+Event = Mapping[str, Any]
+_LONGEST_MESSAGE = 500
+_DEGREES = ("tp", "pp", "vp", "cp", "ep", "etp", "dp")
+_AS_A_TAG = ("architecture", "parameters", "layout", "world_size", "gpu", "cluster", "job_id", "user", "host")
+
+
+def run_tags(
+    run: RunDir, spec: Mapping[str, Any], events: Sequence[Event], state: str, cause: str | None, commit: str | None
+) -> dict[str, str]:
+    """All tags of a run, as of its newest start. `commit`: of the code, where the events do not name it."""
+    facts = run_facts(run, spec, events)
+    own: dict[str, Any] = {"state": state, "exit_cause": cause, "config_hash": config_hash(spec)}
+    own |= {name: facts[name] for name in _AS_A_TAG}
+    own["code_commit"] = _last(events, "commit") or commit
+    own["exit_message"] = _exit_message(run, events) if state == "failed" else None
+    own["resumes"] = sum(event.get("event") == "resumed" for event in events)
+    own["dashboard"] = dashboard_url(run, section(spec, "tracking").get("dashboard_url"))
+    own["latest_checkpoint"] = _latest_checkpoint(run, events)
+    parent = next((event for event in reversed(events) if event.get("event") == "pretrained"), None)
+    if parent is not None:
+        own["pretrained_checkpoint"], own["pretrained_run"] = parent.get("checkpoint"), parent.get("from_run")
+
+    tags = {str(key): str(value) for key, value in section(section(spec, "tracking"), "tags").items()}
+    tags |= {f"orchestrator.{name}": "" if value is None else str(value) for name, value in own.items()}
+    tags |= {"mlflow.source.type": "JOB", "mlflow.source.name": f"orchestrator {label(run)}"}
+    tags |= {"mlflow.user": str(facts["user"])} if facts["user"] else {}
+    if own["code_commit"]:
+        tags["mlflow.source.git.commit"] = str(own["code_commit"]).removesuffix("+changes")
+    if state != "running":
+        tags |= _goodput_tags(run)
+    return tags | {RUN_ID_TAG: run.run_id, RUN_DIR_TAG: str(run.path), NOTE_TAG: note(run, facts, cause, own)}
+
+
+def label(run: RunDir) -> str:
+    """What a run is called in MLflow: as every command takes it."""
+    return f"{run.name}/{run.run_id}"
+
+
+def run_facts(run: RunDir, spec: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+    """What the newest start ran, on what, and for whom; None for what is not known yet."""
+    started = next((event for event in reversed(events) if event.get("event") == "started"), {})
+    submitted = next((event for event in reversed(events) if event.get("event") == "submitted"), None)
+    return {
+        "architecture": section(spec, "model").get("architecture"),
+        "parameters": started.get("total_parameters"),
+        "layout": _layout(started.get("topology")),
+        "world_size": started.get("world_size"),
+        "gpu": started.get("device"),
+        "cluster": submitted.get("cluster") if submitted is not None else "local",
+        "job_id": _last(events, "job_id"),
+        "user": _owner(run),
+        "host": _last(events, "host"),
+    }
+
+
+def note_begins(run: RunDir) -> str:
+    """How the description of a run begins."""
+    return f"**{label(run)}**:"
+
+
+def note(run: RunDir, facts: Mapping[str, Any], cause: str | None, own: Mapping[str, Any]) -> str:
+    """Markdown: what the run is, why it ended, where it lies, and how to look at it."""
+    size = facts["parameters"]
+    what = [f"{facts['architecture'] or 'model'}" + (f" of {size:,} parameters" if isinstance(size, int) else "")]
+    if facts["layout"]:
+        what.append(f"{facts['layout']}, {facts['world_size']} ranks on {facts['gpu']}")
+    what += [f"cluster {facts['cluster']}"] if facts["cluster"] != "local" else []
+    what += [f"host {facts['host']}"] if facts["host"] else []
+    lines = [f"{note_begins(run)} {', '.join(what)}", ""]
+    if cause is not None and cause != "completed" and (known := CAUSES.get(cause)) is not None:
+        lines += [f"It ended: {known.sentence}.", ""]
+    commands = ("status", "logs") if cause == "completed" else ("status", "logs", "resume")
+    lines += ["Its directory, and commands beside it:", "", f"    {run.path}", ""]
+    lines += [*(f"    orchestrator {name} {shlex.quote(str(run.path))}" for name in commands), ""]
+    if own["dashboard"]:
+        lines += [f"[Its page in the dashboard]({own['dashboard']})", ""]
+    return "\n".join(lines)
+
+
+def section(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A section of a stored spec; empty where it has none."""
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _last(events: Sequence[Event], name: str) -> Any:
+    return next((event[name] for event in reversed(events) if event.get(name)), None)
+
+
+def _exit_message(run: RunDir, events: Sequence[Event]) -> str:
+    """What the newest start said about its end: the launcher, or else the rank whose word counts."""
+    message = ""
+    for event in reversed(events):
+        if event.get("event") == "exited" and event.get("cause") != "held":
+            message = str(event.get("message") or "")
+            break
+        if event.get("event") == "started":
+            word = by_word_of_the_ranks(run, str(event.get("launch_id")))
+            message = word.message if word is not None else ""
+            break
+    return truncated(" ".join(message.split()), _LONGEST_MESSAGE)
+
+
+def _layout(topology: object) -> str | None:
+    """'tp2 pp2 dp4': the degrees above 1, and data parallelism always."""
+    if not isinstance(topology, dict):
+        return None
+    degrees = [(name, topology.get(name)) for name in _DEGREES]
+    return " ".join(
+        f"{name}{degree}" for name, degree in degrees if isinstance(degree, int) and (degree > 1 or name == "dp")
+    )
+
+
+def _owner(run: RunDir) -> str | None:
+    """Who the run directory belongs to."""
+    try:
+        return run.path.owner()
+    except (KeyError, OSError):  # nobody of this machine
+        return None
+
+
+def _latest_checkpoint(run: RunDir, events: Sequence[Event]) -> str | None:
+    saved = [
+        event["iteration"] for event in events if event.get("event") == "checkpoint_saved" and "iteration" in event
+    ]
+    iterations = [iteration for iteration in saved if isinstance(iteration, int)]
+    return str(run.checkpoint(max(iterations))) if iterations else None
+
+
+def _goodput_tags(run: RunDir) -> dict[str, str]:
+    """At the end of a start: how well the run's time was used. Tags and not metrics: they are replaced by the next end,
+    and a store that was lost is filled with the same again.
+    """
+    said = {name: value for name, value in goodput_of(run).to_json().items() if value is not None}
+    texts = {name: f"{value:.4f}" if isinstance(value, float) else str(value) for name, value in said.items()}
+    fraction = {"orchestrator.goodput": texts.pop("fraction")} if "fraction" in texts else {}
+    return fraction | {f"orchestrator.goodput.{name}": text for name, text in texts.items()}
