@@ -1,0 +1,195 @@
+"""Writes docs/benchmarks/roofline.md: for each row of the published table that we aim at, the least time that each part
+of a step could take on an H200, what that allows, and what was measured.
+
+    python tests/benchmarks/roofline.py             # --check: only say whether the page is up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.planning.flops import model_flops
+from orchestrator.planning.hardware.devices import shipped
+from orchestrator.planning.time.roofline import IDEAL, roofline
+from orchestrator.planning.time.step import estimate_time, estimate_with
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.spec.loading import load_job
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "benchmarks" / "roofline.md"
+PEAK = 989e12
+"""Dense bf16 of the datasheet, FLOP/s."""
+COMMUNICATION = ("tensor_parallel", "pipeline_transfer", "data_parallel")
+"""Of these counts what nothing hides, even where all is hidden that can be: the last bucket's reduction, say."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the bars. `plain`: plain megatron-core's ms per step with Transformer Engine, and with torch's attention
+    (compiled where that was measured); `ours`: ms per step and the page that has them.
+    """
+
+    name: str
+    job: str
+    settings: Mapping[str, object]
+    bar: float
+    plain: tuple[float | None, float | None]
+    ours: tuple[float, str] | None
+
+
+def _layout(gpus: int, tp: int, pp: int, micro: int, sequences: int) -> dict[str, object]:
+    return {
+        "launch.gpus_per_node": gpus,
+        "parallelism.tensor_model_parallel_size": tp,
+        "parallelism.pipeline_model_parallel_size": pp,
+        "parallelism.sequence_parallel": "true" if tp > 1 else "false",
+        "batch.micro_batch_size": micro,
+        "batch.global_batch_size": sequences,
+    }
+
+
+FP8 = {"precision.fp8": "{}"}
+_DAY, _BEFORE = "2026-11-22-h200.md", "2026-11-21-parallelism-h200.md"
+_PROFILES = "2026-11-21-h200-profiles.md"
+ROWS = (
+    Row("1.7B, 1 GPU, 4x1", "gpt-1.7b", _layout(1, 1, 1, 4, 4), 56, (382, 373), (360, _BEFORE)),
+    Row("1.7B, DP4, 4x1", "gpt-1.7b", _layout(4, 1, 1, 4, 16), 56, (394, 372), None),
+    Row("7.1B, TP2 DP2, 4x1", "gpt-7.1b", _layout(4, 2, 1, 4, 8), 55, (779, 809), (726, _DAY)),
+    Row("7.1B, DP4, 2x1 (that batch without TP)", "gpt-7.1b", _layout(4, 1, 1, 2, 8), 58, (None, None), None),
+    Row("16B, TP4, 4x1", "gpt-16b", _layout(4, 4, 1, 4, 4), 55, (871, 940), None),
+    Row("7.1B, TP2 PP2, 1x16", "gpt-7.1b", _layout(4, 2, 2, 1, 16), 50, (1906, 1896), (1779, _PROFILES)),
+    Row("1.7B, 1 GPU, 4x1, FP8", "gpt-1.7b", {**_layout(1, 1, 1, 4, 4), **FP8}, 68, (321, None), (308, _BEFORE)),
+    Row("7.1B, TP2 DP2, 4x1, FP8", "gpt-7.1b", {**_layout(4, 2, 1, 4, 8), **FP8}, 75, (572, None), None),
+)
+
+
+@dataclass(frozen=True)
+class Least:
+    """Seconds of the parts of a row's step, what is planned for Transformer Engine's layers, and the model's FLOPs on
+    each GPU."""
+
+    parts: Mapping[str, float]
+    planned: float
+    flops: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+    def share(self, seconds: float) -> float:
+        """Of the bf16 peak, in per cent."""
+        return 100 * self.flops / seconds / PEAK
+
+
+def least(row: Row) -> Least:
+    """The roofline of a row on an H200 as shipped."""
+    overrides = [f"model.preset={row.job}", *(f"{key}={value}" for key, value in row.settings.items())]
+    job = load_job([ROOT / "jobs" / f"{'gpt-1.7b' if row.job == 'gpt-1.7b' else 'gpt-7.1b'}.yaml"], overrides).job
+    device, padded = shipped("H200"), vocabulary(job).padded_size
+    assert device is not None
+    ideal = estimate_with(job, padded, IDEAL, device).parts
+    tokens = job.global_batch_size * job.tokens_per_sample
+    return Least(
+        parts={
+            **roofline(job, padded, device),
+            "communication": sum(ideal[part] for part in COMMUNICATION),
+            "bubble": ideal["bubble"],
+        },
+        planned=estimate_time(job, padded, "transformer_engine", device).step_seconds,
+        flops=model_flops(job, tokens, padded) / job.world_size,
+    )
+
+
+def page() -> str:
+    """The text of the page."""
+    found = [(row, least(row)) for row in ROWS]
+    return TEXT.format(
+        least=_table(
+            [
+                *("row", "products", "attention", "norms, activations", "loss", "optimizer"),
+                *("communication", "bubble", "least", "allows", "bar"),
+            ],
+            [
+                [
+                    row.name,
+                    *(_ms(seconds) for seconds in it.parts.values()),
+                    _ms(it.seconds),
+                    f"{it.share(it.seconds):.1f} %",
+                    f"{row.bar:g} %",
+                ]
+                for row, it in found
+            ],
+        ),
+        measured=_table(
+            ["row", "least", "bar", "ours measured", "planned", "plain, Transformer Engine", "plain, torch", "to do"],
+            [_beside(row, it) for row, it in found],
+        ),
+    )
+
+
+def _beside(row: Row, it: Least) -> list[str]:
+    def shown(ms: float | None) -> str:
+        return "-" if ms is None else f"{ms:,.0f} ({it.share(ms / 1e3):.1f} %)"
+
+    ours = "-" if row.ours is None else f"[{shown(row.ours[0])}]({row.ours[1]})"
+    best = min((ms for ms in (row.ours[0] if row.ours else None, *row.plain) if ms is not None), default=None)
+    bar_ms = 1e3 * it.seconds * it.share(it.seconds) / row.bar
+    to_do = "-" if best is None else f"{best - bar_ms:,.0f} ms" if best > bar_ms else "met"
+    return [
+        *(row.name, shown(1e3 * it.seconds), f"{bar_ms:,.0f} ({row.bar:g} %)", ours, shown(1e3 * it.planned)),
+        *(shown(row.plain[0]), shown(row.plain[1]), to_do),
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+TEXT = """# The roofline of a step on H200s
+
+Written by `tests/benchmarks/roofline.py` from `planning.time.roofline` and the shipped H200; a test fails when it is
+out of date. Vocabulary 131,072, sequence 4,096, random tokens; per cent are of the dense bf16 peak, 989 TFLOP/s, in
+FP8 too.
+
+## The least that each part could take, ms
+{least}
+
+Every kernel as fast as a large one of its kind (matrix products at 0.83 of the peak before tiles are cut, attention
+at 0.52 forward and 0.415 backward, memory traffic at 0.88 of 4.8 TB/s: what [profiles](2026-11-21-h200-profiles.md)
+showed), every byte moved once, nothing recomputed, communication hidden wherever something can be computed meanwhile:
+"communication" is what is left of it. All of it at once is not reached by anybody; and kernels that are faster than
+those rates would raise it.
+
+## Beside what was measured, ms and per cent of the peak
+{measured}
+
+"Planned" is `plan`'s estimate with Transformer Engine's layers. "Plain" is megatron-core 0.16.1 itself in the
+smallest loop, with its Transformer Engine layers, or its own with torch's attention (1.7B in bf16: each layer under
+torch.compile; 16B: 2x2). "To do" is from the fastest that was measured to the bar. Ours of 1.7B on one GPU, in bf16
+and in FP8, were taken while other tests ran on the same GPU. At twice the batch without TP (7.1B, 2x2, torch's
+layers) 1,434 ms were [measured](2026-11-22-h200.md).
+"""
+
+
+def main() -> int:
+    """Write the page, or check it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when the page is out of date")
+    options = parser.parse_args()
+    if options.check:
+        return 0 if PAGE.exists() and PAGE.read_text() == page() else 1
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
