@@ -135,6 +135,7 @@ def _by_tag(client: MlflowClient, home: Path, cursor: Cursor) -> str | None:
 
 def _create(client: MlflowClient, home: Path, cursor: Cursor) -> str:
     tags = {PARENT_TAG: home.name, SWEEP_DIR_TAG: str(home)}
+    tags |= {"mlflow.source.type": "JOB", "mlflow.source.name": f"orchestrator sweep {home.name}"}
     begun = created(home) or time.time()
     made = client.create_run(cursor.experiment_id, int(begun * 1000), tags, run_name=home.name)
     return str(made.info.run_id)

@@ -24,6 +24,8 @@ from orchestrator.tracking.tags import RUN_DIR_TAG, RUN_ID_TAG, label
 
 DEFAULT_STORE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Has MLflow's pages show an experiment's runs, and not what they have for conversations with a language model."""
 _REMOTE_SCHEMES = ("http://", "https://", "databricks")
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
 
@@ -107,7 +109,7 @@ def _experiment(client: MlflowClient, run: RunDir, target: Target) -> str:
         local = not (target.uri and resolve_environment(target.uri).startswith(_REMOTE_SCHEMES))
         location = _artifact_root(run.path.parent.parent) if local else None
         try:
-            return str(client.create_experiment(target.experiment, artifact_location=location))
+            return str(client.create_experiment(target.experiment, artifact_location=location, tags=_KIND))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

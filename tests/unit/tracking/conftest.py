@@ -147,9 +147,10 @@ def free_port() -> int:
 class MlflowServer:
     """A real `mlflow server` on loopback that can be killed and started again over the same store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.port = free_port()
+        self._options, self._environment = options, environment or {}
         self.database = folder / "server.db"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -162,11 +163,11 @@ class MlflowServer:
         command += ["--backend-store-uri", f"sqlite:///{self.database}", "--workers", "1"]
         with open(self.folder / "server.log", "ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--artifacts-destination", str(self.folder / "artifacts")],
+                [*command, "--artifacts-destination", str(self.folder / "artifacts"), *self._options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **self._environment},
                 start_new_session=True,
             )
 

@@ -1,0 +1,128 @@
+"""A real MLflow server that asks who comes: by user and password, by token, and with too few permissions."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.faults import Ranks
+from support.training import losses, tiny_job
+
+from orchestrator.cli.main import main
+from orchestrator.launch.code import CodeState
+from orchestrator.launch.runs import create_run
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import dump_resolved
+from tests.unit.tracking.conftest import MlflowServer, log_steps, once, only_run
+
+PASSWORD, WRONG, TOKEN = "adm1n-pa55word", "wr0ng-pa55word", "t0ken-of-a-service"
+USER = {"MLFLOW_TRACKING_USERNAME": "admin"}
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("flask_wtf") is None,
+    reason="MLflow's server with authentication needs Flask-WTF: pip install 'mlflow[auth]'",
+)
+
+# As MLflow's documentation has it for tokens: a function of whoever runs the server.
+BY_TOKEN = f"""
+from flask import request
+from mlflow.server.auth import authenticate_request_basic_auth
+from werkzeug.datastructures import Authorization
+
+def authenticate():
+    if request.authorization is not None and request.authorization.type == "bearer":
+        if request.authorization.token == "{TOKEN}":
+            return Authorization("basic", {{"username": "admin", "password": ""}})
+        request.authorization.parameters.update(username="nobody", password="")
+    return authenticate_request_basic_auth()
+"""
+
+
+@pytest.fixture
+def guarded_server(tmp_path: Path) -> Iterator[MlflowServer]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    settings = ["[mlflow]", "default_permission = READ", f"database_uri = sqlite:///{folder}/users.db"]
+    settings += [
+        "admin_username = admin",
+        f"admin_password = {PASSWORD}",
+        "authorization_function = by_token:authenticate",
+    ]
+    (folder / "auth.ini").write_text("\n".join(settings) + "\n")
+    (folder / "by_token.py").write_text(BY_TOKEN)
+    environment = {
+        "MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"),
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": "of this test",
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    server = MlflowServer(folder, "--app-name", "basic-auth", environment=environment)
+    server.start()
+    yield server
+    server.kill()
+
+
+def add_user(server: MlflowServer, name: str) -> None:
+    """Someone who may read, and write only what is their own."""
+    asked = json.dumps({"username": name, "password": PASSWORD}).encode()
+    request = urllib.request.Request(f"{server.address}/api/2.0/mlflow/users/create", asked)
+    request.add_header("Authorization", "Basic " + base64.b64encode(f"admin:{PASSWORD}".encode()).decode())
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.slow("an MLflow server, a training and five sendings")
+@pytest.mark.timeout(600)
+def test_a_server_that_asks_who_comes(
+    ranks: Ranks,
+    guarded_server: MlflowServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TRACKER", guarded_server.address)
+    job = tiny_job("guarded", tracking={"mlflow": True, "uri": "${env:TRACKER}"}, schedule={"train_iters": 6})
+    run = create_run(job, dump_resolved(job), tmp_path / "runs", CodeState({}, b""))
+    guarded_server.wait_until_up()
+
+    # A wrong password: the training ends as it should, and one line says why nothing was sent.
+    ranks.must_train(run, job, env={**USER, "MLFLOW_TRACKING_PASSWORD": WRONG, "TRACKER": guarded_server.address})
+    assert set(losses(run)) == set(range(1, 7))
+    said = (run.logs / "mlflow.log").read_text().splitlines()
+    refused = [line for line in said if "not sent: " in line and "bytes" not in line]
+    [line] = refused
+    assert "MLflow at ${env:TRACKER}: it does not know who asks: MLFLOW_TRACKING_USERNAME and " in line
+
+    # Nobody, a wrong token and someone without permission are told so; then password and token do.
+    add_user(guarded_server, "reader")
+    assert "it does not know who asks" in message_of(run, {})
+    assert "it does not know who asks" in message_of(run, {"MLFLOW_TRACKING_TOKEN": WRONG})
+    assert message_of(run, {**USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD}) == ""
+    stored = only_run(guarded_server.database)
+    assert (stored.status, len(stored.metrics["train/loss"])) == ("FINISHED", 6)
+    log_steps(run, range(7, 9))
+    reader = {"MLFLOW_TRACKING_USERNAME": "reader", "MLFLOW_TRACKING_PASSWORD": PASSWORD}
+    assert "it does not allow this (Permission denied)" in message_of(run, reader)
+    assert message_of(run, {"MLFLOW_TRACKING_TOKEN": TOKEN}) == ""
+    assert len(only_run(guarded_server.database).metrics["train/loss"]) == 8
+
+    # The run directory leads to the page, and holds no secret.
+    assert main(["status", str(run.path), "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)["mlflow_url"]
+    assert page.startswith(f"{guarded_server.address}/#/experiments/")
+    assert page.endswith(f"/runs/{stored.run_id}")
+    kept = b"".join(path.read_bytes() for path in run.path.rglob("*") if path.is_file())
+    assert not [secret for secret in (PASSWORD, WRONG, TOKEN) if secret.encode() in kept]
+
+
+def message_of(run: RunDir, environment: dict[str, str]) -> str:
+    """What one sending says was wrong; nothing when all was sent."""
+    code, [record] = once(run, environment=environment)
+    assert (code == 0) == (record["state"] == "sent"), record
+    return str(record["message"])
