@@ -44,7 +44,17 @@ if (home / "full").exists():
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 sys.exit(main())
 """
-INJECT = "import orchestrator.runtime.exports as exports\nexports.EXCHANGE_MODULE = 'stand_in'\n"
+INJECT = """
+import os, time
+import orchestrator.runtime.exports as exports
+import orchestrator.runtime.loop as loop
+exports.EXCHANGE_MODULE = "stand_in"
+seconds, step = float(os.environ.get("STEP_SECONDS", "0")), loop.train_step
+def slow_step(session):
+    time.sleep(seconds)
+    return step(session)
+loop.train_step = slow_step
+"""
 
 
 def exporting_job(name: str, steps: int = 4, **export: Any) -> Any:
@@ -107,7 +117,9 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     job = exporting_job("killed", steps=400)
     run = make_run(tmp_path / "runs", job)
     (stand_in / "hold").touch()
-    options: dict[str, Any] = {"inject": stand_in / "inject.py", "env": {"PYTHONPATH": str(stand_in)}}
+    # The training must not be over, nor take the exporter's processor, before that is there.
+    env = {"PYTHONPATH": str(stand_in), "STEP_SECONDS": "0.5"}
+    options: dict[str, Any] = {"inject": stand_in / "inject.py", "env": env}
     started = ranks.start(run, job, **options)
     wait_until(lambda: held(stand_in) or started.poll() is not None, f"an export:\n{logs(run)}")
     saved = len(events(run, "checkpoint_saved"))

@@ -33,6 +33,7 @@ pytestmark = [
 
 LONG = {"schedule": {"train_iters": 100_000}}
 TWO = layout(tp=2)
+TWO_MICRO_BATCHES = {"micro_batch_size": 4}
 HANG_TIMEOUT = 8
 
 
@@ -53,7 +54,11 @@ def flip_a_byte(checkpoint: Path) -> Path:
 def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
     """A torn and a damaged one are skipped, with a warning each; when none is left, nothing is begun or deleted."""
     job = tiny_job(
-        "damage", parallelism=TWO, checkpoint={"save_interval": 5, "keep_last": 9}, model={"hidden_dropout": 0.1}
+        "damage",
+        parallelism=TWO,
+        batch=TWO_MICRO_BATCHES,
+        checkpoint={"save_interval": 5, "keep_last": 9},
+        model={"hidden_dropout": 0.1},
     )
     run = ranks.must_train(make_run(tmp_path, job), job)
     expected = losses(run)
@@ -85,14 +90,14 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
 
 def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
     """A run that loses everything says so; it begins again only when told to. Then its spec is changed."""
-    job = tiny_job("unsaved", schedule={"train_iters": 60})
+    job = tiny_job("unsaved", schedule={"train_iters": 40})
     run = make_run(tmp_path, job)
     started = ranks.start(run, job)
     wait_for_step(run, 3, saved=False)
     started.signal(signal.SIGKILL)
     assert started.wait() == 1
     reached = max(losses(run))
-    assert reached < 60
+    assert reached < 40
 
     said = orchestrator("resume", run.path)
     assert said.code == 1
@@ -122,7 +127,7 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, t
     said = orchestrator("resume", run.path, *changes, "--allow-changes")
     assert said.code == 0, said.err + logs(run)
     assert "parallelism.tensor_model_parallel_size: 1 -> 2" in said.out
-    assert max(losses(run)) == 60
+    assert max(losses(run)) == 40
     last_rates = list(values(run, "train/lr").values())
     assert max(last_rates[-20:]) > 1e-3 * 0.01
     assert len(run.resolved_generations()) == 2
@@ -320,9 +325,21 @@ def test_a_slow_save_is_no_hang(ranks: Ranks, inject: Inject, tmp_path: Path) ->
     assert saved["seconds"] > 12 > HANG_TIMEOUT
 
 
-def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks) -> None:
+SLOW_STEPS = """
+import time
+import orchestrator.runtime.loop as loop
+real = loop.train_step
+def train_step(session):
+    time.sleep(0.1)
+    return real(session)
+loop.train_step = train_step
+"""
+
+
+def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """A second start of a live run is refused by the command line, and by the training program itself."""
-    job = tiny_job("held", **LONG, parallelism=TWO)
+    job = tiny_job("held", **LONG, parallelism=TWO, batch=TWO_MICRO_BATCHES)
+    orchestrator.env["PYTHONPATH"] = str(inject(SLOW_STEPS).parent)
     path = orchestrator.write(job)
     with orchestrator.started("run", path) as launcher:
         run = orchestrator.run()
@@ -357,11 +374,27 @@ Checkpointer._start_writing = start_writing
 """
 
 
+STALE = tiny_job(
+    "stale",
+    parallelism=TWO,
+    batch=TWO_MICRO_BATCHES,
+    schedule={"train_iters": 40},
+    checkpoint={"save_interval": 10},
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The losses of STALE."""
+    return ranks.losses_of(STALE, tmp_path_factory.mktemp("undisturbed"))
+
+
 @pytest.mark.parametrize("busy", [False, True], ids=["between-saves", "while-saving"])
-def test_stale_incarnation_writes_nothing(busy: bool, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
+def test_stale_incarnation_writes_nothing(
+    busy: bool, ranks: Ranks, undisturbed: dict[int, float], inject: Inject, tmp_path: Path
+) -> None:
     """Processes that fall silent, are replaced, and wake up again."""
-    job = tiny_job("stale", parallelism=TWO, schedule={"train_iters": 40}, checkpoint={"save_interval": 10})
-    expected = ranks.losses_of(job, tmp_path / "whole")
+    job = STALE
     run = make_run(tmp_path, job)
     stale = ranks.start(run, job, launch_id="stale", inject=inject(SLOW_WRITER) if busy else None)
     if busy:
@@ -384,7 +417,7 @@ def test_stale_incarnation_writes_nothing(busy: bool, ranks: Ranks, inject: Inje
     assert stale.wait() == 1
     assert snapshot(run) == before
     assert exit_record(run, "stale")["cause"] == "lease_lost", logs(run)
-    assert losses(run) == expected
+    assert losses(run) == undisturbed
     assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [20, 30, 40]
 
 

@@ -30,10 +30,11 @@ pytestmark = [
     pytest.mark.slow("starts of real ranks under torchrun take 5 to 10 s each"),
 ]
 
-STEPS = 40
+STEPS = 28
 SAVE_INTERVAL = 4
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 SHORT: dict[str, Any] = {
+    "batch": {"micro_batch_size": 4},
     "schedule": {"train_iters": STEPS},
     "checkpoint": {"save_interval": SAVE_INTERVAL, "keep_last": 2},
 }
@@ -255,13 +256,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_is_bitwise(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """Killed, resumed, and compared with the same job left alone; with dropout."""
-    steps = 28
-    job = short_job(name, **{"model": DROPOUT, "schedule": {"train_iters": steps}, **VARIANTS[name]})
+    job = short_job(name, **{"model": DROPOUT, **VARIANTS[name]})
     expected = ranks.losses_of(job, tmp_path / "whole")
     run = make_run(tmp_path, job)
     end_ranks(ranks, run, job, signal.SIGKILL, every=True)
     ranks.must_train(run, job, launch_id="second")
     assert losses(run) == expected
-    assert committed(run)[-1].iteration == steps
+    assert committed(run)[-1].iteration == STEPS
     assert not events(run, "checkpoint_failed")
     assert [path.name for path in run.checkpoints.iterdir() if path.name.startswith(".")] == []
