@@ -14,6 +14,8 @@ XAxis = Literal["steps", "tokens", "time", "clock"]
 Figure = dict[str, Any]
 
 _MOST_POINTS = 1500
+_COLOURS = 8
+_DASHES = ("solid", "dash", "dot", "dashdot")
 X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}
 """What the values of an axis are."""
 _SHOWN_MARKS = ("resumed", "failure", "stop")
@@ -54,13 +56,17 @@ def figure_of(
     marks: Sequence[Mark] = (),
 ) -> Figure:
     """The curves of one chart of one or several runs (their names by the keys of `runs`), thinned out to 1,500 points
-    each with their extremes kept. `marks` are those of the only run.
+    each with their extremes kept. `marks` are those of the only run. A run has the same colour in every chart, where
+    each has one curve of it.
     """
-    data = []
+    data: list[dict[str, Any]] = []
+    number = 0
     for name, series in runs.items():
-        for key in keys_of(chart, series):
-            label = key if len(runs) == 1 else f"{name} {key}" if len(keys_of(chart, series)) > 1 else name
-            data += _curve(label, series, series.columns[key], x, smoothing)
+        keys = keys_of(chart, series)
+        for place, key in enumerate(keys):
+            label = key if len(runs) == 1 else f"{name} {key}" if len(keys) > 1 else name
+            data += _curve(label, series, series.columns[key], x, smoothing, line_of(number + place))
+        number += max(1, len(keys))
     layout: dict[str, Any] = {
         "title": {"text": chart.title},
         "xaxis": {"title": {"text": X_TITLES[x]}, **({"type": "date"} if x == "clock" else {})},
@@ -82,12 +88,23 @@ def keys_of(chart: Chart, series: Series) -> list[str]:
     return named + sorted(others) if chart.also else named
 
 
-def _curve(label: str, series: Series, column: Column, x: XAxis, smoothing: float) -> list[dict[str, Any]]:
+def line_of(number: int) -> dict[str, str]:
+    """How the curve of that number is drawn: a colour of the page, by its name there, and with more curves than
+    colours in dashes.
+    """
+    return {"color": f"series-{number % _COLOURS + 1}", "dash": _DASHES[number // _COLOURS % len(_DASHES)]}
+
+
+def _curve(
+    label: str, series: Series, column: Column, x: XAxis, smoothing: float, line: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """The curve; where it is smoothed, the plain one stands behind it."""
     plain = {
         "type": "scatter",
         "mode": "lines" if len(column.values) > 1 else "markers",
         "name": label,
+        "line": line,
+        "marker": {"color": line["color"]},
         **_points(series, column, column.values, x),
     }
     if smoothing == 0:

@@ -23,7 +23,7 @@ from orchestrator.review.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.summary import summarize_each, with_goodput
 from orchestrator.rundir import RunDir
 from orchestrator.spec.suggestions import closest
-from orchestrator.spec.words import shorten
+from orchestrator.spec.words import duration, shorten
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _POINTS_PER_COLUMN = 4
@@ -211,7 +211,7 @@ def value_text(value: float | None, kind: Kind) -> str:
         case "percent":
             return f"{value:.1%}"
         case "seconds":
-            return f"{value:.3g} s"
+            return f"{value:.3g} s" if value < 60 else duration(int(value))
         case "bytes":
             return f"{value / 2**30:.3g} GiB"
         case "number":

@@ -8,6 +8,13 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const palette = () => Array.from({ length: 8 }, (_, number) => colour(`--series-${number + 1}`));
 
+  // A figure names a colour of the page (`series-3`) where it means one curve of several charts.
+  function coloured(trace) {
+    const meant = (part) => part && /^[a-z]+(-\d)?$/.test(part.color || "") && colour(`--${part.color}`)
+      ? { ...part, color: colour(`--${part.color}`) } : part;
+    return { ...trace, ...(trace.line && { line: meant(trace.line) }), ...(trace.marker && { marker: meant(trace.marker) }) };
+  }
+
   function themed(layout) {
     const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
     const marks = { resumed: colour("--running"), failure: colour("--failed"), stop: colour("--stopped") };
@@ -20,7 +27,7 @@
       margin: { l: 56, r: 16, t: 44, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--text"), family: colour("--font"), size: 12 }, colorway: palette(),
       hovermode: "x unified", hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--text") } },
-      legend: { orientation: "h", y: -0.22 }, uirevision: "kept", autosize: true,
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, uirevision: "kept", autosize: true,
       xaxis: axis, yaxis: axis, ...layout, ...own, shapes,
     };
   }
@@ -29,7 +36,7 @@
     drawn.set(figure, found);
     const place = figure.querySelector("div");
     figure.classList.toggle("empty", found.data.length === 0);
-    return Plotly.react(place, found.data, themed(found.layout), { responsive: true, displaylogo: false });
+    return Plotly.react(place, found.data.map(coloured), themed(found.layout), { responsive: true, displaylogo: false });
   }
 
   function address(figure) {
@@ -59,6 +66,14 @@
     }
   }
 
+  // The address says what is shown, so that it can be sent to somebody else.
+  function remember(form) {
+    const url = new URL(location.href);
+    for (const { name } of form.elements) if (name) url.searchParams.delete(name);
+    for (const [name, value] of new FormData(form)) url.searchParams.append(name, value);
+    history.replaceState(history.state, "", url);
+  }
+
   const all = (selector = "") => [...document.querySelectorAll(`[data-figure]${selector}`)];
 
   document.addEventListener("DOMContentLoaded", () => {
@@ -70,13 +85,22 @@
         load(entry.target);
       }
     }, { rootMargin: "300px" });
-    all().forEach((figure) => seen.observe(figure));
+    const known = new WeakSet();
+    const look = () => all().filter((figure) => !known.has(figure)).forEach((figure) => {
+      known.add(figure);
+      seen.observe(figure);
+    });
+    look();
+    document.addEventListener("htmx:afterSettle", look);
     let waiting;
     for (const form of document.querySelectorAll("form[data-chart-controls]")) {
       form.addEventListener("submit", (event) => event.preventDefault());
       form.addEventListener("input", () => {
         clearTimeout(waiting);
-        waiting = setTimeout(() => all().filter((figure) => drawn.has(figure)).forEach(load), 150);
+        waiting = setTimeout(() => {
+          remember(form);
+          all().filter((figure) => drawn.has(figure)).forEach(load);
+        }, 150);
       });
     }
     setInterval(() => {

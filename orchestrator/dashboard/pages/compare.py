@@ -1,0 +1,150 @@
+"""The page of several runs beside each other. Its address names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from orchestrator.dashboard.html import page
+from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.review.charts import Chart, XAxis, figure_of
+from orchestrator.review.compare import MOST_RUNS, compare, differences, labels
+from orchestrator.review.summary import RunSummary
+
+router = APIRouter(prefix="/compare")
+
+_CHARTS = {
+    chart.name: chart
+    for chart in (
+        Chart("loss", "Loss", ("train/loss",)),
+        Chart("validation", "Validation loss", ("validation/loss",)),
+        Chart("grad_norm", "Gradient norm", ("train/grad_norm",)),
+        Chart("lr", "Learning rate", ("train/lr",)),
+        Chart("speed", "Tokens per second", ("throughput/tokens_per_second",), "tokens/s"),
+        Chart("memory", "Peak memory", ("memory/peak_bytes",), "bytes"),
+    )
+}
+_MOST_IN_A_LEGEND = 6
+_MOST_FOUND = 12
+_LONGEST_SEARCH = 200
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The runs that an address names, each once, and what names no run."""
+
+    runs: tuple[RunSummary, ...]
+    unknown: tuple[str, ...]
+    left_out: int
+    """Runs beyond the most that are compared."""
+
+
+def asked_runs(
+    its: Annotated[Shared, Depends(shared)], run: Annotated[list[str] | None, Query(max_length=1000)] = None
+) -> Asked:
+    """The runs of an address: `?run=NAME/ID&run=…`."""
+    keys = list(dict.fromkeys(run or []))
+    known = {each.key: each for each in its.index.runs}
+    found = [(key, known.get(key) or _read(its, key)) for key in keys[:MOST_RUNS]]
+    runs = tuple(each for _, each in found if each is not None)
+    unknown = tuple(key for key, each in found if each is None)
+    return Asked(runs, unknown, max(0, len(keys) - MOST_RUNS))
+
+
+@router.get("")
+def beside_each_other(
+    request: Request,
+    asked: Annotated[Asked, Depends(asked_runs)],
+    its: Annotated[Shared, Depends(shared)],
+    q: Annotated[str, Query(max_length=_LONGEST_SEARCH)] = "",
+    x: XAxis = "steps",
+    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    log: bool = False,
+    whole: bool = False,
+) -> Response:
+    """What differs between runs, their curves, and what they have come to. Their measurements are read when `whole`
+    is asked for, which the page does once it is shown.
+    """
+    found = compare(asked.runs, [its.index.series(run.run) if whole else None for run in asked.runs])
+    keys = [run.key for run in asked.runs]
+    more = offered(its.index.runs, q, keys) if len(keys) < MOST_RUNS else []
+    values = {
+        "asked": asked,
+        "found": found,
+        "sections": [(name, list(each)) for name, each in groupby(found.differences, key=lambda each: each.section)],
+        "most": MOST_RUNS,
+        "charts": _CHARTS,
+        "whole": whole,
+        "is_live": any(run.is_active for run in asked.runs),
+        "query": urlencode([("run", key) for key in keys]),
+        "without": {key: address([other for other in keys if other != key]) for key in keys},
+        "offered": [(run, address([*keys, run.key])) for run in more],
+        "q": q,
+        "x": x,
+        "smoothing": smoothing,
+        "log": log,
+    }
+    return page(request, "compare.html", values)
+
+
+@router.get("/figure/{chart}")
+def figure(
+    chart: str,
+    asked: Annotated[Asked, Depends(asked_runs)],
+    its: Annotated[Shared, Depends(shared)],
+    x: XAxis = "steps",
+    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    log: bool = False,
+) -> Response:
+    """The curves of all runs in one chart, each by its short name."""
+    if chart not in _CHARTS:
+        raise HTTPException(404, f"there is no chart {chart}")
+    names = short_names(asked.runs)
+    series = {names[run.key]: its.index.series(run.run) for run in asked.runs}
+    made = figure_of(_CHARTS[chart], series, x=x, smoothing=smoothing, log=log)
+    if len(series) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
+        made["layout"]["showlegend"] = False
+    if len(series) == 1:  # a curve goes by the run's name here, also where it is alone
+        made["data"] = [{**trace, "name": next(iter(series))} for trace in made["data"]]
+    return JSONResponse(made)
+
+
+def short_names(runs: Sequence[RunSummary]) -> Mapping[str, str]:
+    """The short name of each run, by its key."""
+    keys = [run.key for run in runs]
+    return dict(zip(keys, labels(keys, differences([run.spec for run in runs])), strict=True))
+
+
+def address(keys: Sequence[str]) -> str:
+    """Where runs are compared."""
+    return f"/compare?{urlencode([('run', key) for key in keys])}" if keys else "/compare"
+
+
+def offered(runs: Sequence[RunSummary], q: str, taken: Sequence[str]) -> list[RunSummary]:
+    """Runs to add: the newest that have every word of a search in their name, id, cell, sweep, state or user."""
+    words = q.lower().split()
+    found = []
+    for run in runs:
+        if run.key in taken:
+            continue
+        text = " ".join(filter(None, (run.key, run.cell, run.sweep, run.state, run.user))).lower()
+        if all(word in text for word in words):
+            found.append(run)
+        if len(found) == _MOST_FOUND:
+            break
+    return found
+
+
+def _read(its: Shared, key: str) -> RunSummary | None:
+    """A run that is too new to be known."""
+    name, _, run_id = key.partition("/")
+    parts = (name, run_id)
+    if any(part in ("", ".", "..") or "/" in part or "\0" in part for part in parts):
+        return None
+    return its.index.find(name, run_id)
