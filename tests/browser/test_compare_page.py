@@ -124,6 +124,7 @@ def test_on_a_phone_only_tables_scroll(shown: Dashboard, visitor: Visitor, revie
     visitor.page.set_viewport_size({"width": 390, "height": 800})
     cells = [reviewed.sweep.run(entry) for entry in reviewed.sweep.planned().cells]
     page = visitor(shown.address + address(*cells))
+    page.get_by_label("Loss", exact=True).scroll_into_view_if_needed()
     page.wait_for_selector(".chart .main-svg")
     expect(page.get_by_label("What came of it", exact=True)).to_contain_text("tokens seen")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
