@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 
 from orchestrator.dashboard.rendering import environment
-from orchestrator.dashboard.security import form_mark
+from orchestrator.dashboard.security import form_mark, unsealed
 from orchestrator.dashboard.settings import shared
 
 
@@ -25,6 +25,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             allows_actions=settings.allows_actions,
             form_mark=form_mark(settings) if settings.allows_actions else "",
             runs_dir=str(settings.runs_dir),
+            said=unsealed(settings, request),
         )
     )
     return HTMLResponse(text, status_code=status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,13 +13,15 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.dashboard.assets import asset
+from orchestrator.review.table import spark_points, spark_words
 
 NOTHING = "\N{EN DASH}"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
+@cache
 def environment() -> Environment:
-    """The templates, with the words that they know."""
+    """The templates, with the words that they know. Made once: each template is compiled when it is first used."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -37,6 +40,9 @@ def environment() -> Environment:
         "percent": percent,
         "segment": segment,
         "as_json": as_json,
+        "age": age,
+        "spark_points": spark_points,
+        "spark_words": spark_words,
     }
     made.globals["asset_url"] = asset_url
     return made
@@ -117,6 +123,14 @@ def duration(seconds: float | None) -> str:
 def ago(moment: float | None) -> str:
     """How long ago a moment is, in seconds since the epoch. One that is yet to come, by a wrong clock, is now."""
     return NOTHING if moment is None else f"{duration(max(0.0, time.time() - moment))} ago"
+
+
+def age(moment: float | None) -> str:
+    """How long ago a moment is, in its largest unit: 3 d. A dash for none."""
+    if moment is None or not math.isfinite(moment):
+        return NOTHING
+    seconds = max(0.0, time.time() - moment)
+    return next((f"{seconds // length:.0f} {unit}" for length, unit in _UNITS[:3] if seconds >= length), "now")
 
 
 def clock(moment: float | None) -> str:

@@ -15,6 +15,8 @@ from orchestrator.dashboard.settings import Settings
 TOKEN_PARAMETER = "token"
 FORM_MARK = "mark"
 _COOKIE = "orchestrator_token"
+_SAID = "said"
+_SEAL = "seal"
 _MOST_FORM_BYTES = 64 << 10
 
 _HEADERS = {
@@ -65,6 +67,17 @@ def form_mark(settings: Settings) -> str:
     return hmac.new(settings.secret.encode(), b"form", hashlib.sha256).hexdigest()
 
 
+def sealed(settings: Settings, text: str) -> str:
+    """What to tell a visitor on the next page, as parameters of its address, which nobody else can make up."""
+    return urlencode({_SAID: text, _SEAL: _seal(settings, text)})
+
+
+def unsealed(settings: Settings, request: Request) -> str | None:
+    """What this dashboard had to tell, out of an address; None where it holds nothing that is our own."""
+    text, seal = request.query_params.get(_SAID), request.query_params.get(_SEAL, "")
+    return text if text is not None and _same(seal, _seal(settings, text)) else None
+
+
 async def checked_form(settings: Settings, request: Request) -> dict[str, str]:
     """The fields of a form that was sent from one of our own pages. Raises HTTPException (403) for any other, and
     where actions are not allowed.
@@ -83,9 +96,13 @@ async def checked_form(settings: Settings, request: Request) -> dict[str, str]:
     return fields
 
 
+def _seal(settings: Settings, text: str) -> str:
+    return hmac.new(settings.secret.encode(), b"said" + text.encode(errors="replace"), hashlib.sha256).hexdigest()
+
+
 def _host_of(request: Request) -> str:
     return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
 
 
 def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+    return hmac.compare_digest(one.encode(errors="replace"), other.encode(errors="replace"))

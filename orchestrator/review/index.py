@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.launch.runs import run_folders
 from orchestrator.review.series import GrowingSeries, Series
-from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
+from orchestrator.review.summary import NONSENSE, RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -21,21 +22,22 @@ _SERIES_BYTES = 120 << 20
 _GOODPUT_SHARE = 0.05
 """Of this thread's time: the goodput of a long run that goes on takes a second to find out, again and again."""
 _ENDED = ("completed", "stopped", "failed")
+_SECONDS_OF_REST = 0.02
 
 Signature = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A run as it was last read. `read`, and `goodput_due`, from when its goodput is to be found out anew: seconds of
-    the monotonic clock.
+    """A run as it was last read. `read`, and `goodput_due`, from when its goodput may be found out anew: seconds of
+    the monotonic clock. `goodput_of`: what the run was when that was done last.
     """
 
     summary: RunSummary
     signature: Signature
     read: float
     goodput_due: float = 0.0
-    has_goodput: bool = False
+    goodput_of: Signature | None = None
 
 
 class RunIndex:
@@ -50,18 +52,21 @@ class RunIndex:
         self._series: OrderedDict[Path, GrowingSeries] = OrderedDict()
         self._reading = threading.Lock()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._changing = threading.Lock()
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Look from now on, in a thread."""
-        self._thread = threading.Thread(target=self._go_on_looking, name="run-index", daemon=True)
-        self._thread.start()
+        """Look from now on, in threads."""
+        for name, work in (("run-index", self._go_on_looking), ("run-goodput", self._go_on_with_goodput)):
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
         """Look no more."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
@@ -88,10 +93,11 @@ class RunIndex:
             return found
 
     def look(self) -> None:
-        """Bring everything up to date: first what changed, the newest first, then what takes long to find out."""
+        """Bring everything but the goodput up to date, what was written last first."""
         signatures = {run.path: signature(run) for run in run_folders(self.runs_dir)}
-        for path in [path for path in self._known if path not in signatures]:
-            del self._known[path]
+        with self._changing:
+            for path in [path for path in self._known if path not in signatures]:
+                del self._known[path]
         now = time.monotonic()
         changed = [path for path, found in signatures.items() if self._is_due(path, found, now)]
         changed.sort(key=lambda path: signatures[path], reverse=True)
@@ -104,12 +110,46 @@ class RunIndex:
             self._publish()
         self.is_complete = True
         self._publish()
-        self._find_goodput()
+
+    def find_goodput(self) -> None:
+        """Bring the goodput up to date, for which all that a run measured is read."""
+        with self._changing:
+            waiting = [known for known in self._known.values() if known.goodput_of != known.signature]
+        begun = published = time.monotonic()
+        for known in waiting:
+            begun = time.monotonic()
+            if begun < known.goodput_due:
+                continue
+            if self._stopping.is_set():
+                return
+            found = self._with_goodput(known.summary)
+            ended = time.monotonic()
+            self._keep_goodput(known, found, due=ended + (ended - begun) / _GOODPUT_SHARE)
+            if ended - published > _SECONDS_BETWEEN_LOOKS:
+                self._publish()
+                published = ended
+        self._publish()
 
     def _go_on_looking(self) -> None:
         while not self._stopping.is_set():
             self.look()
             self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
+
+    def _go_on_with_goodput(self) -> None:
+        while not self._stopping.is_set():
+            if self.is_complete:
+                self.find_goodput()
+            self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
+
+    def _with_goodput(self, summary: RunSummary) -> RunSummary:
+        """The same with its goodput; without where its logs make no sense."""
+        try:
+            return with_goodput(summary, time.time(), self._rest)
+        except NONSENSE:
+            return replace(summary, goodput=None)
+
+    def _rest(self) -> None:
+        self._stopping.wait(_SECONDS_OF_REST)
 
     def _is_due(self, path: Path, found: Signature, now: float) -> bool:
         known = self._known.get(path)
@@ -120,30 +160,31 @@ class RunIndex:
         return known.summary.job_id is None or now - known.read > _SECONDS_BETWEEN_QUESTIONS
 
     def _keep(self, path: Path, summary: RunSummary, found: Signature) -> None:
-        earlier = self._known.get(path)
-        if earlier is None:
-            self._known[path] = _Known(summary, found, time.monotonic())
-            return
-        summary = _with_goodput_of(earlier.summary, summary)
-        stays = earlier.has_goodput and earlier.signature == found
-        self._known[path] = _Known(summary, found, time.monotonic(), earlier.goodput_due, stays)
-
-    def _find_goodput(self) -> None:
-        for path, known in list(self._known.items()):
-            begun = time.monotonic()
-            if self._stopping.is_set():
+        with self._changing:
+            earlier = self._known.get(path)
+            if earlier is None:
+                self._known[path] = _Known(summary, found, time.monotonic())
                 return
-            if known.has_goodput or begun < known.goodput_due:
-                continue
-            summary = with_goodput(known.summary, time.time())
-            ended = time.monotonic()
-            due = ended + (ended - begun) / _GOODPUT_SHARE
-            self._known[path] = replace(known, summary=summary, goodput_due=due, has_goodput=True)
-        self._publish()
+            summary = _with_goodput_of(earlier.summary, summary)
+            self._known[path] = replace(earlier, summary=summary, signature=found, read=time.monotonic())
+
+    def _keep_goodput(self, known: _Known, found: RunSummary, due: float) -> None:
+        path = found.run.path
+        with self._changing:
+            now = self._known.get(path)
+            if now is not None:
+                summary = _with_goodput_of(found, now.summary)
+                self._known[path] = replace(now, summary=summary, goodput_due=due, goodput_of=known.signature)
 
     def _publish(self) -> None:
-        found = (known.summary for known in self._known.values())
-        self._runs = tuple(sorted(found, key=lambda run: (-(run.created or 0.0), run.key)))
+        with self._changing:
+            found = [known.summary for known in self._known.values()]
+        self._runs = tuple(sorted(found, key=lambda run: (-_moment(run.created), run.key)))
+
+
+def _moment(value: float | None) -> float:
+    """What can be compared with any other time."""
+    return value if value is not None and not math.isnan(value) else 0.0
 
 
 def _with_goodput_of(earlier: RunSummary, fresh: RunSummary) -> RunSummary:

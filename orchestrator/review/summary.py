@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,18 @@ from orchestrator.launch.state_words import State
 from orchestrator.launch.states import RunStatus, statuses_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.description import flatten
-from orchestrator.tracking.goodput import goodput_of
+from orchestrator.tracking.goodput import goodput
+from orchestrator.tracking.metrics import Metric, read_records
 
+NONSENSE = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, UserError)
+"""What reading damaged files of a run may raise."""
 SPARK_KEYS = ("train/loss", "validation/loss")
 _SPARK_POINTS = 48
 _LINE_BYTES = 4 << 10
+_RECORDS_BETWEEN_RESTS = 500
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class RunSummary:
 
     `spec`: the resolved spec by dotted keys, each value as text (a list as JSON); empty where it cannot be read, and
     `problem` says why. `spark`: losses from the first to the last, thinned out. `values`: the last of each metric.
+    `world_size`: how many processes train it, mostly one for each GPU; `layout` says how: `TP2 PP4 DP8`.
     """
 
     run: RunDir
@@ -57,6 +63,8 @@ class RunSummary:
     problem: str | None = None
     lost_steps: int | None = None
     """Steps that a resume did again; found out with the goodput."""
+    world_size: int | None = None
+    layout: str = ""
 
     @property
     def key(self) -> str:
@@ -86,25 +94,35 @@ def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
     """The same of runs any of which may vanish or make no sense: of such a one, only what is wrong with it."""
     try:
         return summarize(runs)
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+    except NONSENSE as error:
         if len(runs) == 1:
             return [unreadable(runs[0], f"{type(error).__name__}: {error}")]
     return [summary for run in runs for summary in summarize_each([run])]
 
 
-def with_goodput(summary: RunSummary, now: float) -> RunSummary:
-    """The same with its goodput, for which all of a run's measurements are read."""
-    found = goodput_of(summary.run, now if summary.is_active else None)
+def with_goodput(summary: RunSummary, now: float, rest: Callable[[], object] = lambda: None) -> RunSummary:
+    """The same with its goodput, for which all of a run's measurements are read; `rest` is called now and then."""
+    metrics = _resting(read_records(summary.run.metrics_file), rest)
+    found = goodput(summary.run.events(), metrics, now if summary.is_active else None)
     return replace(summary, goodput=found.fraction, lost_steps=found.lost_steps)
+
+
+def _resting(metrics: Iterable[Metric], rest: Callable[[], object]) -> Iterator[Metric]:
+    for number, metric in enumerate(metrics, start=1):
+        yield metric
+        if number % _RECORDS_BETWEEN_RESTS == 0:
+            rest()
 
 
 def _summary(status: RunStatus) -> RunSummary:
     run = status.run
     spec, problem = read_spec(run)
-    train_iters = None
+    train_iters = world_size = None
+    layout = ""
     if problem is None:
         try:
-            train_iters = BatchSchedule.of(load_resolved(run.resolved())).train_iters
+            job = load_resolved(run.resolved())
+            train_iters, world_size, layout = BatchSchedule.of(job).train_iters, job.world_size, layout_of(job)
         except UserError as error:
             problem = str(error).splitlines()[0]
     sweep, cell = membership(run)
@@ -130,7 +148,22 @@ def _summary(status: RunStatus) -> RunSummary:
         job_id=status.job.job_id if status.job else None,
         spec=spec,
         problem=problem,
+        world_size=world_size,
+        layout=layout,
     )
+
+
+def layout_of(job: JobSpec) -> str:
+    """The parallel sizes of a job that are more than one: `TP2 PP4 DP8`; empty for a single process."""
+    its = job.parallelism
+    sizes = {
+        "TP": its.tensor_model_parallel_size,
+        "PP": its.pipeline_model_parallel_size,
+        "CP": its.context_parallel_size,
+        "EP": its.expert_model_parallel_size,
+        "DP": job.world_size // its.model_parallel_size,
+    }
+    return " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)
 
 
 def unreadable(run: RunDir, problem: str) -> RunSummary:

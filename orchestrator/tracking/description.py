@@ -160,6 +160,9 @@ def last_sign(run: RunDir, events: Sequence[Mapping[str, Any]]) -> float | None:
     return max([*times, *(metric.time for metric in tail.poll())], default=None)
 
 
+_JSON_WORDS = {None: "null", True: "true", False: "false"}
+
+
 def flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """('optimizer.lr', '0.001') for each value of a nested record; a list is one value, as JSON."""
     for key, item in value.items():
@@ -167,6 +170,10 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
             yield from flatten(item, f"{prefix}{key}.")
         elif isinstance(item, str):
             yield f"{prefix}{key}", item
+        elif item is None or isinstance(item, bool):
+            yield f"{prefix}{key}", _JSON_WORDS[item]
+        elif isinstance(item, int):  # by far the most frequent ones: JSON without its encoder
+            yield f"{prefix}{key}", int.__repr__(item)
         else:
             yield f"{prefix}{key}", json.dumps(item, separators=(",", ":"))
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from support.faults import Ranks, wait_for_step
@@ -155,11 +156,14 @@ class Reviewed:
         launch = Launch(self.ranks, run, job, "live")
         launch.begin(inject=program)
         wait_for_step(run, 1, saved=False)
+        launcher = Thread(target=launch.end)
+        launcher.start()
         try:
             yield run
         finally:
-            launch.started.signal(signal.SIGKILL)
-            launch.end()
+            if launcher.is_alive():
+                launch.started.signal(signal.SIGKILL)
+            launcher.join()
 
 
 class Launch:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.charts import CHARTS, XAxis, figure_of
@@ -27,7 +28,7 @@ def asked_run(name: str, run_id: str, its: Annotated[Shared, Depends(shared)]) -
 @router.get("")
 def overview(request: Request, run: Annotated[RunSummary, Depends(asked_run)]) -> Response:
     """One run: how it does, and its curves."""
-    return page(request, "run.html", {"run": run, "charts": CHARTS})
+    return page(request, "run.html", {"run": run, "charts": CHARTS, "actions": actions_of})
 
 
 @router.get("/figure/{chart}")

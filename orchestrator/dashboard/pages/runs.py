@@ -2,17 +2,123 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
+from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.review.query import QueryError, quoted, select
+from orchestrator.review.summary import RunSummary
+from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts, ordered
 
 router = APIRouter()
 
+RUNS_A_PAGE = 50
+
+
+@dataclass(frozen=True)
+class View:
+    """What of the runs is shown, and how: all of it stands in the address."""
+
+    q: str = ""
+    state: str = ""
+    sort: str = ""
+    falling: bool = False
+    cells: bool = False
+    number: int = 1
+
+    def address(self, **changes: Any) -> str:
+        """The page of another view. Whatever changes, but the number, begins at the first page."""
+        other = replace(self, **{"number": 1, **changes})
+        parameters = {
+            "q": other.q,
+            "state": other.state,
+            "sort": other.sort,
+            "order": "falling" if other.falling else "",
+            "cells": "all" if other.cells else "",
+            "page": str(other.number) if other.number > 1 else "",
+        }
+        given = {name: value for name, value in parameters.items() if value}
+        return f"/?{urlencode(given)}" if given else "/"
+
+    def sorted_by(self, column: Column) -> str:
+        """The page in the order of a column; in the other direction where it is that already."""
+        falling = not self.falling if self.sort == column.name else column.falls
+        return self.address(sort=column.name, falling=falling)
+
+    def direction(self, column: Column) -> str:
+        """What a table says of a column's order: aria-sort."""
+        return "none" if self.sort != column.name else "descending" if self.falling else "ascending"
+
+    def of_sweep(self, sweep: str) -> str:
+        """The page of a sweep's cells."""
+        return self.address(q=f"sweep={quoted(sweep)}", cells=True, state="")
+
+
+def asked_view(
+    q: str = "",
+    state: str = "",
+    sort: str = "",
+    order: str = "",
+    cells: str = "",
+    number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
+) -> View:
+    """The view that an address names."""
+    return View(q, state, sort if sort in COLUMNS else "", order == "falling", cells == "all", number)
+
 
 @router.get("/")
-def runs(request: Request, its: Annotated[Shared, Depends(shared)]) -> Response:
-    """The runs of the folder, the newest first."""
-    return page(request, "runs.html", {"runs": its.index.runs, "is_complete": its.index.is_complete})
+def runs(
+    request: Request,
+    view: Annotated[View, Depends(asked_view)],
+    its: Annotated[Shared, Depends(shared)],
+    run: Annotated[tuple[str, ...], Query()] = (),
+    seen: str = "",
+) -> Response:
+    """The runs of the folder, the newest first. `run`: those that are selected; `seen`: what the page shows already,
+    to which the answer is 204 where nothing has changed.
+    """
+    values = shown(its, view) | {"selected": frozenset(run)}
+    answer = page(request, "runs.html", {**values, "tag": ""})
+    tag = hashlib.sha256(bytes(answer.body)).hexdigest()[:16]
+    if seen == tag:
+        return Response(status_code=204)
+    return page(request, "runs.html", {**values, "tag": tag})
+
+
+def shown(its: Shared, view: View) -> dict[str, Any]:
+    """What the page shows of the runs."""
+    everything = its.index.runs
+    problem = None
+    try:
+        found = select(everything, view.q)
+    except QueryError as error:
+        problem, found = str(error), list(everything)
+    of_state = [each for each in found if each.state == view.state] if view.state else found
+    if view.sort:
+        of_state = ordered(of_state, COLUMNS[view.sort], falling=view.falling)
+    rows: list[RunSummary | Cells] = [*of_state] if view.cells else collapsed(of_state)
+    pages = max(1, -(-len(rows) // RUNS_A_PAGE))
+    number = min(view.number, pages)
+    part = rows[(number - 1) * RUNS_A_PAGE : number * RUNS_A_PAGE]
+    return {
+        "view": replace(view, number=number),
+        "columns": COLUMNS,
+        "rows": part,
+        "first": (number - 1) * RUNS_A_PAGE + 1,
+        "row_count": len(rows),
+        "pages": pages,
+        "run_count": len(of_state),
+        "everything": len(everything),
+        "found": len(found),
+        "states": counts(found),
+        "has_cells": any(each.sweep is not None for each in of_state),
+        "problem": problem,
+        "is_complete": its.index.is_complete,
+        "actions": actions_of if its.settings.allows_actions else lambda run: (),
+    }

@@ -1,0 +1,104 @@
+"""What visitors may do where actions are allowed: the commands that a person would type, started as programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.review.summary import RunSummary
+from orchestrator.rundir import RunDir
+
+_MOST_SECONDS = 150.0
+_MOST_LINES = 12
+
+
+@dataclass(frozen=True)
+class Action:
+    """`states`: of the runs for which it makes sense. `asks` and `explains` stand on the page that asks for a yes."""
+
+    name: str
+    label: str
+    asks: str
+    explains: str
+    states: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+ACTIONS: Mapping[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            "cancel",
+            "Cancel",
+            "Cancel this run?",
+            "It saves after its current step and ends; in a queue, it leaves that. It can be resumed later.",
+            ("running", "queued"),
+            ("--no-wait",),
+        ),
+        Action(
+            "resume",
+            "Resume",
+            "Resume this run?",
+            "It goes on from its last checkpoint, where it ran before: on this machine, or as a job on its cluster.",
+            ("created", "stopped", "failed", "lost"),
+            ("--detach",),
+        ),
+    )
+}
+"""What can be done with a run, by the name of the command."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command came to, in its own words."""
+
+    is_done: bool
+    text: str
+
+
+def actions_of(run: RunSummary) -> tuple[Action, ...]:
+    """What can be done with a run now."""
+    if run.problem is not None:
+        return ()
+    return tuple(action for action in ACTIONS.values() if run.state in action.states)
+
+
+def act_on_run(action: Action, run: RunDir) -> Outcome:
+    """Start the command for a run, in the folder that the run was made in: paths of its spec begin there."""
+    created = (event.get("folder") for event in run.events() if event.get("event") == "created")
+    folder = Path(str(next(created, "")))
+    return _started((action.name, str(run.path), *action.arguments), folder if folder.is_dir() else Path.cwd())
+
+
+def retry_cells(sweep: Path) -> Outcome:
+    """Start the failed and missing cells of a sweep."""
+    return _started(("sweep", "retry", str(sweep), "--detach", "--runs-dir", str(sweep.parent.parent)), Path.cwd())
+
+
+def _started(arguments: Sequence[str], folder: Path) -> Outcome:
+    """Run a command to its end; it returns at once, whatever it starts. Its programs outlive the dashboard."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator", *arguments],
+            cwd=folder,
+            env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_MOST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(
+            False, f"orchestrator {arguments[0]} has not ended within {_MOST_SECONDS:.0f} s: see the run's log"
+        )
+    lines = done.stdout.strip().splitlines()[-_MOST_LINES:]
+    return Outcome(
+        done.returncode == 0, "\n".join(lines) or f"orchestrator {arguments[0]} ended with {done.returncode}"
+    )

@@ -1,0 +1,114 @@
+"""Doing something about a run or a sweep: a page that asks, and the form that it sends."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import RedirectResponse
+
+from orchestrator.dashboard.actions import ACTIONS, Action, Outcome, act_on_run, actions_of, retry_cells
+from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.run import asked_run
+from orchestrator.dashboard.rendering import segment
+from orchestrator.dashboard.security import checked_form, sealed
+from orchestrator.dashboard.settings import Settings, Shared, shared
+from orchestrator.review.summary import RunSummary
+from orchestrator.sweeps.ledger import SweepDir, find_sweep
+from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
+
+router = APIRouter()
+
+_RETRY_EXPLAINED = "The cells that failed or are missing start again, each from its last checkpoint; no others do."
+
+
+def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], action: str) -> Action:
+    """What an address asks for. Raises HTTPException where that cannot be done with the run (409), or at all (404)."""
+    found = ACTIONS.get(action)
+    if found is None:
+        raise HTTPException(404, f"there is no action {action}")
+    if found not in actions_of(run):
+        raise HTTPException(409, f"{run.key} is {run.state}: there is nothing to {found.name}")
+    return found
+
+
+def asked_sweep(name: str, its: Annotated[Shared, Depends(shared)]) -> SweepDir:
+    """The sweep that an address names. Raises UserError where there is none."""
+    return find_sweep(name, its.settings.runs_dir)
+
+
+def may_act(its: Annotated[Shared, Depends(shared)]) -> None:
+    """Raises HTTPException (403) where this dashboard only shows."""
+    if not its.settings.allows_actions:
+        raise HTTPException(403, "this dashboard only shows: start it with --allow-actions to act")
+
+
+async def form_of_ours(request: Request, its: Annotated[Shared, Depends(shared)]) -> Settings:
+    """Raises HTTPException (403) for a form that is not of this dashboard."""
+    await checked_form(its.settings, request)
+    return its.settings
+
+
+@router.get("/runs/{name}/{run_id}/actions/{action}", dependencies=[Depends(may_act)])
+def ask(
+    request: Request,
+    run: Annotated[RunSummary, Depends(asked_run)],
+    action: Annotated[Action, Depends(asked_action)],
+) -> Response:
+    """Whether that is really meant."""
+    values = {"asks": action.asks, "subject": run.key, "now": run.description, "explains": action.explains}
+    return page(request, "confirm.html", {**values, "label": action.label, "back": _run_address(run)})
+
+
+@router.post("/runs/{name}/{run_id}/actions/{action}")
+async def act(
+    settings: Annotated[Settings, Depends(form_of_ours)],
+    run: Annotated[RunSummary, Depends(asked_run)],
+    action: Annotated[Action, Depends(asked_action)],
+) -> Response:
+    """Do it, and show the run with what it came to."""
+    outcome = await run_in_threadpool(act_on_run, action, run.run)
+    return _told(settings, _run_address(run), outcome)
+
+
+@router.get("/sweeps/{name}/actions/retry", dependencies=[Depends(may_act)])
+def ask_to_retry(request: Request, sweep: Annotated[SweepDir, Depends(asked_sweep)]) -> Response:
+    """Whether the cells are really to be started."""
+    count = _retried(sweep)
+    if count == 0:
+        raise HTTPException(409, f"no cell of sweep {sweep.name} has failed or is missing")
+    values = {"asks": "Retry the cells of this sweep?", "subject": sweep.name, "now": f"{count} cells would start"}
+    return page(
+        request,
+        "confirm.html",
+        {**values, "explains": _RETRY_EXPLAINED, "label": "Retry", "back": _sweep_address(sweep)},
+    )
+
+
+@router.post("/sweeps/{name}/actions/retry")
+async def retry(
+    settings: Annotated[Settings, Depends(form_of_ours)],
+    sweep: Annotated[SweepDir, Depends(asked_sweep)],
+) -> Response:
+    """Start them, and show the sweep with what that came to."""
+    outcome = await run_in_threadpool(retry_cells, sweep.path)
+    return _told(settings, _sweep_address(sweep), outcome)
+
+
+def _retried(sweep: SweepDir) -> int:
+    return sum(cell.state in STARTED_BY_RETRY for cell in cell_statuses(sweep, sweep.planned()))
+
+
+def _run_address(run: RunSummary) -> str:
+    return f"/runs/{segment(run.run.name)}/{segment(run.run.run_id)}"
+
+
+def _sweep_address(sweep: SweepDir) -> str:
+    return f"/sweeps/{segment(sweep.name)}"
+
+
+def _told(settings: Settings, address: str, outcome: Outcome) -> Response:
+    """Back to a page, by GET, so that reloading it does not do it again."""
+    text = outcome.text if outcome.is_done else f"It failed. {outcome.text}"
+    return RedirectResponse(f"{address}?{sealed(settings, text)}", status_code=303)

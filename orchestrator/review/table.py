@@ -1,0 +1,136 @@
+"""The table of runs: its columns and their order, cells of a sweep as one row, and losses as a small line."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.launch.state_words import State
+from orchestrator.review.summary import RunSummary
+
+STATES: tuple[State, ...] = ("running", "stopping", "queued", "created", "completed", "stopped", "failed", "lost")
+"""In the order in which they are counted on a page."""
+Kind = Literal["text", "figure"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`value` is what runs are ordered by. `falls`: whether a first click puts the greatest first."""
+
+    name: str
+    label: str
+    value: Callable[[RunSummary], str | float | None]
+    kind: Kind = "text"
+    falls: bool = False
+
+
+def _metric(key: str) -> Callable[[RunSummary], float | None]:
+    return lambda run: run.values.get(key)
+
+
+COLUMNS: Mapping[str, Column] = {
+    column.name: column
+    for column in (
+        Column("run", "Run", lambda run: run.key),
+        Column("state", "State", lambda run: f"{STATES.index(run.state)} {run.cause or ''}"),
+        Column("progress", "Progress", lambda run: run.progress, falls=True),
+        Column("eta", "ETA", lambda run: run.eta, "figure"),
+        Column("loss", "Loss", _metric("train/loss"), "figure"),
+        Column("validation", "Validation", _metric("validation/loss"), "figure"),
+        Column("speed", "Tokens/s", _metric("throughput/tokens_per_second"), "figure", falls=True),
+        Column("mfu", "MFU", _metric("throughput/mfu"), "figure", falls=True),
+        Column("goodput", "Goodput", lambda run: run.goodput, "figure", falls=True),
+        Column("gpus", "GPUs", lambda run: run.world_size, "figure", falls=True),
+        Column("age", "Age", lambda run: None if run.created is None else -run.created, "figure"),
+        Column("user", "User", lambda run: run.user),
+        Column("sweep", "Sweep", lambda run: run.sweep and f"{run.sweep} {run.cell}"),
+    )
+}
+"""The columns of the runs by their names, in the order of the page."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a sweep in one row. `best`: the one with the lowest validation loss, or loss; None without any."""
+
+    sweep: str
+    runs: tuple[RunSummary, ...]
+    best: RunSummary | None
+
+    @property
+    def states(self) -> Mapping[str, int]:
+        """How many cells are in each state."""
+        return counts(self.runs)
+
+    @property
+    def progress(self) -> float:
+        """Of all cells together, from 0 to 1."""
+        return sum(run.progress or 0.0 for run in self.runs) / len(self.runs)
+
+    @property
+    def created(self) -> float | None:
+        """When its first cell was made."""
+        return min((run.created for run in self.runs if run.created is not None), default=None)
+
+
+def ordered(runs: Iterable[RunSummary], column: Column, *, falling: bool) -> list[RunSummary]:
+    """In the order of a column; those that have no value there, or none that can be compared, are the last."""
+
+    def is_missing(value: str | float | None) -> bool:
+        return value is None or value == "" or (not isinstance(value, str) and math.isnan(value))
+
+    pairs = [(column.value(run), run) for run in runs]
+    known = [(value, run) for value, run in pairs if not is_missing(value)]
+    # All values of a column are of one kind; which one, its type does not say.
+    known.sort(key=lambda pair: pair[0], reverse=falling)  # type: ignore[arg-type, return-value]
+    return [run for _, run in known] + [run for value, run in pairs if is_missing(value)]
+
+
+def counts(runs: Iterable[RunSummary]) -> dict[str, int]:
+    """How many runs are in each state, without the states that none is in."""
+    found = Counter(run.state for run in runs)
+    return {state: found[state] for state in STATES if found[state]}
+
+
+def collapsed(runs: Iterable[RunSummary]) -> list[RunSummary | Cells]:
+    """The same with all cells of a sweep in the place of the first of them."""
+    rows: list[RunSummary | str] = []
+    cells: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        if run.sweep is None:
+            rows.append(run)
+        elif run.sweep in cells:
+            cells[run.sweep].append(run)
+        else:
+            cells[run.sweep] = [run]
+            rows.append(run.sweep)
+    return [Cells(row, tuple(cells[row]), _best(cells[row])) if isinstance(row, str) else row for row in rows]
+
+
+def _best(runs: Sequence[RunSummary]) -> RunSummary | None:
+    for key in ("validation/loss", "train/loss"):
+        measured = [run for run in runs if math.isfinite(run.values.get(key, math.nan))]
+        if measured:
+            return min(measured, key=lambda run: run.values[key])
+    return None
+
+
+def spark_points(values: Sequence[float], width: float, height: float) -> str:
+    """Where a line of so many pixels goes, as SVG has it: `0,12 1.5,3`; empty for less than two values."""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = width / (len(values) - 1)
+    if not math.isfinite(span):
+        return ""
+    places = ((number * step, (high - value) / span * height) for number, value in enumerate(values))
+    return " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
+
+
+def spark_words(values: Sequence[float]) -> str:
+    """The same for those who do not see it."""
+    return f"loss from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}" if values else "no loss yet"

@@ -1,0 +1,57 @@
+"""The table of runs: its order, cells in one row, and the small line of losses."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.review.summaries import summary
+
+from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered, spark_points, spark_words
+
+values = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(losses=st.lists(st.none() | values, max_size=20))
+def test_what_has_no_value_is_last_in_both_directions(losses: list[float | None]) -> None:
+    runs = [summary(values={} if loss is None else {"train/loss": loss}) for loss in losses]
+    known = sorted(loss for loss in losses if loss is not None and not math.isnan(loss))
+    for falling in (False, True):
+        found = [run.values.get("train/loss") for run in ordered(runs, COLUMNS["loss"], falling=falling)]
+        assert len(found) == len(losses)
+        assert found[: len(known)] == (known[::-1] if falling else known)
+
+
+def test_every_column_has_an_order_for_every_run() -> None:
+    runs = [
+        summary(),
+        summary(state="failed", cause="nan", user="ann", sweep="s", cell="c", created=1.0, world_size=8, train_iters=5),
+    ]
+    for column in COLUMNS.values():
+        assert len(ordered(runs, column, falling=column.falls)) == 2
+
+
+def test_the_youngest_is_first_by_age() -> None:
+    runs = [summary(created=created) for created in (5.0, None, 9.0)]
+    assert [run.created for run in ordered(runs, COLUMNS["age"], falling=False)] == [9.0, 5.0, None]
+
+
+def test_cells_stand_in_the_place_of_the_first_of_them() -> None:
+    alone, other = summary("alone"), summary("other")
+    cells = [summary("cell", f"{n}", sweep="s", values={"train/loss": float(n)}, created=float(n)) for n in (3, 1, 2)]
+    rows = collapsed([alone, cells[0], other, *cells[1:]])
+    assert rows == [alone, Cells("s", tuple(cells), cells[1]), other]
+    assert counts(cells) == {"lost": 3}
+    row = rows[1]
+    assert isinstance(row, Cells)
+    assert (row.created, row.progress, dict(row.states)) == (1.0, 0.0, {"lost": 3})
+
+
+@given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=60))
+def test_a_line_stays_within_its_frame(values: list[float]) -> None:
+    points = [tuple(map(float, point.split(","))) for point in spark_points(values, 90, 22).split()]
+    assert len(points) in (0, len(values))
+    assert all(0 <= x <= 90.001 and 0 <= y <= 22.001 for x, y in points)
+    if values:
+        assert spark_words(values).startswith("loss from ")
