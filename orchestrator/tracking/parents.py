@@ -19,18 +19,17 @@ from mlflow.exceptions import MlflowException
 
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.tracking import limits
+from orchestrator.tracking.children import CELL_TAG, PARENT_ID_TAG, children_of
 from orchestrator.tracking.cursor import FILE_NAME, Cursor
 from orchestrator.tracking.locking import alone
-from orchestrator.tracking.sweep_summary import Child, created, newest_plan, status_of, summary_tags
+from orchestrator.tracking.sweep_summary import created, newest_plan, status_of, summary_tags
 from orchestrator.tracking.tags import NOTE_TAG
 
 CHILD_TAG = "orchestrator.sweep"
 PARENT_TAG = "orchestrator.sweep_name"
 SWEEP_DIR_TAG = "orchestrator.sweep_dir"
-_PARENT_ID_TAG = "mlflow.parentRunId"
 _LOCK_FILE = "mlflow.lock"
 _LOCK_SECONDS = 30.0
-_CHILDREN_PER_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def find_or_create_parent(client: MlflowClient, run: RunDir, cursor: Cursor) -> 
     with _lock(home):
         run_id = _known(client, home, cursor) or _by_tag(client, home, cursor) or _create(client, home, cursor)
         _remember(home, _key(cursor), run_id)
-    return Parent(run_id, home, cell, {CHILD_TAG: name, "orchestrator.cell": cell, _PARENT_ID_TAG: run_id})
+    return Parent(run_id, home, cell, {CHILD_TAG: name, CELL_TAG: cell, PARENT_ID_TAG: run_id})
 
 
 def update_parent(client: MlflowClient, parent: Parent, cursor: Cursor) -> None:
@@ -70,8 +69,9 @@ def update_parent(client: MlflowClient, parent: Parent, cursor: Cursor) -> None:
     Raises like `find_or_create_parent`.
     """
     with _lock(parent.home):
-        children = _children(client, parent, cursor)
-        tags = summary_tags(parent.home, newest_plan(parent.home), children)
+        plan = newest_plan(parent.home)
+        children = list(children_of(client, parent.home, parent.run_id, plan.get("metric"), cursor).values())
+        tags = summary_tags(parent.home, plan, children)
         key, known = f"note {_key(cursor)}", _read_object(parent.home / FILE_NAME)
         written = client.get_run(parent.run_id).data.tags.get(NOTE_TAG)
         if written is not None and known.get(key) != written:
@@ -89,25 +89,6 @@ def update_parent(client: MlflowClient, parent: Parent, cursor: Cursor) -> None:
 
 def _lock(home: Path) -> AbstractContextManager[None]:
     return alone(home / _LOCK_FILE, _LOCK_SECONDS, f"another process is sending sweep {home.name}")
-
-
-def _children(client: MlflowClient, parent: Parent, cursor: Cursor) -> list[Child]:
-    found: list[Child] = []
-    token: str | None = None
-    while True:
-        page = client.search_runs(
-            [cursor.experiment_id],
-            filter_string=f"tags.`{_PARENT_ID_TAG}` = '{parent.run_id}'",
-            max_results=_CHILDREN_PER_PAGE,
-            page_token=token,
-        )
-        for run in page:
-            tags = run.data.tags
-            cell, state = tags.get("orchestrator.cell", ""), tags.get("orchestrator.state", "")
-            found.append(Child(cell, state, run.info.status, run.info.end_time, run.data.metrics))
-        token = page.token
-        if not token:
-            return found
 
 
 def _known(client: MlflowClient, home: Path, cursor: Cursor) -> str | None:

@@ -17,7 +17,8 @@ from orchestrator.tracking.tags import NOTE_TAG
 _LEDGER = "ledger.jsonl"
 _ROWS = 20
 _STATES = ("running", "finished", "failed", "killed", "waiting")
-_DEFAULT_METRICS = ("validation/loss", "train/loss")
+DEFAULT_METRICS = ("validation/loss", "train/loss")
+"""What cells are compared by where the sweep does not say: the first that there is."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def summary_tags(home: Path, plan: Mapping[str, Any], children: Sequence[Child])
 
 def default_metric(children: Iterable[Child]) -> str:
     """What cells are compared by where the sweep does not say: the validation loss, else the training loss."""
-    evaluated = any(_DEFAULT_METRICS[0] in child.metrics for child in children)
-    return _DEFAULT_METRICS[0 if evaluated else 1]
+    evaluated = any(DEFAULT_METRICS[0] in child.metrics for child in children)
+    return DEFAULT_METRICS[0 if evaluated else 1]
 
 
 def ranked(children: Iterable[Child], metric: str, goal: str) -> list[tuple[Child, float]]:

@@ -34,6 +34,7 @@ pytestmark = [
 LONG = {"schedule": {"train_iters": 100_000}}
 TWO = layout(tp=2)
 TWO_MICRO_BATCHES = {"micro_batch_size": 4}
+MEASURED = {"mlflow": False, "system_metrics_seconds": 0.1}
 HANG_TIMEOUT = 8
 
 
@@ -380,6 +381,7 @@ STALE = tiny_job(
     batch=TWO_MICRO_BATCHES,
     schedule={"train_iters": 40},
     checkpoint={"save_interval": 10},
+    tracking=MEASURED,
 )
 
 
@@ -423,10 +425,11 @@ def test_stale_incarnation_writes_nothing(
 
 def test_takeover_while_the_other_still_runs(ranks: Ranks, tmp_path: Path) -> None:
     """Whoever takes the lease stops the one that has it, within a step."""
-    job = tiny_job("overtaken", **LONG)
+    job = tiny_job("overtaken", tracking=MEASURED, **LONG)
     run = make_run(tmp_path, job)
     started = ranks.start(run, job)
     wait_for_step(run, 3, saved=False)
+    wait_until(lambda: run.system_log(0).exists(), "a measurement of the node")
     for path in run.lease.glob("*.json"):
         os.utime(path, (1, 1))
     lease = Lease.acquire(run, launch_id="by-hand", time_to_live=1.0)

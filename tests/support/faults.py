@@ -136,5 +136,5 @@ def random_step(first: int, last: int) -> int:
 
 def snapshot(run: RunDir) -> dict[str, bytes]:
     """Every file that a run's results are made of, by name."""
-    files = [run.events_file, run.metrics_file, *run.checkpoints.rglob("*")]
+    files = [run.events_file, run.metrics_file, *run.system.glob("*"), *run.checkpoints.rglob("*")]
     return {str(path): path.read_bytes() for path in files if path.is_file()}

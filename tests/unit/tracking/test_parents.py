@@ -37,7 +37,9 @@ def test_cells_have_one_parent_however_many_send_at_once(tmp_path: Path, empty_s
         assert process.returncode == 0
     check_family(runs_dir / "mlflow.db", {"lr=1e-0", "lr=1e-1"})
 
-    (runs_dir / "sweeps" / "lr" / "mlflow.json").unlink()  # found again by its tag
+    home = runs_dir / "sweeps" / "lr"
+    (home / "mlflow.json").unlink()  # found again by its tag
+    (home / "mlflow.cells.json").unlink()  # asked of the store again
     assert once(*cells)[0] == 0
     check_family(runs_dir / "mlflow.db", {"lr=1e-0", "lr=1e-1", "lr=1e-2"})
 
@@ -45,7 +47,8 @@ def test_cells_have_one_parent_however_many_send_at_once(tmp_path: Path, empty_s
 def check_family(database: Path, names: set[str]) -> None:
     stored = stored_runs(database)
     [parent] = [run for run in stored if run.name == "lr"]
-    assert parent.status == "FINISHED"
+    assert (parent.status, parent.tags["orchestrator.sweep.states.finished"]) == ("FINISHED", str(len(names)))
+    assert parent.tags["orchestrator.sweep.metric"] == "train/loss"
     children = {run.name: run for run in stored if run.tags.get("mlflow.parentRunId") == parent.run_id}
     assert set(children) == names
     assert {run.tags["orchestrator.sweep"] for run in children.values()} == {"lr"}

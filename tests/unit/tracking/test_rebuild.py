@@ -28,7 +28,12 @@ from tests.unit.tracking.test_sync import sync
 
 NO_CODE = CodeState({}, b"")
 TRACKED = {"mlflow": True, "experiment": "all", "system_metrics_seconds": 0.2}
-SHORT: dict[str, Any] = {"tracking": TRACKED, "schedule": {"train_iters": 12}, "checkpoint": {"save_interval": 4}}
+SHORT: dict[str, Any] = {
+    "tracking": TRACKED,
+    "schedule": {"train_iters": 12},
+    "checkpoint": {"save_interval": 4},
+    "runtime": {"device": "cpu"},
+}
 SYSTEM_METRICS = {
     f"system/{name}"
     for name in (
@@ -105,7 +110,9 @@ def test_a_lost_store_is_filled_with_the_same(
     database = Path(shutil.copy(empty_store, runs_dir / "mlflow.db"))
     blend = {"random_tokens": False, "split": "9,1,0", "blend": [0.25, real_text[0], 0.75, real_text[1]]}
     plain, job = new_run(runs_dir, "plain", data=blend, model={"vocab_size": None}, parallelism=layout(tp=2))
-    broken, broken_job = new_run(runs_dir, "broken", optimizer={"lr": 1e38}, runtime={"max_bad_steps": 2})
+    broken, broken_job = new_run(
+        runs_dir, "broken", optimizer={"lr": 1e38}, runtime={"max_bad_steps": 2, "device": "cpu"}
+    )
     cells = planned_cells(runs_dir, tmp_path)
     begun: list[tuple[RunDir, Started]] = []
     for run, spec in [(plain, job), (broken, broken_job), *cells]:

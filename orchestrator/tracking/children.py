@@ -1,0 +1,75 @@
+"""How the cells of a sweep are, as far as they were sent: kept beside the sweep, so that each cell that begins or ends
+asks the store for itself alone, and a sweep of a thousand cells is not asked for a million runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from orchestrator.rundir import write_atomically
+from orchestrator.tracking.cursor import Cursor
+from orchestrator.tracking.limits import entity_name
+from orchestrator.tracking.sweep_summary import DEFAULT_METRICS, Child
+
+PARENT_ID_TAG = "mlflow.parentRunId"
+CELL_TAG = "orchestrator.cell"
+FILE_NAME = "mlflow.cells.json"
+
+_PER_PAGE = 500
+
+
+def children_of(
+    client: MlflowClient, home: Path, parent_id: str, metric: str | None, cursor: Cursor
+) -> dict[str, Child]:
+    """The children of a sweep's run by their ids, that of `cursor` as the store has it now. `metric`: what the sweep
+    compares by, where it says so. To be called with the sweep's lock held.
+
+    What is kept counts for one run of the sweep and one metric; for another all children are asked for.
+    """
+    names = {entity_name(name) for name in (metric, *DEFAULT_METRICS) if name}
+    children = _kept(home, parent_id, metric)
+    if children is None:
+        children = {run.info.run_id: _child(run, names) for run in _search(client, parent_id, cursor)}
+    children[cursor.run_id] = _child(client.get_run(cursor.run_id), names)
+    cells = {run_id: asdict(child) for run_id, child in children.items()}
+    write_atomically(home / FILE_NAME, json.dumps({"parent": parent_id, "metric": metric, "cells": cells}) + "\n")
+    return children
+
+
+def _kept(home: Path, parent_id: str, metric: str | None) -> dict[str, Child] | None:
+    try:
+        record: Any = json.loads((home / FILE_NAME).read_bytes())
+        if (record["parent"], record["metric"]) != (parent_id, metric):
+            return None
+        return {str(run_id): Child(**child) for run_id, child in record["cells"].items()}
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _search(client: MlflowClient, parent_id: str, cursor: Cursor) -> list[Run]:
+    found: list[Run] = []
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [cursor.experiment_id],
+            filter_string=f"tags.`{PARENT_ID_TAG}` = '{parent_id}'",
+            max_results=_PER_PAGE,
+            page_token=token,
+        )
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _child(run: Run, metrics: set[str]) -> Child:
+    tags, measured = run.data.tags, run.data.metrics
+    cell, state = tags.get(CELL_TAG, ""), tags.get("orchestrator.state", "")
+    last = {name: measured[name] for name in sorted(metrics & measured.keys())}
+    return Child(cell, state, run.info.status, run.info.end_time, last)
