@@ -60,7 +60,7 @@ COMMANDS = (
     Entry("logs", "logs", LOOK, "Print or follow the logs of a run."),
     Entry("dashboard", "dashboard", LOOK, "Show the runs of a folder in a browser, live."),
     Entry("notify", "notify", LOOK, "Tell a command or a webhook how a run stands, to try them out."),
-    Entry("sync", "sync", LOOK, "Send metrics that MLflow has not got yet."),
+    Entry("sync", "sync", LOOK, "Send metrics that MLflow and other trackers have not got yet."),
     Entry("data", "data", PARTS, "Turn text into indexed data sets, and inspect them."),
     Entry("checkpoint", "checkpoint", PARTS, "List, verify, export and import checkpoints."),
     Entry("evaluate", "evaluate", PARTS, "Measure a checkpoint: perplexity, LAMBADA, MNLI, RACE, lm-eval's tasks."),

@@ -89,7 +89,7 @@ def shortened(job: JobSpec, iterations: int, kill_at: int, runs_dir: Path) -> Jo
     data["checkpoint"] |= {"save_interval": max(1, kill_at - 2), "save_seconds": None, "keep_last": iterations}
     if job.checkpoint.pretrained is not None:  # a name is that of a job beside this one, not beside the drill's runs
         data["checkpoint"]["pretrained"] = str(find_weights(job.checkpoint.pretrained, runs_dir))
-    data["tracking"] |= {"mlflow": False, "log_interval": 1}
+    data["tracking"] = {"mlflow": False, "log_interval": 1}
     data["notifications"] = {}
     data["data"]["cache_dir"] = data["data"]["cache_dir"] or str(runs_dir.absolute() / ".cache" / "index")
     return load_text(json.dumps(data), f"the first {length} steps of {job.name}").job

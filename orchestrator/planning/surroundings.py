@@ -59,6 +59,15 @@ def kernels_are_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | N
         yield Problem(message, ("model.hybrid_override_pattern", "model.architecture"), hint)
 
 
+def trackers_are_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """The training goes on without those that were asked for by name; where the job runs they may be there."""
+    asked = plan.job.tracking.trackers
+    for name in ("tensorboard", "wandb"):
+        if name in asked and plan.job.launch.python is None and importlib.util.find_spec(name) is None:
+            message = f"{name} is not installed here: without it where the job runs, nothing is sent to it"
+            yield Problem(message, (f"tracking.{name}",), f"pip install 'megatron-orchestrator[{name}]'")
+
+
 def nobody_can_be_told(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """A run that ends unheard is noticed late; what is missing here may be there where the job runs."""
     asked = plan.job.notifications

@@ -21,6 +21,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.surroundings import (
     kernels_are_missing,
     nobody_can_be_told,
+    trackers_are_missing,
     train_step_is_missing,
     transformer_engine_is_missing,
 )
@@ -300,6 +301,7 @@ DOUBTS = (
     transformer_engine_is_missing,
     kernels_are_missing,
     nobody_can_be_told,
+    trackers_are_missing,
 )
 
 

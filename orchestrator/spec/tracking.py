@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -23,8 +23,19 @@ Address = Annotated[Text, AfterValidator(_check_address)]
 """An address of web pages, without credentials."""
 
 
+class WandbSpec(Section):
+    """A run of Weights & Biases. Its key comes from WANDB_API_KEY or `wandb login`, its server from WANDB_BASE_URL."""
+
+    project: Text | None = None
+    """The project; `tracking.experiment`, or the job's name by default."""
+    entity: Text | None = None
+    """The user or team it belongs to; that of the key by default."""
+    mode: Literal["online", "offline"] = "online"
+    """`offline` writes to `wandb` in the run directory only; `wandb sync` uploads that later."""
+
+
 class TrackingSpec(Section):
-    """Metrics are written to the run directory first and sent on to MLflow from there."""
+    """Metrics are written to the run directory first and sent on from there."""
 
     mlflow: bool = True
     """Send to MLflow."""
@@ -39,5 +50,15 @@ class TrackingSpec(Section):
     $ORCHESTRATOR_DASHBOARD_URL of who sends it by default."""
     system_metrics_seconds: NonNegative | None = 10.0
     """Seconds between measurements of each node's processors, memory, disk, network and GPUs; 0 or null for none."""
+    tensorboard: bool = False
+    """Write TensorBoard's event files too, to `tensorboard` in the run directory."""
+    wandb: WandbSpec | None = None
+    """Send to Weights & Biases too."""
     log_interval: Positive = 1
     """Steps between metric lines."""
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Where metrics are sent on to."""
+        there = {"mlflow": self.mlflow, "tensorboard": self.tensorboard, "wandb": self.wandb is not None}
+        return tuple(name for name, wanted in there.items() if wanted)

@@ -80,6 +80,11 @@ def read_target(run: RunDir) -> Target:
     )
 
 
+def read_spec(run: RunDir) -> dict[str, Any]:
+    """The newest resolved spec as it is stored. Raises UserError when there is none that can be read."""
+    return _read_spec(run.resolved())
+
+
 def describe(run: RunDir, ending: Ending | None = None) -> Description:
     """Read the run directory. Raises UserError when there is no spec that can be read."""
     run.resolved()  # says so when this is no run directory

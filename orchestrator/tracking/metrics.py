@@ -99,6 +99,14 @@ def read_records(path: Path) -> Iterator[Metric]:
         yield from found
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 where there is none yet."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def read_metrics(run: RunDir) -> list[Metric]:
     """Everything measured, by iteration. Where an iteration was run again after a resume, its last values count."""
     return merge(MetricTail(run.metrics_file).poll())

@@ -1,4 +1,4 @@
-"""The program that sends run directories to MLflow.
+"""The program that sends run directories to their trackers.
 
     python -m orchestrator.tracking RUN_DIR --follow --parent PID    beside a training run, until PID is gone
     python -m orchestrator.tracking RUN_DIR… --once                  what is not sent yet; one JSON line per run
@@ -13,14 +13,17 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import MissingDependency, OrchestratorError
 from orchestrator.rundir import RunDir
+from orchestrator.tracking.cursor import read_cursor
 from orchestrator.tracking.description import read_target
-from orchestrator.tracking.failures import explain, is_locked, is_unreachable
+from orchestrator.tracking.failures import is_locked, is_unreachable
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.following import Follower
-from orchestrator.tracking.sender import Sender
+from orchestrator.tracking.locking import BusyError
+from orchestrator.tracking.trackers import Tracker, asked_for, tracker_of
 
 _PATIENCE_SECONDS = 30.0
 
@@ -45,37 +48,61 @@ def main(arguments: list[str] | None = None) -> int:
 def send_once(runs: list[RunDir]) -> int:
     """Send what is not sent yet of each run and print one JSON object per run; returns the exit code."""
     code = 0
-    unreachable: dict[str | None, str] = {}
+    unreachable: dict[str, str] = {}
     for run in runs:
-        sender = Sender(run)
-        state, message, uri = "sent", "", None
+        record: dict[str, Any] = {"run_id": run.run_id, "run_dir": str(run.path), "state": "sent", "message": ""}
+        record |= {"metrics": 0, "mlflow_run_id": None}
+        problems = []
         try:
             _enter_runs_folder(run)
-            target = read_target(run)
-            uri = target.uri
-            if not target.enabled:
-                state, message = "off", "tracking.mlflow is false in its spec"
-            elif uri in unreachable:
-                state, message = "failed", unreachable[uri]
-            else:
-                _send_patiently(sender)
-        except Exception as error:  # whatever MLflow or its back ends raise: the run directory keeps everything
-            state, message = "failed", explain(error, uri)
-            if not isinstance(error, OrchestratorError) and is_unreachable(error):
-                unreachable[uri] = message
-        record = {"run_id": run.run_id, "run_dir": str(run.path), "state": state, "message": message}
-        print(json.dumps(record | {"metrics": sender.num_metrics, "mlflow_run_id": sender.mlflow_run_id}), flush=True)
-        if state == "failed":
+            names = asked_for(run)
+            if not names:
+                record |= {"state": "off", "message": "tracking.mlflow is false in its spec"}
+        except (OrchestratorError, OSError) as error:
+            names = []
+            problems.append(str(error))
+        for name in names:
+            problem = _send(run, name, record, unreachable)
+            problems += [problem] if problem else []
+        if problems:
             code = 1
+            record |= {"state": "failed", "message": "; ".join(problems)}
+        print(json.dumps(record), flush=True)
     return code
 
 
-def _send_patiently(sender: Sender) -> None:
+def _send(run: RunDir, name: str, record: dict[str, Any], unreachable: dict[str, str]) -> str | None:
+    """Send one run to one tracker and add what came of it to the record; returns what went wrong."""
+    place = f"{name} {read_target(run).uri}"
+    if place in unreachable:
+        return unreachable[place]
+    try:
+        tracker = tracker_of(run, name)
+    except MissingDependency as error:
+        return str(error)
+    try:
+        _send_patiently(tracker)
+        tracker.close()
+    except BusyError as error:
+        return tracker.explain(error) if name == "mlflow" else None  # the others are their follower's while it lives
+    except Exception as error:  # whatever a tracker's library raises: the run directory keeps everything
+        problem = tracker.explain(error)
+        if not isinstance(error, OrchestratorError) and is_unreachable(error):
+            unreachable[place] = problem
+        return problem
+    finally:
+        record["metrics"] += tracker.num_metrics
+    if name == "mlflow" and (cursor := read_cursor(run)) is not None:
+        record["mlflow_run_id"] = cursor.run_id
+    return None
+
+
+def _send_patiently(tracker: Tracker) -> None:
     """Send; while others write to the same sqlite store, try again."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
-            return sender.send(lock_seconds=_PATIENCE_SECONDS)
+            return tracker.send(lock_seconds=_PATIENCE_SECONDS)
         except Exception as error:
             if not is_locked(error) or time.monotonic() > deadline:
                 raise

@@ -25,8 +25,9 @@ from orchestrator.tracking import limits
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
 from orchestrator.tracking.datasets import dataset_inputs
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
+from orchestrator.tracking.failures import explain
 from orchestrator.tracking.locking import alone
-from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.metrics import Metric, MetricTail, size_of
 from orchestrator.tracking.parents import Parent, find_or_create_parent, update_parent
 from orchestrator.tracking.store import connect, find_or_create, milliseconds
 from orchestrator.tracking.system import read_measurements, system_logs
@@ -56,11 +57,13 @@ class Sender:
     num_metrics: int = 0
     mlflow_run_id: str | None = None
     _described: object = None
+    _uri: str | None = None
 
     def send(self, lock_seconds: float = 5.0) -> None:
         """Send what is not sent yet. Raises OrchestratorError, and whatever MLflow and what lies under it raise."""
         with alone(self.run.path / LOCK_FILE, lock_seconds, "another process is sending this run"):
             target = read_target(self.run)
+            self._uri = target.uri
             client = connect(self.run.path.parent.parent, target.uri)
             known = read_cursor(self.run)
             cursor = find_or_create(client, self.run, target, known)
@@ -85,6 +88,18 @@ class Sender:
                 self._send_state(client, cursor, description, parent)
                 self._send_files(client, cursor, description.files)
             self._described = signature
+
+    def close(self) -> None:
+        """Nothing is held between two passes."""
+
+    def explain(self, error: BaseException) -> str:
+        """One line that says what went wrong, free of what the address refers to."""
+        return explain(error, self._uri)
+
+    def bytes_left(self) -> int:
+        """How much of metrics.jsonl is not sent yet."""
+        cursor = read_cursor(self.run)
+        return size_of(self.run.metrics_file) - (cursor.offset if cursor else 0)
 
     def _send_metrics(self, client: MlflowClient, cursor: Cursor) -> None:
         tail = MetricTail(self.run.metrics_file, cursor.offset)
@@ -202,6 +217,11 @@ class Sender:
     def _mark(self, cursor: Cursor, name: str, digest: str) -> None:
         cursor.sent[name] = digest
         write_cursor(self.run, cursor)
+
+
+def tracker(run: RunDir) -> Sender:
+    """The tracker of a run."""
+    return Sender(run)
 
 
 def _values(record: Metric) -> Iterator[MlflowMetric]:

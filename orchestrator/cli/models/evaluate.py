@@ -157,7 +157,7 @@ def command(
         job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
         known += _measured(job, missing, arguments)
         if run is not None and output is None:
-            _send_to_mlflow(run)
+            _send_on(run)
     order = [one.name for one in asked]
     results = sorted(known, key=lambda result: order.index(result.name))
     if as_json:
@@ -203,13 +203,14 @@ def _measured(job: JobSpec, asked: Sequence[Asked], arguments: list[str]) -> lis
     return [result for _, result in found if result is not None]
 
 
-def _send_to_mlflow(run: RunDir) -> None:
+def _send_on(run: RunDir) -> None:
     """Send what is new, where the run is tracked; the results are kept here anyhow."""
-    if not load_resolved(run.resolved()).tracking.mlflow or importlib.util.find_spec("mlflow") is None:
+    asked = load_resolved(run.resolved()).tracking.trackers
+    if all(importlib.util.find_spec(name) is None for name in asked):
         return
     for record in send([run]):
         if record["state"] == "failed":
-            warn(f"not sent to MLflow: {record['message']}; later: orchestrator sync {run.run_id}")
+            warn(f"not sent: {record['message']}; later: orchestrator sync {run.run_id}")
 
 
 def table(results: Sequence[Result]) -> str:

@@ -1,8 +1,7 @@
-"""`orchestrator sync`: starts the program `python -m orchestrator.tracking`, which talks to MLflow."""
+"""`orchestrator sync`: starts the program `python -m orchestrator.tracking`, which talks to the trackers."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, label
-from orchestrator.errors import JobError, MissingDependency, UserError
+from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import all_runs, default_runs_dir, find_run
 from orchestrator.rundir import RunDir
 
@@ -27,7 +26,7 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send to MLflow what it has not got yet: after a server was away, or to fill a store that was lost.
+    """Send to a run's trackers what they have not got yet: after a server was away, or to fill a store that was lost.
 
     Sending again changes nothing, and a run that is still going on may be sent too.
 
@@ -38,10 +37,6 @@ def command(
     """
     if bool(run_names) == every:
         raise UserError("say which runs: either their names, or --all for every run of the runs folder")
-    if importlib.util.find_spec("mlflow") is None:
-        raise MissingDependency(
-            "sending to MLflow needs mlflow, which this Python lacks: pip install 'megatron-orchestrator[train]'"
-        )
     folder = runs_dir or default_runs_dir()
     runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
     records = []

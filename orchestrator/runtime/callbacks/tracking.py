@@ -18,7 +18,7 @@ class Tracking(Callback):
         self._follower: subprocess.Popen[bytes] | None = None
 
     def on_start(self, session: Session) -> None:
-        if session.ranks.is_first and session.job.tracking.mlflow:
+        if session.ranks.is_first and session.job.tracking.trackers:
             self._follower = start_follower(session.run)
 
     def on_end(self, session: Session) -> None:

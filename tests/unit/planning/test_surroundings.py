@@ -114,3 +114,13 @@ def test_who_is_to_be_told_is_looked_for(make_job: Any, tmp_path: Path, monkeypa
     said = doubts(make_job, notifications={"webhook": "https://chat.example/T0K3N"})
     assert said["notifications.webhook"].startswith("is written out")
     assert "T0K3N" not in str(said)
+
+
+def test_trackers_are_looked_for(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"tracking": {"tensorboard": True, "wandb": {}}}
+    assert not [path for path in doubts(make_job, **asked) if path.startswith("tracking")]
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else found(name))
+    said = doubts(make_job, **asked)
+    assert [path for path in said if path.startswith("tracking")] == ["tracking.wandb"]
+    assert said["tracking.wandb"].startswith("wandb is not installed here")

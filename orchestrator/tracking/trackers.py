@@ -1,0 +1,81 @@
+"""Which trackers a run is sent to, and what each of them can do. A tracker's library is imported only where it is asked
+for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.errors import MissingDependency
+from orchestrator.imports import staying
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.description import Ending, read_spec
+
+
+class Tracker(Protocol):
+    """Sends one run to one place, pass by pass. What was sent, and how far, is kept in the run directory.
+
+    `ending`: what is known of the run's end beside its files; `num_metrics`: values sent so far.
+    """
+
+    ending: Ending
+    num_metrics: int
+
+    def send(self, lock_seconds: float = 5.0) -> None:
+        """Send what is not sent yet. Raises OrchestratorError, and whatever the tracker's library raises."""
+
+    def close(self) -> None:
+        """No pass will follow in this process."""
+
+    def explain(self, error: BaseException) -> str:
+        """One line that says what went wrong, free of secrets."""
+
+    def bytes_left(self) -> int:
+        """How much of metrics.jsonl is not sent yet."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where a tracker is made, by a function `tracker(run)`, and what it needs."""
+
+    module: str
+    title: str
+    package: str
+    extra: str
+
+
+TRACKERS = {
+    "mlflow": _Entry("orchestrator.tracking.sender", "MLflow", "mlflow", "train"),
+    "tensorboard": _Entry("orchestrator.tracking.event_files", "TensorBoard", "tensorboard", "tensorboard"),
+    "wandb": _Entry("orchestrator.tracking.wandb_run", "Weights & Biases", "wandb", "wandb"),
+}
+
+
+def asked_for(run: RunDir) -> list[str]:
+    """The trackers of a run's newest spec. Raises UserError when there is no spec that can be read."""
+    tracking = read_spec(run).get("tracking") or {}
+    asked = {
+        "mlflow": bool(tracking.get("mlflow", True)),
+        "tensorboard": bool(tracking.get("tensorboard", False)),
+        "wandb": tracking.get("wandb") is not None,
+    }
+    return [name for name, wanted in asked.items() if wanted]
+
+
+def tracker_of(run: RunDir, name: str) -> Tracker:
+    """The tracker of that name. Raises MissingDependency where its package is not installed."""
+    entry = TRACKERS[name]
+    try:
+        with staying():
+            module = importlib.import_module(entry.module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != entry.package:
+            raise
+        raise MissingDependency(
+            f"nothing is sent to {entry.title}: {entry.package} is not installed "
+            f"(pip install 'megatron-orchestrator[{entry.extra}]')"
+        ) from None
+    made: Tracker = module.tracker(run)
+    return made

@@ -1,0 +1,118 @@
+"""Weights & Biases: one run of it for one run directory, across resumes. Only what is in the run directory is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its makers need not hear of our errors
+
+# isort: split
+import wandb
+
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.description import Description, State, read_spec
+from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.stream import Position, Stream, with_progress
+
+_SECONDS_TO_BEGIN = 30.0
+_SECONDS_TO_FINISH = 20.0
+_TAG_LENGTH = 64
+
+
+class WandbRun:
+    """A sink. Its steps are its own and only ever grow; the curves are drawn over `iteration`."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.name, self.title = "wandb", "Weights & Biases"
+        self._run = run
+        self._session: wandb.Run | None = None
+
+    def open(self, position: Position) -> None:
+        """Begin the run, or go on with it. A copy of a run directory becomes a run of its own."""
+        home = Path(position.run_dir) if position.run_dir else self._run.path
+        is_copy = home != self._run.path and home.is_dir() and not home.samefile(self._run.path)
+        if position.run_id is None or is_copy:
+            position.run_id = f"{self._run.run_id}-{uuid.uuid4().hex[:8]}"
+            position.offset, position.step = 0, -1
+            position.sent.clear()
+        position.run_dir = str(self._run.path)
+        tracking = read_spec(self._run).get("tracking") or {}
+        asked: dict[str, Any] = tracking.get("wandb") or {}
+        mode: Literal["online", "offline"] = "offline" if asked.get("mode") == "offline" else "online"
+        tags = [f"{key}:{value}"[:_TAG_LENGTH] for key, value in (tracking.get("tags") or {}).items()]
+        self._session = wandb.init(
+            project=asked.get("project") or tracking.get("experiment") or self._run.name,
+            entity=asked.get("entity"),
+            id=position.run_id,
+            name=f"{self._run.name}/{self._run.run_id}",
+            group=_sweep_of(self._run),
+            tags=tags,
+            dir=self._run.path,
+            resume="allow",
+            settings=_settings(mode),
+        )
+        self._session.define_metric("iteration", hidden=True)
+        self._session.define_metric("*", step_metric="iteration")
+
+    def describe(self, description: Description) -> None:
+        """The spec is its configuration, as the newest start has it; what we say of a run is in its summary."""
+        session = self._opened()
+        packages = {key: value for key, value in description.current_params.items() if key.startswith("environment.")}
+        configuration: Any = session.config  # its methods have no types
+        configuration.update({**read_spec(self._run), **packages}, allow_val_change=True)
+        ours = {key: value for key, value in description.tags.items() if key.startswith("orchestrator.")}
+        session.summary.update(ours)
+
+    def write(self, records: Sequence[Metric]) -> None:
+        """One row for each record, at its own time."""
+        session = self._opened()
+        for record in records:
+            session.log({**with_progress(record), "iteration": record.iteration, "_timestamp": record.time})
+
+    def rewind(self, step: int) -> None:
+        """Rows cannot be taken back: the iterations are there twice, and the later row is the latest value."""
+
+    def close(self, state: State) -> None:
+        """The run is finished, failed, or goes on with the next start."""
+        session, self._session = self._opened(), None
+        session.finish(exit_code=0 if state in ("finished", "running") else 1)
+
+    def _opened(self) -> wandb.Run:
+        assert self._session is not None, "open"
+        return self._session
+
+
+def _settings(mode: Literal["online", "offline"]) -> wandb.Settings:
+    """Nothing of this process is of interest: not its output, its machine, its repository or its packages."""
+    return wandb.Settings(
+        mode=mode,
+        console="off",
+        silent=True,
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        init_timeout=_SECONDS_TO_BEGIN,
+        finish_timeout=_SECONDS_TO_FINISH,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+    )
+
+
+def _sweep_of(run: RunDir) -> str | None:
+    try:
+        membership = json.loads(run.membership.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return str(membership["sweep"]) if isinstance(membership, dict) and "sweep" in membership else None
+
+
+def tracker(run: RunDir) -> Stream:
+    """The tracker of a run."""
+    return Stream(run, WandbRun(run))
