@@ -30,6 +30,7 @@ from orchestrator.launch.local import last_launch
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import REQUEUE_CODE, Request, Task
 
@@ -61,6 +62,8 @@ class CellTask:
         code, noticed = self._see_through()
         if code == REQUEUE_CODE or (noticed and self._stopped_by_notice()):
             self._requeue()
+        if not _is_local():  # the driver of local cells tells
+            tell_of_sweep(SweepDir(Path(self.sweep_dir)), wait=True)
         if code != 0:
             raise JobError(f"cell {self.task.name} ended with exit code {code}: see {self.task.run_dir}")
 
@@ -89,7 +92,7 @@ class CellTask:
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, REQUEUE_CODE_VARIABLE: str(REQUEUE_CODE)}
-        if "SUBMITIT_LOCAL_JOB_ID" in os.environ:
+        if _is_local():
             environment.pop("CUDA_VISIBLE_DEVICES", None)  # submitit's, which hides all
             if self.devices is not None:
                 environment["CUDA_VISIBLE_DEVICES"] = self.devices
@@ -113,6 +116,10 @@ class CellTask:
             except subprocess.SubprocessError as error:
                 print(f"attempt {attempt} to go back into the queue failed: {error}", flush=True)
                 time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+
+def _is_local() -> bool:
+    return "SUBMITIT_LOCAL_JOB_ID" in os.environ
 
 
 @contextmanager
@@ -212,3 +219,4 @@ def run_here(request: Request) -> None:
             cell = CellTask(request.sweep_dir, task, ",".join(devices) if devices else None)
             running.append((executor.submit(cell), devices))
         time.sleep(_POLL_SECONDS)
+    tell_of_sweep(sweep, wait=False)

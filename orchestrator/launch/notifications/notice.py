@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import committed
@@ -25,23 +25,25 @@ _MOST_EVIDENCE = 5
 
 @dataclass(frozen=True)
 class Notice:
-    """One thing to tell. `text` is for people, `facts` for programs."""
+    """One thing to tell, of a run or of a sweep. `text` is for people, `facts` for programs."""
 
     occasion: Occasion
     text: str
     facts: Mapping[str, Any]
+    subject: Literal["run", "sweep"] = "run"
 
     def body(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        """As JSON: the keys by which chats know a text, the facts below `run`, and what the user adds."""
+        """As JSON: the keys by which chats know a text, the facts below `run` or `sweep`, and what the user adds."""
         content = self.text if len(self.text) <= _LONGEST_CONTENT else self.text[: _LONGEST_CONTENT - 1] + "…"
         texts = {"text": self.text, "content": content, "message": self.text}
-        return {**texts, "occasion": self.occasion, "run": dict(self.facts), **more}
+        return {**texts, "occasion": self.occasion, self.subject: dict(self.facts), **more}
 
     def environment(self) -> dict[str, str]:
         """The facts as variables: ORCHESTRATOR_RUN_ID, …; empty where unknown, a list as lines."""
-        values = {**self.facts, "evidence": "\n".join(self.facts["evidence"])}
-        del values["launch_id"]  # by a variable of this name the processes of a launch are found, and ended
-        named = {**values, "occasion": self.occasion, "text": self.text}
+        # By a variable for the launch id the processes of a launch are found, and ended.
+        values = {name: value for name, value in self.facts.items() if name != "launch_id"}
+        lines = {name: "\n".join(map(str, value)) for name, value in values.items() if isinstance(value, list)}
+        named: dict[str, Any] = {**values, **lines, "occasion": self.occasion, "text": self.text}
         texts = {name: "" if value is None else str(value).replace("\0", "") for name, value in named.items()}
         return {f"ORCHESTRATOR_{name.upper()}": text for name, text in texts.items()}
 

@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
 from orchestrator.rundir import RunDir
@@ -59,10 +60,15 @@ def longest(job: JobSpec) -> float:
 
 
 def _start(run: RunDir, launch_id: str, options: Sequence[str], stdin: int) -> Notifier | None:
-    command = [sys.executable, "-m", MODULE, str(run.path), launch_id, *options]
+    return start_telling(MODULE, [str(run.path), launch_id, *options], run.logs, stdin)
+
+
+def start_telling(module: str, arguments: Sequence[str], folder: Path, stdin: int) -> Notifier | None:
+    """Start a program that tells, with its log in the folder; None where that cannot be."""
+    command = [sys.executable, "-m", module, *arguments]
     try:
-        run.logs.mkdir(exist_ok=True)
-        with open(run.logs / LOG_NAME, "ab") as log:
+        folder.mkdir(exist_ok=True)
+        with open(folder / LOG_NAME, "ab") as log:
             return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
     except OSError:  # no process and no disk: the run goes on all the same
         return None

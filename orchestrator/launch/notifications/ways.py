@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from orchestrator import __version__
@@ -39,12 +40,22 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def tell(run: RunDir, spec: NotificationsSpec, notice: Notice) -> dict[str, str]:
-    """Send a notice by every way there is. Returns what went wrong, by way; an event and logs/notifications.log keep
+    """Send a notice of a run by every way there is. Returns what went wrong, by way; an event and a log of the run keep
     it, with no secret in it.
     """
+    failed = send(spec, notice, run.logs)
+    told = [way for way in spec.ways if way not in failed]
+    with contextlib.suppress(OSError):  # a full disk is told of like everything else
+        launch_id = notice.facts["launch_id"]
+        run.append_event("notified", launch_id=launch_id, occasion=notice.occasion, told=told, failed=failed)
+    return failed
+
+
+def send(spec: NotificationsSpec, notice: Notice, folder: Path) -> dict[str, str]:
+    """Send a notice by every way there is. Returns what went wrong, by way; the log in the folder keeps it."""
     redact = Redactor(spec.webhook)
     failed: dict[str, str] = {}
-    with _log(run) as log:
+    with _log(folder) as log:
         body = notice.body(spec.webhook_fields)
         for way in spec.ways:
             if way == "command":
@@ -54,19 +65,15 @@ def tell(run: RunDir, spec: NotificationsSpec, notice: Notice) -> dict[str, str]
             if problem is not None:
                 failed[way] = redact(problem)
             said = f"{notice.occasion}: {way}: {failed.get(way, 'told')}"
-            with contextlib.suppress(OSError):  # a full disk is told of like everything else
+            with contextlib.suppress(OSError):
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n".encode(errors="replace"))
-    told = [way for way in spec.ways if way not in failed]
-    with contextlib.suppress(OSError):
-        launch_id = notice.facts["launch_id"]
-        run.append_event("notified", launch_id=launch_id, occasion=notice.occasion, told=told, failed=failed)
     return failed
 
 
-def _log(run: RunDir) -> IO[bytes]:
+def _log(folder: Path) -> IO[bytes]:
     try:
-        run.logs.mkdir(exist_ok=True)
-        return open(run.logs / LOG_NAME, "ab", buffering=0)
+        folder.mkdir(exist_ok=True)
+        return open(folder / LOG_NAME, "ab", buffering=0)
     except OSError:
         return open(os.devnull, "wb", buffering=0)
 

@@ -254,6 +254,8 @@ def read_names(given: Gathering) -> None:
 def write_names(writer: FlagWriter) -> None:
     for name in ("mlflow", "uri", "experiment", "tags"):
         writer.leave(f"tracking.{name}", "Megatron-LM knows no MLflow")
+    for name in ("tensorboard", "wandb"):
+        writer.leave(f"tracking.{name}", "Megatron-LM sends its own values there, under other names")
 
 
 def read_recomputation(given: Gathering) -> None:
@@ -309,7 +311,7 @@ TRAINING = (
         {"wandb-project": 1, "wandb-exp-name": 1},
         read_names,
         write_names,
-        ("name", "tracking.mlflow", "tracking.uri", "tracking.experiment", "tracking.tags"),
+        ("name", *(f"tracking.{name}" for name in ("mlflow", "uri", "experiment", "tags", "tensorboard", "wandb"))),
     ),
     Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES, OFFLOADED)),
 )

@@ -18,7 +18,7 @@ import pytest
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import find_sweep
-from tests.unit.sweeps.conftest import Run
+from tests.unit.sweeps.conftest import JOB, Run, wait_until
 
 pytestmark = pytest.mark.slow(reason="each cell is a launch of torchrun")
 
@@ -40,11 +40,19 @@ def launches(folder: Path) -> dict[str, int]:
     return {run.run_id: sum(event["event"] == "launched" for event in run.events()) for run in runs}
 
 
+def told(folder: Path) -> list[dict[str, Any]]:
+    """What the command of the job's notifications was told, in order."""
+    path = folder / "told"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
     orchestrator: Run, write: Callable[[str], Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_BAD_LR", "0.001,0.003")
     monkeypatch.setenv("FAKE_MENDED", str(folder / "mended"))
+    tells = {"command": ["sh", "-c", 'cat >>"$0"; echo >>"$0"', str(folder / "told")]}
+    (folder / "job.yaml").write_text(f"{JOB}notifications: {json.dumps(tells)}\n")
     sweep = write("grid: {lr: [1e-3, 2e-3, 3e-3], tp: [1, 3]}")
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--max-parallel", "3")
     assert code == 1
@@ -60,6 +68,11 @@ def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
     }
     before = launches(folder)
     assert set(before.values()) == {1}
+    wait_until(lambda: len(told(folder)) == 3)  # each cell that failed, and the whole
+    *failures, whole = sorted(told(folder), key=lambda notice: "sweep" in notice)
+    assert [notice["run"]["state"] for notice in failures] == ["failed", "failed"]
+    assert (whole["occasion"], whole["sweep"]["failed_cells"]) == ("failed", ["lr=1e-3,tp=1", "lr=3e-3,tp=1"])
+    assert whole["text"].startswith("sweep tiny has ended: 3 cells: 2 failed, 1 completed\nbest train/loss: ")
 
     code, out, err = orchestrator("sweep", "run", sweep, "--local")
     assert (code, err) == (0, "")
@@ -72,6 +85,8 @@ def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
     failed = {cell["cell"] for name, cell in cells(orchestrator).items() if "2e-3" not in name}
     assert set(json.loads(out)["started"]) == failed
     assert set(states(orchestrator).values()) == {"completed"}
+    wait_until(lambda: len(told(folder)) == 4)
+    assert told(folder)[-1]["text"].startswith("sweep tiny has ended: 3 cells: 3 completed\n")
     after = launches(folder)
     assert {run for run in after if after[run] != before[run]} == {cell[:8] for cell in failed}
     for run in all_runs(folder / "runs"):

@@ -1,0 +1,131 @@
+"""Telling once that a whole sweep has ended: `python -m orchestrator.sweeps.ending SWEEP_DIR`, started by each cell
+that ends on a cluster, and by the driver of cells on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.launch.local import last_launch
+from orchestrator.launch.notifications.notice import Notice
+from orchestrator.launch.notifications.occasions import occasion_of
+from orchestrator.launch.notifications.process import longest, start_telling
+from orchestrator.launch.notifications.ways import send
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.notifications import Occasion
+from orchestrator.sweeps.ledger import Planned, SweepDir
+from orchestrator.sweeps.states import UNDER_WAY, CellStatus, State, cell_statuses, counts, metric_of, ranked
+
+MODULE = "orchestrator.sweeps.ending"
+_OVER: dict[Occasion, State] = {"completed": "completed", "failed": "failed", "stopped": "stopped"}
+_MOST_NAMED = 20
+
+
+def tell_of_sweep(sweep: SweepDir, *, wait: bool) -> None:
+    """Start the process that tells, where the sweep's job names somebody; it finds out whether all cells have ended.
+    `wait`, for a bounded time, where it is ended with this process.
+    """
+    job = _job(sweep, sweep.planned())
+    if job is None or not job.notifications.ways:
+        return
+    notifier = start_telling(MODULE, [str(sweep.path)], sweep.path, subprocess.DEVNULL)
+    if notifier is not None and wait:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            notifier.wait(longest(job))
+    elif notifier is not None:
+        notifier.returncode = 0  # it goes on by itself, and nobody will ask how it went
+
+
+def main() -> int:
+    """Tell, when this was the last cell; returns the exit code, which nobody reads."""
+    sweep = SweepDir(Path(sys.argv[1]))
+    try:
+        planned = sweep.planned()
+        job = _job(sweep, planned)
+        cells = [_by_its_own_word(cell) for cell in cell_statuses(sweep, planned)]
+        if job is None or any(cell.state in UNDER_WAY for cell in cells):
+            return 0
+        notice = notice_of_sweep(sweep, planned, cells)
+        if notice.occasion in job.notifications.when and _is_ours_to_tell(sweep):
+            failed = send(job.notifications, notice, sweep.path)
+            told = [way for way in job.notifications.ways if way not in failed]
+            sweep.append("notified", occasion=notice.occasion, told=told, failed=failed)
+    except OrchestratorError as error:
+        print(f"nobody was told: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def notice_of_sweep(sweep: SweepDir, planned: Planned, cells: Sequence[CellStatus]) -> Notice:
+    """How the cells of a sweep ended, all of them."""
+    number = counts(cells)
+    failed = [cell for cell in cells if cell.state == "failed"]
+    occasion: Occasion = "failed" if failed else "completed" if number.get("completed") else "stopped"
+    metric = metric_of(planned, cells)
+    best = next(iter(ranked([cell for cell in cells if cell.state == "completed"], metric, planned.goal)), None)
+    value = best.value(metric) if best is not None else None
+    if value is not None and not math.isfinite(value):
+        best = value = None
+    said = ", ".join(f"{count} {state}" for state, count in number.items())
+    lines = [f"sweep {sweep.name} has ended: {len(cells)} cells: {said}"]
+    if best is not None and value is not None:
+        lines.append(f"best {metric}: {value:.6g} of {best.entry.name}")
+    lines += [f"{cell.entry.name}: {cell.status.describe()}" for cell in failed[:_MOST_NAMED]]
+    facts = {
+        "sweep": sweep.name,
+        "sweep_dir": str(sweep.path),
+        "cells": len(cells),
+        **{state: number.get(state, 0) for state in ("completed", "failed", "stopped", "cancelled")},
+        "failed_cells": [cell.entry.name for cell in failed[:_MOST_NAMED]],
+        "metric": metric,
+        "best_cell": best.entry.name if best else None,
+        "best_value": value,
+    }
+    return Notice(occasion, "\n".join([*lines, str(sweep.path)]), facts, "sweep")
+
+
+def _job(sweep: SweepDir, planned: Planned) -> JobSpec | None:
+    """The job of a cell that was started: all tell the same people."""
+    runs = (sweep.run(entry) for entry in planned.cells)
+    started = next((run for run in runs if run.resolved_generations()), None)
+    return load_resolved(started.resolved()) if started is not None else None
+
+
+def _by_its_own_word(cell: CellStatus) -> CellStatus:
+    """The cell as its run says: a scheduler takes it for running until the job that asks has ended."""
+    events = _since_submission(cell.status.run.events())
+    launched = last_launch(events)
+    occasion = occasion_of(events, str(launched["launch_id"])) if launched is not None else None
+    return replace(cell, state=_OVER[occasion]) if occasion in _OVER and cell.state in UNDER_WAY else cell
+
+
+def _since_submission(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events since a cluster was asked to start it; all where it never was."""
+    asked: list[int] = [number for number, event in enumerate(events) if _is_submission(event)]
+    return events[asked[-1] if asked else 0 :]
+
+
+def _is_submission(event: Mapping[str, Any]) -> bool:
+    return event.get("event") == "submitted"
+
+
+def _is_ours_to_tell(sweep: SweepDir) -> bool:
+    """Whether nobody has told of the cells that were started last: two that end at once both find that all have."""
+    try:
+        (sweep.path / f".told-{len(sweep.submissions_made())}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
