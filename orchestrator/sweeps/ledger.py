@@ -8,7 +8,8 @@
 Events, each with a `time`: `planned {generation, metric, goal, cells: [{id, name, values, run}], pruned: [{name,
 values, reason}], filtered, repeated}`, `submitted {how, cluster, max_parallel, jobs: {cell id: job id},
 driver}`,
-`cancelled {cells}`, `notified {occasion, told, failed}`, `withdrawn {generation}`: nothing of that plan was started, and it does not count.
+`cancelled {cells}`, `notified {occasion, told, failed}`, `withdrawn {generation}`: nothing of that plan was started,
+and it does not count.
 """
 
 from __future__ import annotations
