@@ -1,8 +1,7 @@
 """What torchrun does with ranks, in a tenth of a second instead of two: for fake programs, whose ranks need no torch.
 
 It starts this machine's ranks with their variables. When one fails it ends the others, and says so in torchrun's words;
-so it does when it is told to end itself. It takes the options that our launch scripts give it; where they have the machines agree on
-their ranks, SLURM's numbers are taken.
+so it does when it is told to end itself. It takes the options that our launch scripts give it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--standalone", action="store_true")
     parser.add_argument("--nnodes", type=int, default=1)
-    parser.add_argument("--node-rank", type=int, default=int(os.environ.get("SLURM_NODEID", "0")))
+    parser.add_argument("--node-rank", type=int, default=int(os.environ.get("NODE_RANK", "0")))
     parser.add_argument("--nproc-per-node", type=int, required=True)
     for ignored in ("--master-addr", "--master-port", "--rdzv-id", "--rdzv-backend"):
         parser.add_argument(ignored)
