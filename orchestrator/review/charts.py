@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from orchestrator.review.series import Column, Series, smoothed, thinned
@@ -12,38 +14,78 @@ from orchestrator.review.timeline import Mark
 
 XAxis = Literal["steps", "tokens", "time", "clock"]
 Figure = dict[str, Any]
+Range = tuple[float | None, float | None]
 
 _MOST_POINTS = 1500
+_MOST_MARKS = 200
+_MOST_EXPONENT = 700.0
 _COLOURS = 8
 _DASHES = ("solid", "dash", "dot", "dashdot")
 X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}
 """What the values of an axis are."""
-_SHOWN_MARKS = ("resumed", "failure", "stop")
+_SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}
+"""Of what is marked by a line; checkpoints and skipped steps are ticks."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of some keys of the metric log. `also`: keys that begin so belong to it too."""
+    """A chart of some keys of the metric log. `also`: patterns of keys that belong to it too. Values are drawn divided
+    by `scale`; `ticks` is how plotly writes them. `is_core`: shown also of a run that has not measured it yet;
+    `is_trouble`: not shown where it is 0.
+    """
 
     name: str
     title: str
     keys: tuple[str, ...]
     unit: str = ""
     also: tuple[str, ...] = ()
+    scale: float = 1.0
+    ticks: str = ""
+    is_core: bool = False
+    is_trouble: bool = False
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A number that a curve is held against, as a line over the whole width, in the metric's own unit."""
+
+    text: str
+    value: float
 
 
 CHARTS = {
     chart.name: chart
     for chart in (
-        Chart("loss", "Loss", ("train/loss", "validation/loss"), also=("train/loss/", "validation/")),
-        Chart("grad_norm", "Gradient norm", ("train/grad_norm",)),
-        Chart("lr", "Learning rate", ("train/lr",)),
-        Chart("speed", "Tokens per second", ("throughput/tokens_per_second",), "tokens/s"),
-        Chart("mfu", "MFU", ("throughput/mfu",)),
-        Chart("memory", "Peak memory", ("memory/peak_bytes",), "bytes"),
+        Chart(
+            "loss",
+            "Loss",
+            ("train/loss", "validation/loss"),
+            also=("train/loss/*", "validation/*/loss", "validation/loss/*", "validation/*/loss/*"),
+            is_core=True,
+        ),
+        Chart("grad_norm", "Gradient norm", ("train/grad_norm",), is_core=True),
+        Chart("lr", "Learning rate", ("train/lr",), is_core=True),
+        Chart("speed", "Tokens per second", ("throughput/tokens_per_second",), "tokens/s", is_core=True),
+        Chart("tflops", "TFLOP/s per GPU", ("throughput/tflops_per_gpu",), "TFLOP/s"),
+        Chart("mfu", "MFU", ("throughput/mfu",), ticks=".1%"),
+        Chart("step_time", "Seconds per step", ("throughput/step_seconds",), "s", is_core=True),
+        Chart("memory", "Peak memory", ("memory/peak_bytes",), "GiB", scale=2.0**30),
+        Chart("loss_scale", "Loss scale", ("train/loss_scale",)),
+        Chart("skipped", "Skipped steps", ("train/skipped_steps",), is_trouble=True),
+        Chart("experts", "Losses of the experts' router", (), also=("train/moe/*",)),
     )
 }
 """The charts of a run, by name, in the order of the page."""
+
+
+def charts_with(values: Mapping[str, float]) -> list[Chart]:
+    """The charts that have something to show where these are the last values of a run, and those that every run has."""
+    return [
+        chart
+        for chart in CHARTS.values()
+        if chart.is_core
+        or any(_belongs(chart, key) and (value != 0 or not chart.is_trouble) for key, value in values.items())
+    ]
 
 
 def figure_of(
@@ -53,41 +95,60 @@ def figure_of(
     x: XAxis = "steps",
     smoothing: float = 0.0,
     log: bool = False,
+    perplexity: bool = False,
+    within: Range = (None, None),
     marks: Sequence[Mark] = (),
+    references: Sequence[Reference] = (),
 ) -> Figure:
     """The curves of one chart of one or several runs (their names by the keys of `runs`), thinned out to 1,500 points
-    each with their extremes kept. `marks` are those of the only run. A run has the same colour in every chart, where
-    each has one curve of it.
+    each with their extremes kept; `within` a part of the x axis, for as many points there. `perplexity` draws the
+    exponential of losses. `marks` and `references` are those of the only run. A run has the same colour in every chart,
+    where each has one curve of it.
     """
+    way = _Way(x, smoothing, within, chart.scale, perplexity and chart.name == "loss")
     data: list[dict[str, Any]] = []
     number = 0
     for name, series in runs.items():
         keys = keys_of(chart, series)
         for place, key in enumerate(keys):
             label = key if len(runs) == 1 else f"{name} {key}" if len(keys) > 1 else name
-            data += _curve(label, series, series.columns[key], x, smoothing, line_of(number + place))
+            line = line_of(number + place)
+            data += way.curve(label, series, series.columns[key], line)
+            if len(runs) == 1:
+                data += way.undone(label, series, series.columns[key], line)
         number += max(1, len(keys))
     layout: dict[str, Any] = {
-        "title": {"text": chart.title},
-        "xaxis": {"title": {"text": X_TITLES[x]}, **({"type": "date"} if x == "clock" else {})},
-        "yaxis": {"title": {"text": chart.unit}, "type": "log" if log else "linear"},
+        "title": {"text": "Perplexity" if way.perplexity else chart.title},
+        "showlegend": sum("meta" not in trace and trace.get("showlegend", True) for trace in data) > 1,
+        "xaxis": {"title": {"text": _x_title(x)}, **({"type": "date"} if x == "clock" else {})},
+        "yaxis": {
+            "title": {"text": chart.unit},
+            "type": "log" if log else "linear",
+            **({"tickformat": chart.ticks} if chart.ticks else {}),
+        },
     }
-    if len(runs) == 1:
-        layout |= _marked(marks, next(iter(runs.values())), x)
+    if len(runs) == 1 and data:
+        series = next(iter(runs.values()))
+        ticks, lines, notes = _marked(marks, series, x)
+        data += ticks
+        held = [_held_against(each, chart, log) for each in references if math.isfinite(each.value)]
+        layout |= {
+            "shapes": [*lines, *(line for line, _ in held)],
+            "annotations": [*notes, *(note for _, note in held)],
+            **({"yaxis2": _TICK_AXIS} if ticks else {}),
+        }
     return {"data": data, "layout": layout}
 
 
 def keys_of(chart: Chart, series: Series) -> list[str]:
     """The keys of a chart that a run has measured."""
     named = [key for key in chart.keys if key in series.columns]
-    others = [
-        key
-        for key in series.columns
-        if key not in named and key.startswith(chart.also) and (key.endswith("/loss") or key.startswith("train/loss/"))
-    ]
-    return named + sorted(others) if chart.also else named
+    return named + sorted(key for key in series.columns if key not in named and _belongs(chart, key))
 
 
+def x_of(series: Series, iteration: int, x: XAxis) -> float | int:
+    """Where an iteration stands on an axis. `time`: hours since the first step; `clock`: milliseconds of this machine's
+    clock, as plotly has dates.
 def line_of(number: int) -> dict[str, str]:
     """How the curve of that number is drawn: a colour of the page, by its name there, and with more curves than
     colours in dashes.
@@ -133,42 +194,202 @@ def x_of(series: Series, iteration: int, x: XAxis) -> float | int | str:
     if x == "steps":
         return iteration
     place = series.at(iteration)
-    if x == "tokens":
-        return series.tokens[place]
-    return (series.times[place] - series.times[0]) / 3600 if x == "time" else series.times[place] * 1000
+    return series.tokens[place] if x == "tokens" else _x_of_time(series, series.times[place], x)
 
 
-def _marked(marks: Sequence[Mark], series: Series, x: XAxis) -> dict[str, Any]:
-    """Lines at what happened to the run, with what it was."""
+def _x_of_time(series: Series, moment: float, x: XAxis) -> float:
+    # Of a date plotly knows no zone: what it takes for UTC is shown as it is.
+    return (moment - series.times[0]) / 3600 if x == "time" else (moment + _zone(series).tm_gmtoff) * 1000
+
+
+def _zone(series: Series) -> time.struct_time:
+    """The zone at a run's last step, for all of its steps: an axis does not jump in autumn."""
+    try:
+        return time.localtime(series.times[-1])
+    except (ValueError, OverflowError, OSError):
+        return time.localtime(0)
+
+
+def _x_title(x: XAxis) -> str:
+    return f"time ({time.strftime('%Z')})" if x == "clock" else X_TITLES[x]
+
+
+def _belongs(chart: Chart, key: str) -> bool:
+    return key in chart.keys or any(fnmatchcase(key, pattern) for pattern in chart.also)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a curve is drawn."""
+
+    x: XAxis
+    smoothing: float
+    within: Range
+    scale: float
+    perplexity: bool
+
+    def curve(self, label: str, series: Series, column: Column, line: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The curve; where it is smoothed, the plain one stands behind it."""
+        count = series.still_counting(column)
+        iterations, values = column.iterations[:count], column.values[:count]
+        plain = {
+            "type": "scatter",
+            "mode": "lines" if len(values) > 1 else "markers",
+            "name": label,
+            "line": line,
+            "marker": {"color": line["color"]},
+            **self._points(series, iterations, values),
+        }
+        if self.smoothing == 0:
+            return [plain]
+        smooth = {
+            **plain,
+            **self._points(series, iterations, smoothed(values, self.smoothing)),
+            "legendgroup": label,
+        }
+        behind = {**plain, "opacity": 0.25, "showlegend": False, "hoverinfo": "skip", "legendgroup": label}
+        return [behind, smooth]
+
+    def undone(self, label: str, series: Series, column: Column, line: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Steps that a resume from an earlier checkpoint has undone, on the axes where they keep their place."""
+        if self.x not in ("steps", "tokens"):
+            return []
+        count = series.still_counting(column)
+        iterations = [*column.undone_iterations, *column.iterations[count:]]
+        values = [*column.undone_values, *column.values[count:]]
+        if not values:
+            return []
+        points = self._points(series, iterations, values)
+        # Each course that was given up is a line of its own.
+        for place in range(len(points["x"]) - 1, 0, -1):
+            if points["x"][place] <= points["x"][place - 1]:
+                points["x"].insert(place, points["x"][place])
+                points["y"].insert(place, None)
+        drawn = {"type": "scatter", "mode": "lines", "name": f"{label} (undone)", "meta": "undone", "opacity": 0.45}
+        return [{**drawn, "line": {**line, "dash": "dot", "width": 1}, "showlegend": False, **points}]
+
+    def _points(self, series: Series, iterations: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]]:
+        first, last = self._steps(series)
+        if first is not None or last is not None:
+            kept = _seen(iterations, first, last)
+            iterations, values = [iterations[each] for each in kept], [values[each] for each in kept]
+        places = thinned(values, _MOST_POINTS)
+        return {
+            "x": [x_of(series, iterations[place], self.x) for place in places],
+            "y": [self._y(values[place]) for place in places],
+        }
+
+    def _y(self, value: float) -> float | None:
+        if self.perplexity:
+            value = math.exp(value) if value < _MOST_EXPONENT else math.inf
+        return value / self.scale if math.isfinite(value) else None
+
+    def _steps(self, series: Series) -> tuple[int | None, int | None]:
+        """The first and the last step of the part that is asked for."""
+        low, high = self.within
+        if (low is None and high is None) or not series.iterations:
+            return None, None
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        if self.x == "steps":
+            inside = [iteration for iteration in series.iterations if low <= iteration <= high]
+        elif self.x == "tokens":
+            inside = [series.iterations[place] for place, at in enumerate(series.tokens) if low <= at <= high]
+        else:
+            first = series.times[0]
+            offset = _zone(series).tm_gmtoff
+            if self.x == "time":
+                begin, end = first + low * 3600, first + high * 3600
+            else:
+                begin, end = low / 1000 - offset, high / 1000 - offset
+            inside = [series.iterations[place] for place, at in enumerate(series.times) if begin <= at <= end]
+        return (min(inside), max(inside)) if inside else (None, None)
+
+
+def _seen(iterations: Sequence[int], first: int | None, last: int | None) -> range | list[int]:
+    """The places from the first to the last step, and one more at each end: a line goes on to the edge."""
+    inside = [
+        place
+        for place, iteration in enumerate(iterations)
+        if (first is None or iteration >= first) and (last is None or iteration <= last)
+    ]
+    if not inside:
+        return []
+    return range(max(inside[0] - 1, 0), min(inside[-1] + 2, len(iterations)))
+
+
+_TICK_AXIS = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
+
+
+def _marked(
+    marks: Sequence[Mark], series: Series, x: XAxis
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """What happened to the run: ticks at the foot for what happens often, lines with a sign above for the rest."""
     if not series.iterations:
-        return {}
-    shown = [mark for mark in marks if mark.kind in _SHOWN_MARKS]
+        return [], [], []
+    often = _last(mark for mark in marks if mark.kind not in _SIGNS)
     lines = []
     notes = []
-    for mark in shown:
-        place = x_of(series, mark.iteration, x)
-        lines.append(
-            {
-                "type": "line",
-                "xref": "x",
-                "yref": "paper",
-                "x0": place,
-                "x1": place,
-                "y0": 0,
-                "y1": 1,
-                "name": mark.kind,
-            }
-        )
+    for mark in _last(mark for mark in marks if mark.kind in _SIGNS):
+        place = _place(series, mark, x)
+        line = {"type": "line", "xref": "x", "yref": "paper", "x0": place, "x1": place, "y0": 0, "y1": 1}
+        lines.append({**line, "name": mark.kind})
         notes.append(
             {
                 "xref": "x",
                 "yref": "paper",
                 "x": place,
                 "y": 1,
-                "text": {"resumed": "↻", "failure": "✕", "stop": "■"}[mark.kind],
+                "text": _SIGNS[mark.kind],
                 "hovertext": mark.text,
                 "showarrow": False,
                 "yanchor": "bottom",
             }
         )
-    return {"shapes": lines, "annotations": notes}
+    if not often:
+        return [], lines, notes
+    ticks = {
+        "type": "scatter",
+        "mode": "markers",
+        "meta": "ticks",
+        "yaxis": "y2",
+        "showlegend": False,
+        "name": "",
+        "x": [_place(series, mark, x) for mark in often],
+        "y": [0.02] * len(often),
+        "text": [mark.text for mark in often],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": "dim", "symbol": ["line-ns-open" if mark.kind == "checkpoint" else "x-thin-open" for mark in often]},
+    }
+    return [ticks], lines, notes
+
+
+def _last(marks: Iterable[Mark]) -> list[Mark]:
+    """The last of them: a run that skips each step has as many as steps."""
+    return list(marks)[-_MOST_MARKS:]
+
+
+def _place(series: Series, mark: Mark, x: XAxis) -> float | int:
+    if x in ("time", "clock"):
+        return _x_of_time(series, mark.time, x)
+    iteration = mark.iteration
+    if not mark.exact:
+        before = (each for each, moment in zip(series.iterations, series.times, strict=True) if moment <= mark.time)
+        iteration = max(iteration, max(before, default=0))
+    return x_of(series, iteration, x)
+
+
+def _held_against(reference: Reference, chart: Chart, log: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A line at a number, and its name at the right end."""
+    value = reference.value / chart.scale
+    line = {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": value, "y1": value, "name": "plan"}
+    note = {
+        "xref": "paper",
+        "yref": "y",
+        "x": 1,
+        "y": math.log10(value) if log and value > 0 else value,
+        "text": reference.text,
+        "showarrow": False,
+        "xanchor": "right",
+        "yanchor": "bottom",
+    }
+    return line, note

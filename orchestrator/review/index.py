@@ -73,12 +73,21 @@ class RunIndex:
         """What is known of all runs, the newest first."""
         return self._runs
 
+    def folder(self, name: str, run_id: str) -> RunDir | None:
+        """A run by its place in the folder, without reading it; None where there is none."""
+        if {name, run_id} & {".", ".."} or "\0" in name + run_id or "/" in name + run_id:
+            return None
+        run = RunDir(self.runs_dir.absolute() / name / run_id)
+        return run if run.resolved_generations() else None
+
     def find(self, name: str, run_id: str) -> RunSummary | None:
         """A run by its place in the folder, as it is at this moment; None where there is none."""
-        run = RunDir(self.runs_dir.absolute() / name / run_id)
-        known = self._known.get(run.path)
-        if not run.resolved_generations():
+        run = self.folder(name, run_id)
+        if run is None:
             return None
+        known = self._known.get(run.path)
+        if known is not None and not self._is_due(run.path, signature(run), time.monotonic()):
+            return known.summary
         fresh = summarize_each([run])[0]
         return _with_goodput_of(known.summary, fresh) if known is not None else fresh
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +20,15 @@ _RECORDS_AT_A_TIME = 2000
 
 @dataclass
 class Column:
-    """One key: `iterations` grow strictly, `values` stand beside them; a value may be NaN or infinite."""
+    """One key: `iterations` grow strictly, `values` stand beside them; a value may be NaN or infinite.
+
+    `undone_…`: what was measured at steps that were done again, in the order in which that happened.
+    """
 
     iterations: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
+    undone_iterations: array[int] = field(default_factory=lambda: array("q"))
+    undone_values: array[float] = field(default_factory=lambda: array("d"))
 
     def put(self, iteration: int, value: float) -> None:
         """The value of an iteration; of one that was measured again after a resume, the last counts."""
@@ -33,6 +38,8 @@ class Column:
             return
         place = bisect_left(self.iterations, iteration)
         if self.iterations[place] == iteration:
+            self.undone_iterations.append(iteration)
+            self.undone_values.append(self.values[place])
             self.values[place] = value
         else:
             self.iterations.insert(place, iteration)
@@ -41,18 +48,22 @@ class Column:
 
 @dataclass
 class Series:
-    """Everything that a run measured. `times` in seconds since the epoch, of each step in `iterations`."""
+    """Everything that a run measured. `times` in seconds since the epoch, of each step in `iterations`. `position`: the
+    step that was written last; what was measured of later ones, before a resume, counts no more.
+    """
 
     iterations: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
     samples: array[float] = field(default_factory=lambda: array("d"))
     tokens: array[float] = field(default_factory=lambda: array("d"))
     columns: dict[str, Column] = field(default_factory=dict)
+    position: int = 0
 
     def add(self, metrics: Iterable[Metric]) -> None:
         """Take in records, in the order in which they were written."""
         for metric in metrics:
             self._place(metric)
+            self.position = metric.iteration
             for key, value in metric.values.items():
                 column = self.columns.get(key)
                 if column is None:
@@ -75,10 +86,14 @@ class Series:
         """Where an iteration stands in `times` and `tokens`; the last one where it is later than all."""
         return min(bisect_left(self.iterations, iteration), len(self.iterations) - 1)
 
+    def still_counting(self, column: Column) -> int:
+        """How many values of a column, from its beginning, no resume from an earlier checkpoint has undone."""
+        return bisect_right(column.iterations, self.position)
+
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
-        columns = sum(len(column.values) for column in self.columns.values())
+        columns = sum(len(column.values) + len(column.undone_values) for column in self.columns.values())
         return _BYTES_PER_STEP * len(self.iterations) + _BYTES_PER_VALUE * columns
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["resumed", "checkpoint", "failure", "stop"]
+Kind = Literal["resumed", "checkpoint", "skipped", "failure", "stop"]
 
 _KINDS: dict[str, Kind] = {
     "resumed": "resumed",
     "checkpoint_saved": "checkpoint",
     "checkpoint_failed": "failure",
+    "step_skipped": "skipped",
     "hang": "failure",
     "stop_requested": "stop",
 }
@@ -19,24 +20,30 @@ _KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at an iteration. `time` in seconds since the epoch."""
+    """Something that happened at an iteration. `time` in seconds since the epoch. Not `exact`: the iteration is the
+    last that was spoken of before, and steps may have been measured since.
+    """
 
     kind: Kind
     iteration: int
     time: float
     text: str
+    exact: bool = True
 
 
 def marks_of(events: Iterable[Mapping[str, Any]]) -> list[Mark]:
     """The marks of an event log, in its order; events that are torn or make no sense are passed over."""
     marks = []
+    latest = 0
     for event in events:
         kind = _KINDS.get(str(event.get("event")))
         if event.get("event") == "exited" and event.get("code"):
             kind = "failure"
         iteration, time = event.get("iteration"), event.get("time")
-        if kind is not None and isinstance(iteration, int) and isinstance(time, int | float):
-            marks.append(Mark(kind, iteration, float(time), _text(kind, event)))
+        is_known = isinstance(iteration, int) and not isinstance(iteration, bool)
+        latest = iteration if isinstance(iteration, int) and is_known else latest
+        if kind is not None and isinstance(time, int | float) and (is_known or kind == "failure"):
+            marks.append(Mark(kind, latest, float(time), _text(kind, event), is_known))
     return marks
 
 
@@ -45,6 +52,8 @@ def _text(kind: Kind, event: Mapping[str, Any]) -> str:
         return f"resumed from {event['iteration']}"
     if kind == "checkpoint":
         return f"checkpoint {event['iteration']}"
+    if kind == "skipped":
+        return f"step {event['iteration']} skipped: {event.get('reason', '')}".rstrip(": ")
     if kind == "stop":
         return f"stop asked for by {event.get('by', 'someone')}"
     return str(event.get("message") or event.get("cause") or event.get("event"))

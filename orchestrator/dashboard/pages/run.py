@@ -1,50 +1,88 @@
-"""The page of one run."""
+"""The page of one run: how it does, and its curves."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from orchestrator.dashboard.actions import actions_of
-from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, part, section, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts import CHARTS, XAxis, figure_of
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.charts import CHARTS, XAxis, charts_with, figure_of
+from orchestrator.review.damage import readable
+from orchestrator.review.index import signature
+from orchestrator.review.measured import references_of
+from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.timeline import marks_of
+from orchestrator.tracking.goodput import goodput_of
 
-router = APIRouter(prefix="/runs/{name}/{run_id}")
-
-
-def asked_run(name: str, run_id: str, its: Annotated[Shared, Depends(shared)]) -> RunSummary:
-    """The run that an address names. Raises HTTPException (404) where there is none."""
-    found = its.index.find(name, run_id)
-    if found is None:
-        raise HTTPException(404, f"there is no run {name}/{run_id} in {its.settings.runs_dir}")
-    return found
+router = APIRouter(prefix=PREFIX)
 
 
 @router.get("")
-def overview(request: Request, run: Annotated[RunSummary, Depends(asked_run)]) -> Response:
-    """One run: how it does, and its curves."""
-    return page(request, "run.html", {"run": run, "charts": CHARTS, "actions": actions_of})
-
-
-@router.get("/figure/{chart}")
-def figure(
-    chart: str,
-    run: Annotated[RunSummary, Depends(asked_run)],
+def overview(
+    request: Request,
+    run: Asked,
     its: Annotated[Shared, Depends(shared)],
     x: XAxis = "steps",
     smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
     log: bool = False,
+    perplexity: bool = False,
 ) -> Response:
-    """A curve for plotly."""
+    """One run: how it does, and its curves. The parameters are those of the curves, for the controls to show."""
+    found, problem = readable(lambda: overview_of(run, its.index.runs))
+    drawn = {"x": x, "smoothing": smoothing, "log": log, "perplexity": perplexity}
+    values = {"overview": found, "problem": problem, "charts": charts_with(run.values), "drawn": drawn}
+    return section(request, run, "", "run.html", values)
+
+
+@router.get("/head")
+def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) -> Response:
+    """What changes above every section and above the curves while one looks at it."""
+    found, problem = readable(lambda: overview_of(run, its.index.runs))
+    return part(request, run, "run_live.html", {"overview": found, "problem": problem})
+
+
+@router.get("/time")
+def spent(request: Request, run: Asked) -> Response:
+    """Where its time went: all of its measurements are read for that, so it is a part that comes later."""
+    found, problem = readable(lambda: goodput_of(run.run, time.time() if run.is_active else None))
+    parts = parts_of_time(found) if found is not None else []
+    return part(request, run, "run_time.html", {"goodput": found, "parts": parts, "problem": problem})
+
+
+@router.get("/figure/{chart}")
+def figure(
+    request: Request,
+    chart: str,
+    run: AskedFolder,
+    its: Annotated[Shared, Depends(shared)],
+    x: XAxis = "steps",
+    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    log: bool = False,
+    perplexity: bool = False,
+    begin: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+    end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
+) -> Response:
+    """A curve for plotly; `from` and `to` are numbers of the x axis."""
     if chart not in CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")
-    series = its.index.series(run.run)
+    tag = tag_of(signature(run)[:2], chart, x, smoothing, log, perplexity, begin, end)
+    if (same := unchanged(request, tag)) is not None:
+        return same
+    marks, _ = readable(lambda: marks_of(run.events()))
+    references, _ = readable(lambda: references_of(chart, run))
     made: dict[str, Any] = figure_of(
-        CHARTS[chart], {run.run.run_id: series}, x=x, smoothing=smoothing, log=log, marks=marks_of(run.run.events())
+        CHARTS[chart],
+        {run.run_id: its.index.series(run)},
+        x=x,
+        smoothing=smoothing,
+        log=log,
+        perplexity=perplexity,
+        within=(begin, end),
+        marks=marks or (),
+        references=references or (),
     )
-    return JSONResponse(made)
+    return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})

@@ -1,5 +1,6 @@
 // Draws each figure of the page with plotly: `data-figure` is where its data lie, or the id of an element that holds them
-// as JSON. A form with `data-chart-controls` is sent along, and figures with `data-live` are asked for again and again.
+// as JSON. A form with `data-chart-controls` is sent along and kept in the page's address; figures with `data-live` are
+// asked for again and again; zooming into one of a server asks for the points between.
 "use strict";
 (() => {
   const SECONDS_BETWEEN_LOOKS = 4;
@@ -17,9 +18,9 @@
 
   function themed(layout) {
     const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
-    const marks = { resumed: colour("--running"), failure: colour("--failed"), stop: colour("--stopped") };
+    const marks = { resumed: colour("--running"), failure: colour("--failed"), stop: colour("--stopped"), plan: colour("--dim") };
     const shapes = (layout.shapes || []).map((shape) => ({
-      ...shape, line: { color: marks[shape.name] || colour("--line"), width: 1, dash: "dot" },
+      ...shape, line: { color: marks[shape.name] || colour("--line"), width: 1, dash: shape.name === "plan" ? "dash" : "dot" },
     }));
     const own = Object.fromEntries(
       Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key)).map((key) => [key, { ...axis, ...layout[key] }]));
@@ -32,17 +33,38 @@
     };
   }
 
-  function draw(figure, found) {
+  async function draw(figure, found) {
     drawn.set(figure, found);
     const place = figure.querySelector("div");
     figure.classList.toggle("empty", found.data.length === 0);
-    return Plotly.react(place, found.data.map(coloured), themed(found.layout), { responsive: true, displaylogo: false });
+    await Plotly.react(place, found.data.map(coloured), themed(found.layout), { responsive: true, displaylogo: false });
+    if (!figure.zooms && !document.getElementById(figure.dataset.figure)) {
+      figure.zooms = true;
+      place.on("plotly_relayout", (change) => zoomed(figure, change));
+    }
   }
+
+  // What plotly shows as a date is a time without a zone, which the server has written as if it were UTC.
+  const plain = (end) => (typeof end === "string" ? Date.parse(`${end.trim().replace(" ", "T")}Z`) : end);
+
+  function zoomed(figure, change) {
+    if (change["xaxis.autorange"]) figure.range = null;
+    else if (change["xaxis.range[0]"] !== undefined) figure.range = [change["xaxis.range[0]"], change["xaxis.range[1]"]].map(plain);
+    else return;
+    clearTimeout(figure.waiting);
+    figure.waiting = setTimeout(() => load(figure), 150);
+  }
+
+  const forms = () => document.querySelectorAll("form[data-chart-controls]");
 
   function address(figure) {
     const url = new URL(figure.dataset.figure, location.href);
-    for (const form of document.querySelectorAll("form[data-chart-controls]")) {
+    for (const form of forms()) {
       for (const [name, value] of new FormData(form)) url.searchParams.append(name, value);
+    }
+    if (figure.range && figure.range.every(Number.isFinite)) {
+      url.searchParams.set("from", figure.range[0]);
+      url.searchParams.set("to", figure.range[1]);
     }
     return url;
   }
@@ -55,26 +77,35 @@
     const headers = figure.tag && figure.tagged === asked.href ? { "If-None-Match": figure.tag } : {};
     try {
       const answer = await fetch(asked, { headers });
-      if (figure.asked !== asked.href || answer.status === 304) return;
-      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-      figure.tag = answer.headers.get("etag");
-      figure.tagged = asked.href;
-      await draw(figure, await answer.json());
+      if (figure.asked !== asked.href) return;
+      if (answer.status !== 304) {
+        if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+        figure.tag = answer.headers.get("etag");
+        figure.tagged = asked.href;
+        await draw(figure, await answer.json());
+      }
       figure.removeAttribute("data-problem");
     } catch (error) {
       figure.dataset.problem = `not up to date: ${error.message}`;
     }
   }
 
-  // The address says what is shown, so that it can be sent to somebody else.
-  function remember(form) {
+  const all = (selector = "") => [...document.querySelectorAll(`[data-figure]${selector}`)];
+
+  // The page's address says how the curves are drawn, so that it can be sent; what is as it was at first is left out.
+  function keepInAddress() {
     const url = new URL(location.href);
-    for (const { name } of form.elements) if (name) url.searchParams.delete(name);
-    for (const [name, value] of new FormData(form)) url.searchParams.append(name, value);
+    for (const form of forms()) {
+      for (const field of form.elements) {
+        if (!field.name) continue;
+        const isFirst = field.type === "checkbox" ? !field.checked
+          : field.tagName === "SELECT" ? field.selectedIndex === 0 : field.value === field.dataset.first;
+        if (isFirst) url.searchParams.delete(field.name);
+        else url.searchParams.set(field.name, field.value);
+      }
+    }
     history.replaceState(history.state, "", url);
   }
-
-  const all = (selector = "") => [...document.querySelectorAll(`[data-figure]${selector}`)];
 
   document.addEventListener("DOMContentLoaded", () => {
     // Those in sight first; the others when they come into it.
@@ -93,16 +124,23 @@
     look();
     document.addEventListener("htmx:afterSettle", look);
     let waiting;
-    for (const form of document.querySelectorAll("form[data-chart-controls]")) {
+    for (const form of forms()) {
       form.addEventListener("submit", (event) => event.preventDefault());
-      form.addEventListener("input", () => {
+      form.addEventListener("input", (event) => {
         clearTimeout(waiting);
         waiting = setTimeout(() => {
-          remember(form);
-          all().filter((figure) => drawn.has(figure)).forEach(load);
+          keepInAddress();
+          for (const figure of all().filter((each) => drawn.has(each))) {
+            if (event.target.name === "x" && figure.range) {  // the other axis has other numbers
+              figure.range = null;
+              Plotly.relayout(figure.querySelector("div"), { "xaxis.autorange": true });
+            }
+            load(figure);
+          }
         }, 150);
       });
     }
+    // The answer to what changed is 304 where nothing did: a run that has ended can be resumed.
     setInterval(() => {
       if (!document.hidden) all("[data-live]").filter((figure) => drawn.has(figure)).forEach(load);
     }, SECONDS_BETWEEN_LOOKS * 1000);

@@ -1,0 +1,84 @@
+"""The logs of a run: a page at a time, searched, followed, and as they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+
+from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
+from orchestrator.errors import UserError
+from orchestrator.review.damage import readable
+from orchestrator.review.log_search import MOST_FOUND, Found, Place, Wanted, search
+from orchestrator.review.logs import PAGE_LINES, LogFile, find_log, last_page, log_list, page_at, page_from
+
+router = APIRouter(prefix=PREFIX + "/logs")
+
+_MOST_LISTED = 200
+_LONGEST_QUESTION = 500
+
+
+@router.get("")
+def logs(
+    request: Request,
+    run: Asked,
+    file: str = "",
+    line: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
+    q: Annotated[str, Query(max_length=_LONGEST_QUESTION)] = "",
+    regex: bool = False,
+    everywhere: bool = False,
+    log: str = "",
+    begin: Annotated[int, Query(alias="from", ge=0, lt=1 << 53)] = 0,
+    number: Annotated[int, Query(ge=1, lt=1 << 53)] = 1,
+) -> Response:
+    """One log from `line` on, or its end; or the lines that have `q`. A search goes on in `log` at byte `from`, which
+    is the beginning of line `number`.
+    """
+    known = log_list(run.run)
+    chosen = next((each for each in known if each.name == file), known[0] if known and not file else None)
+    values: dict[str, Any] = {"logs": known, "chosen": chosen, "file": file, "page": None, "found": None}
+    values |= {"q": q, "regex": regex, "everywhere": everywhere, "problem": None, "most_listed": _MOST_LISTED}
+    if q and known:
+        start = Place(log, begin, number) if log else None
+        values["found"], values["problem"] = _search(
+            known if everywhere or chosen is None else [chosen], q, regex, start
+        )
+        values["most_found"] = MOST_FOUND
+    elif chosen is not None:
+        values["page"], values["problem"] = readable(
+            lambda: last_page(chosen) if line is None else page_at(chosen, line)
+        )
+        values["follows"] = line is None
+        values["page_lines"] = PAGE_LINES
+    return section(request, run, "logs", "run_logs.html", values)
+
+
+def _search(logs: list[LogFile], q: str, regex: bool, start: Place | None) -> tuple[Found | None, str | None]:
+    try:
+        return search(logs, Wanted(q, regex), start), None
+    except UserError as error:
+        return None, str(error)
+
+
+@router.get("/new")
+def new_lines(run: AskedFolder, file: str, begin: Annotated[int, Query(alias="from", ge=0, lt=1 << 53)]) -> Response:
+    """Whole lines that were written since a byte, for whoever follows a log."""
+    page = page_from(_asked_log(run, file), begin)
+    lines = [{"number": line.number, "text": line.text, "trouble": line.is_trouble} for line in page.lines]
+    return JSONResponse({"lines": lines, "begin": page.begin, "end": page.end}, headers={"Cache-Control": "no-store"})
+
+
+@router.get("/raw")
+def raw(run: AskedFolder, file: str) -> Response:
+    """A log as it is."""
+    log = _asked_log(run, file)
+    name = f"{run.name}-{run.run_id}-{log.path.name}"
+    return FileResponse(log.path, media_type="text/plain; charset=utf-8", filename=name)
+
+
+def _asked_log(run: AskedFolder, name: str) -> LogFile:
+    log = find_log(run, name)
+    if log is None:
+        raise HTTPException(404, f"run {run.name}/{run.run_id} has no log {name}")
+    return log

@@ -1,0 +1,295 @@
+"""What a run's processes printed, a page at a time: logs may have gigabytes, and a line may have no end."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestrator.rundir import RunDir
+
+PAGE_LINES = 500
+_CHUNK_BYTES = 1 << 20
+_BYTES_OF_A_PAGE = 2 << 20
+LONGEST_LINE = 4000
+"""Characters that are shown of a line."""
+_MOST_EVIDENCE_FILES = 40
+_KEPT_COUNTS = 64
+
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+"""What terminals do not show: colours, titles of windows, movements of the cursor."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_TROUBLE = re.compile(r"\b(?:error|exception|traceback|fatal|critical|killed|segfault)\b|[a-z]Error\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file that can be read; `name` is its path within the run directory."""
+
+    name: str
+    path: Path
+    bytes: int
+    changed: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line as it is shown, counted from 1."""
+
+    number: int
+    text: str
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether it speaks of an error."""
+        return _TROUBLE.search(self.text) is not None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some lines of a log. `begin` and `end`: its bytes from the first of them to after the last, of `size`; `last`:
+    where the last of them begins.
+    """
+
+    lines: tuple[Line, ...]
+    begin: int
+    end: int
+    size: int
+    last: int
+
+    @property
+    def is_first(self) -> bool:
+        return self.begin == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.end >= self.size
+
+
+def log_list(run: RunDir) -> list[LogFile]:
+    """Everything that a run's processes printed: the launcher's log first, ranks in their order, then the others."""
+    found = [each for folder in (run.logs, run.stacks) for each in _files_in(run, folder)]
+    return sorted(found, key=lambda log: (_order(log.name), log.name))
+
+
+def find_log(run: RunDir, name: str) -> LogFile | None:
+    """A log by its name; None where there is none. A link that leads out of the run directory is none."""
+    return next((log for log in log_list(run) if log.name == name), None)
+
+
+def _order(name: str) -> int:
+    stem = Path(name).name
+    if name.startswith("stacks/"):
+        return 3
+    return 0 if stem == "launcher.log" else 1 if stem.startswith("rank-") else 2
+
+
+def _files_in(run: RunDir, folder: Path) -> Iterator[LogFile]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        path = Path(entry.path)
+        try:
+            if entry.is_symlink() and not path.resolve().is_relative_to(run.path.resolve()):
+                continue
+            found = path.stat()
+        except (OSError, RuntimeError):
+            continue
+        if stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+            yield LogFile(f"{folder.name}/{entry.name}", path, found.st_size, found.st_mtime)
+
+
+def shown(raw: bytes) -> str:
+    """A line as a terminal would leave it: no codes for colours, of a bar that was drawn again and again its last
+    state, nothing that is no text, and not more of it than a page can bear.
+    """
+    text = ESCAPES.sub("", raw.decode(errors="replace"))
+    text = text.rstrip("\r\n").rpartition("\r")[2]
+    text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    if len(text) <= LONGEST_LINE:
+        return text
+    return f"{text[:LONGEST_LINE]} … ({len(text) - LONGEST_LINE:,} more characters)"
+
+
+def last_page(log: LogFile, most: int = PAGE_LINES) -> Page:
+    """The end of a log."""
+    with open(log.path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = _back(file, size, most)
+        return _page(file, log.path, begin, most, size)
+
+
+def page_at(log: LogFile, line: int, most: int = PAGE_LINES) -> Page:
+    """A log from a line on; one that it does not have is its last."""
+    with open(log.path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = _LINES.place_of(log.path, file, line)
+        return last_page(log, most) if begin >= size and size else _page(file, log.path, begin, most, size)
+
+
+def page_from(log: LogFile, begin: int, most: int = PAGE_LINES) -> Page:
+    """What was written since a byte: whole lines only. A log that is shorter now was begun anew."""
+    with open(log.path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = 0 if begin > size else begin
+        page = _page(file, log.path, begin, most, size)
+        file.seek(max(0, page.end - 1))
+        if page.lines and file.read(1) != b"\n":
+            return Page(page.lines[:-1], page.begin, page.last, page.size, page.last)
+        return page
+
+
+def _page(file: BinaryIO, path: Path, begin: int, most: int, size: int) -> Page:
+    number = _LINES.number_at(path, file, begin)
+    file.seek(begin)
+    lines: list[Line] = []
+    end = last = begin
+    for raw in _lines_of(file):
+        lines.append(Line(number + len(lines), shown(raw.content)))
+        last, end = end, end + raw.bytes
+        if len(lines) == most or end - begin > _BYTES_OF_A_PAGE:
+            break
+    return Page(tuple(lines), begin, end, max(size, end), last)
+
+
+@dataclass
+class RawLine:
+    """The beginning of a line, and how many bytes it has with its end."""
+
+    content: bytes
+    bytes: int
+
+
+def _lines_of(file: BinaryIO) -> Iterator[RawLine]:
+    """The lines from here on; of one without end only the beginning is kept in memory."""
+    while first := file.readline(_CHUNK_BYTES):
+        count = len(first)
+        rest = first
+        while not rest.endswith(b"\n") and len(rest) == _CHUNK_BYTES:
+            rest = file.readline(_CHUNK_BYTES)
+            count += len(rest)
+        yield RawLine(first, count)
+
+
+def _back(file: BinaryIO, end: int, lines: int) -> int:
+    """Where the last so many lines before a byte begin."""
+    place, found, first = end, 0, True
+    while place > 0 and end - place < _BYTES_OF_A_PAGE:
+        begin = max(0, place - (64 << 10))
+        file.seek(begin)
+        chunk = file.read(place - begin)
+        if first and chunk.endswith(b"\n"):
+            chunk = chunk[:-1]
+        first = False
+        at = len(chunk)
+        while (at := chunk.rfind(b"\n", 0, at)) >= 0:
+            found += 1
+            if found == lines:
+                return begin + at + 1
+        place = begin
+    return place if place == 0 else _next_line(file, place, end)
+
+
+def _next_line(file: BinaryIO, place: int, end: int) -> int:
+    """The beginning of the next line, or the place itself where the line has no end before `end`."""
+    file.seek(place)
+    for _ in range(-(-(end - place) // _CHUNK_BYTES)):
+        chunk = file.read(min(_CHUNK_BYTES, end - place))
+        at = chunk.find(b"\n")
+        if at >= 0 and place + at + 1 < end:
+            return place + at + 1
+    return place
+
+
+@dataclass
+class _Count:
+    """How many lines end before each of some places of a log. `identity`: of the file that was counted."""
+
+    identity: tuple[int, int]
+    places: list[int] = field(default_factory=lambda: [0])
+    lines: list[int] = field(default_factory=lambda: [0])
+
+
+class _LineCounts:
+    """Line numbers of large logs: each megabyte is counted once."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[Path, _Count] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def number_at(self, path: Path, file: BinaryIO, place: int) -> int:
+        """The number of the line that begins at a place, from 1."""
+        count = self._counted(path, file, place)
+        nearest = bisect_right(count.places, place) - 1
+        number = count.lines[nearest]
+        file.seek(count.places[nearest])
+        return number + file.read(place - count.places[nearest]).count(b"\n") + 1
+
+    def place_of(self, path: Path, file: BinaryIO, line: int) -> int:
+        """Where a line begins; the size of the file where it has no such line."""
+        size = file.seek(0, os.SEEK_END)
+        if line <= 1:
+            return 0
+        count = self._counted(path, file, size)
+        nearest = max(bisect_right(count.lines, line - 2) - 1, 0)
+        left = line - 1 - count.lines[nearest]
+        place = count.places[nearest]
+        file.seek(place)
+        while chunk := file.read(_CHUNK_BYTES):
+            here = chunk.count(b"\n")
+            if here >= left:
+                at = -1
+                for _ in range(left):
+                    at = chunk.find(b"\n", at + 1)
+                return place + at + 1
+            left -= here
+            place += len(chunk)
+        return size
+
+    def _counted(self, path: Path, file: BinaryIO, place: int) -> _Count:
+        """The counts of a file, at least up to the last whole megabyte before a place."""
+        found = os.fstat(file.fileno())
+        identity = (found.st_dev, found.st_ino)
+        with self._lock:
+            count = self._counts.pop(path, None)
+            if count is None or count.identity != identity or count.places[-1] > found.st_size:
+                count = _Count(identity)
+            self._counts[path] = count
+            while len(self._counts) > _KEPT_COUNTS:
+                self._counts.popitem(last=False)
+            file.seek(count.places[-1])
+            while place - count.places[-1] >= _CHUNK_BYTES:
+                chunk = file.read(_CHUNK_BYTES)
+                if len(chunk) < _CHUNK_BYTES:
+                    break
+                count.lines.append(count.lines[-1] + chunk.count(b"\n"))
+                count.places.append(count.places[-1] + len(chunk))
+            return count
+
+
+_LINES = _LineCounts()
+
+
+def closing_lines(run: RunDir, message: str, before: int = 3) -> list[tuple[str, Line]]:
+    """The lines of the logs in which a run's last message stands, from the first log that has it, with those before it;
+    else the last lines of its first log. With the name of the log.
+    """
+    logs = [log for log in log_list(run) if not log.name.startswith("stacks/")][:_MOST_EVIDENCE_FILES]
+    wanted = message.strip().partition("\n")[0][:160]
+    pages = [(log, last_page(log)) for log in logs]
+    for log, page in pages:
+        places = [place for place, line in enumerate(page.lines) if wanted and wanted in line.text]
+        if places:
+            first = places[0]
+            return [(log.name, line) for line in page.lines[max(0, first - before) : first + 1] if line.text.strip()]
+    return [(log.name, line) for log, page in pages[:1] for line in page.lines[-before - 1 :] if line.text.strip()]

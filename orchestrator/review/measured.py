@@ -1,0 +1,177 @@
+"""A run held against its plan: what was forecast of the spec that it runs, and what it measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.cluster.profiles import known_profiles, load_profile
+from orchestrator.errors import UserError
+from orchestrator.planning.forecast import Forecast, forecast
+from orchestrator.planning.hardware.devices import CPU, device_named
+from orchestrator.planning.pipeline import Timeline
+from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.time import step_timeline
+from orchestrator.review.charts import Reference
+from orchestrator.review.series import Series
+from orchestrator.review.story import Event, last
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+Unit = Literal["seconds", "bytes", "share", "count"]
+
+_STEPS_OF_A_MEDIAN = 200
+_KEPT_PLANS = 8
+_MOST_PASSES = 20_000
+"""A step of more passes is not drawn: it would take seconds."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan of a run. `device_from`: who said which GPU it is."""
+
+    plan: Plan
+    forecast: Forecast
+    device_from: str
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether nothing told which GPU it is, so that times and memory may be of another."""
+        return self.forecast.device_is_assumed
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure as planned and as measured; None where it is not known."""
+
+    name: str
+    planned: float | None
+    measured: float | None
+    unit: Unit
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured by planned."""
+        if self.planned is None or self.measured is None or self.planned == 0:
+            return None
+        return self.measured / self.planned
+
+
+def planned_of(run: RunDir) -> Planned:
+    """The plan of a run's newest spec on the device that it started on, else the one that the spec or its cluster
+    names. Plans of the runs that were asked for last are kept. Raises UserError where none can be made.
+    """
+    started = last(run.events(), "started")
+    return _planned(run.resolved(), _version(run.resolved()), str(started.get("device")), str(started.get("layers")))
+
+
+def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[Row]:
+    """The table of planned and measured."""
+    plan, taken = planned.plan, planned.forecast
+    started = last(events, "started")
+    saved = last(events, "checkpoint_saved")
+    step = _median(series, "throughput/step_seconds")
+    peaks = series.columns.get("memory/peak_bytes")
+    return [
+        Row("seconds per step", taken.time.step_seconds, step, "seconds"),
+        Row(
+            "tokens per second",
+            taken.time.tokens_per_second_per_gpu * plan.job.world_size,
+            _median(series, "throughput/tokens_per_second"),
+            "count",
+        ),
+        Row("TFLOP/s per GPU", taken.time.tflops_per_gpu, _median(series, "throughput/tflops_per_gpu"), "count"),
+        Row("MFU", taken.time.mfu, _median(series, "throughput/mfu"), "share"),
+        Row("peak memory of a rank", taken.memory.peak_bytes, max(peaks.values) if peaks else None, "bytes"),
+        Row(
+            "all steps",
+            taken.training_seconds,
+            None if step is None else step * plan.batch.train_iters,
+            "seconds",
+        ),
+        Row("parameters", plan.parameters.total, _number(started.get("parameters")), "count"),
+        Row("a checkpoint", taken.checkpoint_bytes, _number(saved.get("bytes")), "bytes"),
+    ]
+
+
+def references_of(chart: str, run: RunDir) -> list[Reference]:
+    """What the plan says where a chart has a line for it. The figures of CPUs are nominal, and none is drawn."""
+    if chart not in ("speed", "tflops", "mfu", "step_time", "memory"):
+        return []
+    planned = planned_of(run)
+    taken, assumed = planned.forecast, " (assumed GPU)" if planned.is_assumed else ""
+    device, text = taken.device, f"plan{assumed}"
+    if device.is_cpu:
+        return []
+    world_size = planned.plan.job.world_size
+    found = {
+        "speed": [Reference(text, taken.time.tokens_per_second_per_gpu * world_size)],
+        "tflops": [Reference(text, taken.time.tflops_per_gpu)],
+        "mfu": [Reference(text, taken.time.mfu)] if taken.time.mfu is not None else [],
+        "step_time": [Reference(text, taken.time.step_seconds)],
+        "memory": [Reference(text, float(taken.memory.peak_bytes))],
+    }
+    if device.memory_bytes is not None:
+        found["memory"].append(Reference(device.name, float(device.memory_bytes)))
+    return found[chart]
+
+
+def timeline_of(planned: Planned) -> Timeline | None:
+    """When each stage does which pass of a step; None where it has too many to be drawn."""
+    job = planned.plan.job
+    chunks = job.parallelism.num_model_chunks
+    passes = 2 * job.num_micro_batches * chunks * job.parallelism.pipeline_model_parallel_size
+    if passes > _MOST_PASSES:
+        return None
+    taken = planned.forecast
+    return step_timeline(job, planned.plan.vocabulary.padded_size, taken.layers, taken.device)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=_KEPT_PLANS)
+def _planned(path: Path, version: tuple[int, int], device: str, layers: str) -> Planned:
+    """The plan of a spec; `version` changes with the file."""
+    job = load_resolved(path)
+    cluster = job.launch.cluster
+    profile = load_profile(cluster) if cluster is not None and cluster in known_profiles() else None
+    job, said = _on(job, device, layers)
+    plan = make_plan(job)
+    taken = forecast(plan, profile)
+    return Planned(plan, taken, said or taken.device_from)
+
+
+def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:
+    """A job on the device and with the layers that it started with, where these are known."""
+    runtime: dict[str, Any] = {"layers": layers} if layers in ("torch", "transformer_engine") else {}
+    if device.casefold() == CPU.casefold():
+        job = job.model_copy(update={"launch": job.launch.model_copy(update={"gpu": None})})
+        return job.model_copy(
+            update={"runtime": job.runtime.model_copy(update={**runtime, "device": "cpu"})}
+        ), "it trained there"
+    job = job.model_copy(update={"runtime": job.runtime.model_copy(update=runtime)})
+    try:
+        name = device_named(device).name
+    except UserError:
+        return job, None
+    return job.model_copy(update={"launch": job.launch.model_copy(update={"gpu": name})}), "it trained there"
+
+
+def _median(series: Series, key: str) -> float | None:
+    """Of the last steps: the first ones of a start are slow, and one in between may be."""
+    column = series.columns.get(key)
+    if column is None:
+        return None
+    return statistics.median(column.values[-_STEPS_OF_A_MEDIAN:])
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,150 @@
+"""What stands at the head of a run's page: why it ended and what to do, who holds it, and what it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.causes import cause_of
+from orchestrator.lease import read_holder
+from orchestrator.review.logs import closing_lines
+from orchestrator.review.story import Event, evidence_of, last, last_end
+from orchestrator.review.summary import RunSummary
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.goodput import Goodput
+
+_KEY = "checkpoint.pretrained"
+_LEAST_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Another run. `name` and `run_id` say where its page is; None where it does not lie in this folder."""
+
+    text: str
+    name: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All None or empty where there is nothing to say. `device`: what the latest start trained on."""
+
+    advice: str | None
+    evidence: tuple[str, ...]
+    """Lines of the logs that show why it ended, each after its log where that is known."""
+    node: str | None
+    holder: str | None
+    job_id: str | None
+    cluster: str | None
+    nodes: tuple[str, ...]
+    device: str | None
+    world_size: int | None
+    parameters: int | None
+    parent: Relative | None
+    children: tuple[Relative, ...]
+    skipped_steps: int
+
+
+def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
+    """Read it; `others` are the runs of the folder, among which its children are."""
+    run = summary.run
+    events = run.events()
+    end = last_end(events) if summary.cause is not None else None
+    launched = last(events, "launched")
+    submitted = last(events, "submitted")
+    started = last(events, "started")
+    advice = cause_of(summary.cause).advice.format(run=run.run_id) if summary.cause is not None else ""
+    nodes = launched.get("nodes")
+    return Overview(
+        advice=advice or None,
+        evidence=_evidence(run, summary, end),
+        node=_text(end.get("node")) if end is not None else None,
+        holder=_holder(run),
+        job_id=summary.job_id,
+        cluster=_text(submitted.get("cluster")) if summary.job_id is not None else None,
+        nodes=tuple(map(str, nodes)) if isinstance(nodes, list) else (),
+        device=_text(started.get("device")),
+        world_size=_whole(started.get("world_size")),
+        parameters=_whole(started.get("parameters")),
+        parent=_parent(run, events, summary),
+        children=tuple(_children(run, others)),
+        skipped_steps=sum(event.get("event") == "step_skipped" for event in events),
+    )
+
+
+def parts_of_time(goodput: Goodput) -> list[tuple[str, float, float]]:
+    """Where a run's time went: what for, seconds and the share of all but the first wait; productive steps first, and
+    then the largest.
+    """
+    counted = goodput.wall_seconds - goodput.first_queue_seconds
+    rest = {
+        "in the queue again": goodput.queue_seconds - goodput.first_queue_seconds,
+        "starting": goodput.startup_seconds,
+        "steps that were undone": goodput.lost_seconds,
+        "saving, evaluating, waiting": goodput.overhead_seconds,
+        "nobody asked it to run": goodput.idle_seconds,
+    }
+    parts = [("steps that count", goodput.productive_seconds)]
+    parts += sorted(rest.items(), key=lambda part: -part[1])
+    return [(name, seconds, seconds / counted) for name, seconds in parts if counted > 0 and seconds >= _LEAST_SECONDS]
+
+
+def _evidence(run: RunDir, summary: RunSummary, end: Event | None) -> tuple[str, ...]:
+    """As the end itself says; else the lines in which its message stands."""
+    if summary.state not in ("failed", "lost"):
+        return ()
+    said = evidence_of(end) if end is not None else ()
+    if said:
+        return said
+    message = summary.message or ""
+    return tuple(f"{name}:{line.number}  {line.text}" for name, line in closing_lines(run, message))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _holder(run: RunDir) -> str | None:
+    holder = read_holder(run)
+    return holder.describe() if holder is not None and holder.live else None
+
+
+def _parent(run: RunDir, events: Sequence[Event], summary: RunSummary) -> Relative | None:
+    """The run that the weights came from, as its first start said; before that, what the spec says."""
+    event = last(events, "pretrained")
+    if event:
+        at = f"iteration {event.get('from_iteration')}"
+        if event.get("from_run"):
+            return _relative(run.path.parent.parent, str(event["from_run"]), f"{event['from_run']}, {at}")
+        return Relative(f"{event.get('checkpoint')}, {at}")
+    written = summary.spec.get(_KEY)
+    return None if written in (None, "null") else Relative(str(written))
+
+
+def _relative(runs_dir: Path, key: str, text: str) -> Relative:
+    """A run by `name/run_id`, with a link where it lies beside this one."""
+    name, _, run_id = key.partition("/")
+    if name in ("", ".", "..") or run_id in ("", ".", "..") or "/" in run_id:
+        return Relative(text)
+    there = (runs_dir / name / run_id / "resolved.json").exists()
+    return Relative(text, name, run_id) if there else Relative(text)
+
+
+def _children(run: RunDir, others: Iterable[RunSummary]) -> Iterable[Relative]:
+    """Runs that began with the weights of this one."""
+    key = f"{run.name}/{run.run_id}"
+    for other in others:
+        written = other.spec.get(_KEY)
+        if written is None or other.run.path == run.path or not (run.name in written or run.run_id in written):
+            continue
+        event = last(other.run.events(), "pretrained")
+        if event.get("from_run") == key:
+            at = f"from iteration {event.get('from_iteration')}"
+            yield Relative(f"{other.key}, {at}", other.run.name, other.run.run_id)

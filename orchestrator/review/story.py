@@ -1,0 +1,166 @@
+"""What happened to a run, as sentences: its event log for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.causes import cause_of
+from orchestrator.cluster.nodelist import compact_nodelist
+from orchestrator.planning.figures import disk_size, time_span
+
+Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
+Event = Mapping[str, Any]
+
+_MOST_EVIDENCE = 12
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event. `time` in seconds since the epoch, None where it has none that makes sense; `number`: its place in the
+    log, from 1.
+    """
+
+    number: int
+    time: float | None
+    kind: str
+    group: Group
+    text: str
+    details: tuple[str, ...] = ()
+
+
+def told(events: Iterable[Event]) -> list[Told]:
+    """Every event as a sentence, in the order of the log; whatever is in it."""
+    return [_told(number, event) for number, event in enumerate(events, 1)]
+
+
+def last(events: Sequence[Event], kind: str) -> Event:
+    """The latest event of a kind; one without anything where there is none."""
+    return next((event for event in reversed(events) if event.get("event") == kind), {})
+
+
+def last_end(events: Iterable[Event]) -> Event | None:
+    """The end of the latest launch, None where it has not ended."""
+    end: Event | None = None
+    for event in events:
+        if event.get("event") == "launched":
+            end = None
+        elif event.get("event") == "exited":
+            end = event
+    return end
+
+
+def evidence_of(event: Event) -> tuple[str, ...]:
+    """The log lines that show why a launch ended."""
+    lines = event.get("evidence")
+    return tuple(str(line) for line in lines[:_MOST_EVIDENCE]) if isinstance(lines, list) else ()
+
+
+def _told(number: int, event: Event) -> Told:
+    kind = str(event.get("event"))
+    moment = event.get("time")
+    time = float(moment) if isinstance(moment, int | float) and abs(moment) < 1e11 else None
+    group, sentence = _SENTENCES.get(kind, ("other", _plain))
+    try:
+        text = sentence(event)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        text = _plain(event)
+    is_failure = kind == "exited" and event.get("cause") not in ("completed", "stopped", "requeued")
+    return Told(number, time, kind, "trouble" if is_failure else group, text, evidence_of(event))
+
+
+def _plain(event: Event) -> str:
+    """An event that is not known, or not as it should be."""
+    rest = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("time", "event"))
+    return f"{event.get('event')}: {rest}" if rest else str(event.get("event"))
+
+
+def _launched(event: Event) -> str:
+    nodes = event.get("nodes")
+    where = f"on {compact_nodelist(map(str, nodes))}" if isinstance(nodes, list) and nodes else ""
+    where = where or (f"on {event['host']}" if event.get("host") else "")
+    job = f" as job {event['job_id']}" if event.get("job_id") else ""
+    again = f", restart {event['restart']}" if event.get("restart") else ""
+    return f"started {where}{job}{again}".replace("  ", " ").rstrip()
+
+
+def _started(event: Event) -> str:
+    layout = event.get("topology")
+    degrees = (
+        " x ".join(f"{name.upper()} {size}" for name, size in layout.items() if size != 1)
+        if isinstance(layout, dict)
+        else ""
+    )
+    shape = f" = {degrees}" if degrees else ""
+    return (
+        f"{event['world_size']} ranks{shape} train from iteration {event['iteration']} on {event['device']} "
+        f"(torch {event.get('torch')}, megatron-core {event.get('megatron_core')})"
+    )
+
+
+def _exited(event: Event) -> str:
+    cause, message, at = str(event.get("cause")), event.get("message"), event.get("iteration")
+    text = cause_of(cause).sentence
+    text += f" at iteration {at}" if at is not None else ""
+    text += f" ({message})" if message else ""
+    return text + (f"; machine at fault: {event['node']}" if event.get("node") else "")
+
+
+def _requeued(event: Event) -> str:
+    left_out = event.get("exclude") or []
+    without = f", without {compact_nodelist(map(str, left_out))}" if left_out else ""
+    later = f", in {time_span(float(event['delay']))}" if event.get("delay") else ""
+    return f"back in the queue by {event.get('by')}: {cause_of(str(event.get('cause'))).sentence}{later}{without}"
+
+
+def _pretrained(event: Event) -> str:
+    source = event.get("from_run") or event["checkpoint"]
+    return f"weights of iteration {event['from_iteration']} of {source}"
+
+
+def _saved(event: Event) -> str:
+    took = f", {time_span(float(event['seconds']))}" if "seconds" in event else ""
+    return f"checkpoint {event['iteration']} saved: {disk_size(float(event['bytes']))}{took}"
+
+
+def _exported(event: Event) -> str:
+    return (
+        f"checkpoint {event['iteration']} exported as {event['format']}: {disk_size(float(event['bytes']))}, "
+        f"{time_span(float(event['seconds']))}"
+    )
+
+
+def _of(template: str) -> Callable[[Event], str]:
+    """A sentence with the event's fields."""
+    return lambda event: template.format(**event)
+
+
+_SENTENCES: dict[str, tuple[Group, Callable[[Event], str]]] = {
+    "created": ("start", lambda event: "created" + (f" in {event['folder']}" if event.get("folder") else "")),
+    "imported": ("start", _of("weights imported from {source}")),
+    "launched": ("start", _launched),
+    "started": ("start", _started),
+    "pretrained": ("start", _pretrained),
+    "resumed": ("start", _of("goes on from checkpoint {iteration}")),
+    "exited": ("end", _exited),
+    "finished": ("end", _of("all steps are done: iteration {iteration}")),
+    "stop_requested": ("end", _of("a stop was asked for by {by}, at iteration {iteration}")),
+    "submitted": ("queue", _of("submitted to {cluster} as job {job_id}")),
+    "data_submitted": ("queue", _of("the job that makes its data was submitted to {cluster} as job {job_id}")),
+    "withdrawn": ("queue", _of("job {job_id} was taken out of the queue by {by}")),
+    "requeued": ("queue", _requeued),
+    "requeue_failed": ("trouble", _of("could not be put back into the queue: {message}")),
+    "gave_up": ("trouble", _of("given up: {reason}")),
+    "data_prepared": ("data", lambda event: f"data made: {len(event['made'])} data sets"),
+    "data_failed": ("trouble", _of("its data could not be made: {message}")),
+    "checkpoint_saved": ("checkpoint", _saved),
+    "checkpoint_failed": ("trouble", _of("checkpoint {iteration} failed: {message}")),
+    "checkpoint_skipped": ("trouble", _of("a checkpoint was passed over: {path}: {message}")),
+    "exported": ("checkpoint", _exported),
+    "export_failed": ("trouble", _of("the export of checkpoint {iteration} failed: {message}")),
+    "export_stopped": ("checkpoint", _of("the export of checkpoint {iteration} was interrupted")),
+    "evaluation_skipped": ("other", _of("the evaluation at iteration {iteration} was left out: a stop came")),
+    "step_skipped": ("trouble", _of("step {iteration} was skipped: {reason}")),
+    "hang": ("trouble", _of("no progress at iteration {iteration} for {seconds} s")),
+}

@@ -1,0 +1,110 @@
+"""Figures: what is drawn of which keys, in which part, and what is marked."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.review.charts import CHARTS, Reference, XAxis, charts_with, figure_of, keys_of
+from orchestrator.review.series import Series
+from orchestrator.review.timeline import Mark
+from orchestrator.tracking.metrics import Metric
+
+
+def series_of(*steps: int, key: str = "train/loss", start: float = 1000.0) -> Series:
+    """Steps ten seconds apart, whose value is their number; 64 tokens each."""
+    series = Series()
+    series.add(Metric(start + 10 * n, step, 8, 64 * step, {key: float(step)}) for n, step in enumerate(steps))
+    return series
+
+
+def drawn(figure: dict[str, Any], kind: str | None = None) -> list[dict[str, Any]]:
+    return [trace for trace in figure["data"] if trace.get("meta") == kind]
+
+
+def test_validation_by_source_and_parts_of_the_loss_are_in_its_chart_and_nothing_else() -> None:
+    series = Series()
+    keys = ["train/loss", "train/loss/mlm", "validation/loss", "validation/wiki/loss", "validation/wiki/loss/mlm"]
+    others = ["validation/perplexity", "validation/wiki/perplexity", "train/loss_scale", "train/moe/z_loss"]
+    series.add([Metric(0.0, 1, 1, 1, dict.fromkeys(others + keys, 1.0))])
+    assert keys_of(CHARTS["loss"], series) == ["train/loss", "validation/loss", *sorted(keys[1:2] + keys[3:])]
+    assert keys_of(CHARTS["loss_scale"], series) == ["train/loss_scale"]
+    assert keys_of(CHARTS["experts"], series) == ["train/moe/z_loss"]
+
+
+def test_charts_that_have_nothing_to_show_are_left_out_unless_every_run_will_have_them() -> None:
+    values = {"train/moe/z_loss": 0.0, "train/skipped_steps": 0.0}
+    assert [chart.name for chart in charts_with(values) if not chart.is_core] == ["experts"]
+    assert "skipped" in {chart.name for chart in charts_with({"train/skipped_steps": 2.0})}
+    assert {"loss", "lr", "grad_norm"} <= {chart.name for chart in charts_with({})}
+
+
+@pytest.mark.parametrize("x", get_args(XAxis))
+def test_a_part_of_the_axis_is_drawn_to_its_edges(x: XAxis) -> None:
+    series = series_of(*range(1, 101))
+    whole = drawn(figure_of(CHARTS["loss"], {"run": series}, x=x))[0]["x"]
+    part = drawn(figure_of(CHARTS["loss"], {"run": series}, x=x, within=(whole[40], whole[50])))[0]
+    assert part["x"] == whole[39:52]
+    assert part["y"] == [float(step) for step in range(40, 53)]
+
+
+def test_zooming_shows_points_that_were_thinned_out() -> None:
+    series = series_of(*range(1, 100_001))
+    whole = drawn(figure_of(CHARTS["loss"], {"run": series}))[0]
+    part = drawn(figure_of(CHARTS["loss"], {"run": series}, within=(500, 600)))[0]
+    assert len(whole["x"]) <= 1500
+    assert part["x"] == list(range(499, 602))
+
+
+@given(steps=st.lists(st.integers(1, 30), max_size=40), at=st.tuples(st.integers(0, 40), st.integers(0, 40)))
+def test_any_course_gives_json_and_what_counts_stands_apart_from_what_was_undone(
+    steps: list[int], at: tuple[int, int]
+) -> None:
+    series = series_of(*steps)
+    figure = figure_of(CHARTS["loss"], {"run": series}, within=(min(at), max(at)), smoothing=0.5)
+    json.dumps(figure, allow_nan=False)
+    for trace in drawn(figure_of(CHARTS["loss"], {"run": series})):
+        assert trace["x"] == sorted({step for step in steps if step <= steps[-1]})
+
+
+def test_a_course_that_was_given_up_is_a_line_of_its_own() -> None:
+    figure = figure_of(CHARTS["loss"], {"run": series_of(1, 2, 3, 4, 2, 3, 2)})
+    assert drawn(figure)[0]["x"] == [1, 2]
+    [undone] = drawn(figure, "undone")
+    assert list(zip(undone["x"], undone["y"], strict=True)) == [(2, 2), (3, 3), (2, None), (2, 2), (3, 3), (4, 4)]
+
+
+def test_marks_stand_where_they_happened_and_say_what() -> None:
+    series = series_of(*range(1, 11))
+    marks = [Mark("checkpoint", 5, 1040.0, "checkpoint 5"), Mark("resumed", 5, 1045.0, "resumed from 5")]
+    figure = figure_of(CHARTS["loss"], {"run": series}, marks=marks)
+    [ticks] = drawn(figure, "ticks")
+    assert (ticks["x"], ticks["text"], ticks["yaxis"]) == ([5], ["checkpoint 5"], "y2")
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [5]
+    assert [note["hovertext"] for note in figure["layout"]["annotations"]] == ["resumed from 5"]
+    by_time = figure_of(CHARTS["loss"], {"run": series}, marks=marks, x="time")
+    assert by_time["layout"]["shapes"][0]["x0"] == pytest.approx(45 / 3600)
+
+
+def test_references_are_lines_in_the_unit_of_the_chart() -> None:
+    series = series_of(1, 2, key="memory/peak_bytes")
+    figure = figure_of(CHARTS["memory"], {"run": series}, references=[Reference("plan", 3 * 2.0**30)], log=True)
+    [line] = figure["layout"]["shapes"]
+    assert (line["y0"], line["name"]) == (3.0, "plan")
+    assert figure["layout"]["annotations"][0]["y"] == pytest.approx(math.log10(3))
+
+
+def test_perplexity_is_the_exponential_of_losses_and_of_nothing_else() -> None:
+    series = series_of(2, 3, 800)
+    assert drawn(figure_of(CHARTS["loss"], {"run": series}, perplexity=True))[0]["y"] == [
+        math.exp(2),
+        math.exp(3),
+        None,
+    ]
+    rates = series_of(2, key="train/lr")
+    assert drawn(figure_of(CHARTS["lr"], {"run": rates}, perplexity=True))[0]["y"] == [2.0]

@@ -1,0 +1,144 @@
+"""Logs in pages, followed and searched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import UserError
+from orchestrator.review.log_search import Wanted, search
+from orchestrator.review.logs import LogFile, closing_lines, find_log, last_page, log_list, page_at, page_from, shown
+from orchestrator.rundir import RunDir
+
+
+def log_of(path: Path, content: bytes) -> LogFile:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return LogFile(f"logs/{path.name}", path, len(content), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"\x1b[1;32mgreen\x1b[0m\n", "green"),
+        (b"\x1b]0;a title\x07text\r\n", "text"),
+        (b" 10%|#   |\r 50%|##  |\r100%|####|\n", "100%|####|"),
+        (b"a\tb\x00c\x07\n", "a\tb\ufffdc\ufffd"),
+        (b"\xff\xfe\n", "\ufffd\ufffd"),
+        (b"x" * 5000, "x" * 4000 + " … (1,000 more characters)"),
+    ],
+)
+def test_a_line_is_shown_as_a_terminal_leaves_it(raw: bytes, text: str) -> None:
+    assert shown(raw) == text
+
+
+texts = st.lists(st.sampled_from([b"", b"a", b"bb", b"c" * 40]), max_size=60)
+
+
+@given(lines=texts, is_torn=st.booleans(), most=st.integers(1, 12), line=st.integers(1, 80))
+def test_pages_agree_with_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], is_torn: bool, most: int, line: int
+) -> None:
+    content = b"\n".join(lines) + (b"torn" if is_torn else b"\n" if lines else b"")
+    log = log_of(tmp_path_factory.mktemp("run") / "x.log", content)
+    whole = [(number, shown(raw)) for number, raw in enumerate(content.splitlines(), 1)]
+    tail = last_page(log, most)
+    assert [(each.number, each.text) for each in tail.lines] == whole[-most:]
+    assert tail.is_last
+    page = page_at(log, line, most)
+    wanted = whole[line - 1 : line - 1 + most] or whole[-most:]
+    assert [(each.number, each.text) for each in page.lines] == wanted
+
+
+def test_line_numbers_of_a_large_log_hold_when_it_grows_and_when_it_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "large.log"
+    log = log_of(path, b"".join(b"line %d of many, with some text\n" % n for n in range(1, 100_001)))
+    assert log.bytes > 3 << 20
+    assert last_page(log).lines[-1].number == 100_000
+    for number in (1, 2, 33_000, 66_001, 100_000):
+        [line] = page_at(log, number, most=1).lines
+        assert (line.number, line.text) == (number, f"line {number} of many, with some text")
+    with open(path, "ab") as file:
+        file.write(b"one more\n" * 100_000)
+    assert last_page(log, 1).lines[0].number == 200_000
+    os.replace(log_of(tmp_path / "new.log", b"first\nsecond\n").path, path)
+    assert [(line.number, line.text) for line in last_page(log).lines] == [(1, "first"), (2, "second")]
+
+
+def test_a_follower_gets_whole_lines_once_and_notices_a_new_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    log = log_of(path, b"one\ntwo\nthr")
+    page = page_from(log, 4)
+    assert [(line.number, line.text) for line in page.lines] == [(2, "two")]
+    path.write_bytes(b"one\ntwo\nthree\n")
+    page = page_from(log, page.end)
+    assert [(line.number, line.text) for line in page.lines] == [(3, "three")]
+    assert page_from(log, page.end).lines == ()
+    path.write_bytes(b"anew\n")
+    assert [line.text for line in page_from(log, page.end).lines] == ["anew"]
+
+
+def test_a_line_without_end_is_not_kept_in_memory(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "x.log", b"first\n" + b"y" * (5 << 20) + b"\nlast\n")
+    page = page_at(log, 1)
+    assert [line.text[:10] for line in page.lines] == ["first", "y" * 10]
+    assert len(page.lines[1].text) < 5000
+    assert last_page(log).lines[-1].text == "last"
+
+
+def test_only_what_lies_in_the_run_directory_is_a_log(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "job" / "run")
+    run.logs.mkdir(parents=True)
+    run.stacks.mkdir()
+    for name in ("mlflow.log", "rank-00001.log", "rank-00000.log", "launcher.log"):
+        (run.logs / name).write_text("x\n")
+    (run.stacks / "rank-00000.txt").write_text("stack\n")
+    (tmp_path / "secret").write_text("secret\n")
+    (run.logs / "leads-out.log").symlink_to(tmp_path / "secret")
+    (run.logs / "round.log").symlink_to("round.log")
+    os.mkfifo(run.logs / "pipe.log")
+    (run.logs / "folder").mkdir()
+    names = ["logs/launcher.log", "logs/rank-00000.log", "logs/rank-00001.log", "logs/mlflow.log"]
+    assert [log.name for log in log_list(run)] == [*names, "stacks/rank-00000.txt"]
+    assert find_log(run, "logs/../../secret") is None
+    assert log_list(RunDir(tmp_path / "none")) == []
+
+
+def test_a_search_goes_on_where_it_ended_and_counts_lines(tmp_path: Path) -> None:
+    content = b"".join(b"\x1b[32mstep\x1b[0m %d of <b>it</b>\n" % n for n in range(1, 60_001))
+    logs = [log_of(tmp_path / "a.log", content), log_of(tmp_path / "b.log", b"nothing\nSTEP 7000 again\n")]
+    found = search(logs, Wanted("step 7"), most=3)
+    assert [line.number for _, line in found.lines] == [7, 70, 71]
+    assert found.rest is not None
+    rest = search(logs, Wanted("step 7"), start=found.rest, most=5000)
+    assert [line.number for name, line in rest.lines if name == "logs/a.log"][:2] == [72, 73]
+    assert [(name, line.number) for name, line in rest.lines][-1] == ("logs/b.log", 2)
+    assert rest.rest is None
+    regex = search(logs, Wanted(r"^step \d+999 of", is_regex=True))
+    assert [line.number for _, line in regex.lines] == [*range(1999, 60_000, 1000)]
+
+
+def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(tmp_path / "a.log", b"a" * 60 + b"\n")
+    with pytest.raises(UserError, match="no regular expression"):
+        search([log], Wanted("(", is_regex=True))
+    monkeypatch.setattr("orchestrator.review.log_search._SECONDS_OF_GRACE", -5.0)
+    found = search([log], Wanted("(a+)+$b", is_regex=True))
+    assert found.problem is not None
+    assert "too long" in found.problem
+
+
+def test_the_lines_that_show_an_end_are_those_with_its_message(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "job" / "run")
+    run.logs.mkdir(parents=True)
+    (run.logs / "launcher.log").write_text("began\nended\n")
+    (run.logs / "rank-00003.log").write_text("a\nb\nTraceback\n  File x\nValueError: no luck\nbye\n")
+    found = closing_lines(run, "ValueError: no luck")
+    assert [(name, line.number) for name, line in found] == [("logs/rank-00003.log", n) for n in (2, 3, 4, 5)]
+    assert [line.text for _, line in closing_lines(run, "")] == ["began", "ended"]

@@ -1,0 +1,28 @@
+"""Marks of an event log."""
+
+from __future__ import annotations
+
+from orchestrator.review.charts import CHARTS, figure_of
+from orchestrator.review.series import Series
+from orchestrator.review.timeline import marks_of
+from orchestrator.tracking.metrics import Metric
+
+
+def test_an_end_without_an_iteration_stands_at_the_last_step_before_it() -> None:
+    events = [
+        {"time": 5.0, "event": "checkpoint_saved", "iteration": 2, "seconds": 1, "bytes": 1},
+        {"time": 10.5, "event": "exited", "code": 1, "cause": "killed", "message": "by SIGKILL", "iteration": None},
+        {"time": 11.0, "event": "resumed", "iteration": 2},
+        {"time": "later", "event": "hang", "iteration": 3},
+        {"event": "hang", "iteration": 3, "time": None},
+    ]
+    marks = marks_of(events)
+    assert [(mark.kind, mark.iteration, mark.exact) for mark in marks] == [
+        ("checkpoint", 2, True),
+        ("failure", 2, False),
+        ("resumed", 2, True),
+    ]
+    series = Series()
+    series.add(Metric(2.0 * step, step, 1, 1, {"train/loss": 1.0}) for step in range(1, 6))
+    shapes = figure_of(CHARTS["loss"], {"run": series}, marks=marks)["layout"]["shapes"]
+    assert [(shape["name"], shape["x0"]) for shape in shapes] == [("failure", 5), ("resumed", 2)]
