@@ -14,6 +14,7 @@ from orchestrator.review.story import Event, evidence_of, last, last_end
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.goodput import Goodput
+from orchestrator.tracking.links import mlflow_url
 
 _KEY = "checkpoint.pretrained"
 _LEAST_SECONDS = 0.05
@@ -46,6 +47,8 @@ class Overview:
     parent: Relative | None
     children: tuple[Relative, ...]
     skipped_steps: int
+    mlflow: str | None
+    """The address of its page in MLflow."""
 
 
 def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
@@ -72,6 +75,7 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
         parent=_parent(run, events, summary),
         children=tuple(_children(run, others)),
         skipped_steps=sum(event.get("event") == "step_skipped" for event in events),
+        mlflow=mlflow_url(run),
     )
 
 

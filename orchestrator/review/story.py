@@ -9,6 +9,7 @@ from typing import Any, Literal
 from orchestrator.causes import cause_of
 from orchestrator.cluster.nodelist import compact_nodelist
 from orchestrator.planning.figures import disk_size, time_span
+from orchestrator.review.damage import DAMAGE
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
 Event = Mapping[str, Any]
@@ -64,7 +65,7 @@ def _told(number: int, event: Event) -> Told:
     group, sentence = _SENTENCES.get(kind, ("other", _plain))
     try:
         text = sentence(event)
-    except (ArithmeticError, LookupError, TypeError, ValueError):
+    except DAMAGE:
         text = _plain(event)
     is_failure = kind == "exited" and event.get("cause") not in ("completed", "stopped", "requeued")
     return Told(number, time, kind, "trouble" if is_failure else group, text, evidence_of(event))
@@ -119,6 +120,19 @@ def _pretrained(event: Event) -> str:
     return f"weights of iteration {event['from_iteration']} of {source}"
 
 
+def _first_step(event: Event) -> str:
+    parts = {str(name): float(seconds) for name, seconds in event["seconds"].items()}
+    slowest = sorted(parts, key=lambda name: -parts[name])[:3]
+    of_which = ", ".join(f"{name.replace('_', ' ')} {time_span(parts[name])}" for name in slowest)
+    return f"first step, {event['iteration']}, {time_span(sum(parts.values()))} after the launch ({of_which})"
+
+
+def _notified(event: Event) -> str:
+    told = ", ".join(map(str, event.get("told") or [])) or "nobody"
+    failed = "; ".join(f"{way} could not be told: {why}" for way, why in (event.get("failed") or {}).items())
+    return f"told of {event.get('occasion')}: {told}" + (f"; {failed}" if failed else "")
+
+
 def _saved(event: Event) -> str:
     took = f", {time_span(float(event['seconds']))}" if "seconds" in event else ""
     return f"checkpoint {event['iteration']} saved: {disk_size(float(event['bytes']))}{took}"
@@ -139,9 +153,12 @@ def _of(template: str) -> Callable[[Event], str]:
 _SENTENCES: dict[str, tuple[Group, Callable[[Event], str]]] = {
     "created": ("start", lambda event: "created" + (f" in {event['folder']}" if event.get("folder") else "")),
     "imported": ("start", _of("weights imported from {source}")),
+    "reshaped": ("start", _of("checkpoint {iteration} written anew for this layout, from {source}")),
     "launched": ("start", _launched),
     "started": ("start", _started),
     "pretrained": ("start", _pretrained),
+    "first_step": ("start", _first_step),
+    "notified": ("other", _notified),
     "resumed": ("start", _of("goes on from checkpoint {iteration}")),
     "exited": ("end", _exited),
     "finished": ("end", _of("all steps are done: iteration {iteration}")),

@@ -22,6 +22,7 @@ SECTIONS = {
     "logs": "Logs",
     "events": "Events",
     "checkpoints": "Checkpoints",
+    "data": "Data",
     "plan": "Plan",
     "spec": "Spec",
     "code": "Code",

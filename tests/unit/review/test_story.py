@@ -1,0 +1,94 @@
+"""Events as sentences, whatever stands in the log."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import orchestrator
+from orchestrator.review import story
+from orchestrator.review.story import last_end, told
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+kinds = [
+    "launched",
+    "started",
+    "first_step",
+    "exited",
+    "requeued",
+    "pretrained",
+    "checkpoint_saved",
+    "notified",
+    "hang",
+]
+fields = [
+    "time",
+    "iteration",
+    "seconds",
+    "bytes",
+    "cause",
+    "nodes",
+    "exclude",
+    "delay",
+    "evidence",
+    "topology",
+    "failed",
+]
+
+
+@given(
+    events=st.lists(st.dictionaries(st.sampled_from(["event", *fields]), values | st.sampled_from(kinds), max_size=8))
+)
+def test_every_event_becomes_a_sentence(events: list[dict[str, object]]) -> None:
+    found = told(events)
+    assert [each.number for each in found] == list(range(1, len(events) + 1))
+    assert all(isinstance(each.text, str) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        ({"event": "launched", "host": "n1", "launch_id": "a"}, "started on n1"),
+        (
+            {"event": "launched", "nodes": ["n1", "n2"], "job_id": "7", "restart": 1},
+            "started on n[1-2] as job 7, restart 1",
+        ),
+        (
+            {"event": "exited", "cause": "killed", "message": "by SIGKILL", "iteration": 3},
+            "a process was killed at iteration 3 (by SIGKILL)",
+        ),
+        (
+            {"event": "checkpoint_saved", "iteration": 20, "bytes": 3_900_000, "seconds": 1.5},
+            "checkpoint 20 saved: 3.9 MB, 1.5 s",
+        ),
+        ({"event": "resumed", "iteration": 20, "checkpoint": "iter_0000020"}, "goes on from checkpoint 20"),
+        ({"event": "of a later version", "size": 4}, "of a later version: size 4"),
+        ({"event": "exported", "iteration": 20}, "exported: iteration 20"),
+    ],
+)
+def test_sentences(event: dict[str, object], text: str) -> None:
+    [found] = told([event])
+    assert found.text == text
+
+
+def test_every_event_that_the_code_writes_has_a_sentence() -> None:
+    """Named as `append_event("…"` or `session.event("…"` anywhere in the package."""
+    package = Path(orchestrator.__file__).parent
+    written = re.compile(r"""(?:append_event|\.event|tell|_event)\(\s*"([a-z_]+)\"""")
+    names = {name for path in package.rglob("*.py") for name in written.findall(path.read_text())}
+    assert {"created", "started", "checkpoint_saved"} <= names
+    assert names - set(story._SENTENCES) == set()
+
+
+def test_the_end_of_a_run_that_was_started_again_is_not_the_last_one() -> None:
+    exited = {"event": "exited", "cause": "killed"}
+    assert last_end([{"event": "launched"}, exited]) == exited
+    assert last_end([{"event": "launched"}, exited, {"event": "launched"}]) is None
