@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from html import escape
 from typing import Any, Literal
 
 from orchestrator.review.series import Column, Series, smoothed, thinned
@@ -111,7 +112,7 @@ def figure_of(
     for name, series in runs.items():
         keys = keys_of(chart, series)
         for place, key in enumerate(keys):
-            label = key if len(runs) == 1 else f"{name} {key}" if len(keys) > 1 else name
+            label = _plain(key if len(runs) == 1 else f"{name} {key}" if len(keys) > 1 else name)
             line = line_of(number + place)
             data += way.curve(label, series, series.columns[key], line)
             if len(runs) == 1:
@@ -146,9 +147,6 @@ def keys_of(chart: Chart, series: Series) -> list[str]:
     return named + sorted(key for key in series.columns if key not in named and _belongs(chart, key))
 
 
-def x_of(series: Series, iteration: int, x: XAxis) -> float | int:
-    """Where an iteration stands on an axis. `time`: hours since the first step; `clock`: milliseconds of this machine's
-    clock, as plotly has dates.
 def line_of(number: int) -> dict[str, str]:
     """How the curve of that number is drawn: a colour of the page, by its name there, and with more curves than
     colours in dashes.
@@ -156,40 +154,9 @@ def line_of(number: int) -> dict[str, str]:
     return {"color": f"series-{number % _COLOURS + 1}", "dash": _DASHES[number // _COLOURS % len(_DASHES)]}
 
 
-def _curve(
-    label: str, series: Series, column: Column, x: XAxis, smoothing: float, line: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """The curve; where it is smoothed, the plain one stands behind it."""
-    plain = {
-        "type": "scatter",
-        "mode": "lines" if len(column.values) > 1 else "markers",
-        "name": label,
-        "line": line,
-        "marker": {"color": line["color"]},
-        **_points(series, column, column.values, x),
-    }
-    if smoothing == 0:
-        return [plain]
-    smooth = {
-        **plain,
-        **_points(series, column, smoothed(column.values, smoothing), x),
-        "legendgroup": label,
-    }
-    behind = {**plain, "opacity": 0.25, "showlegend": False, "hoverinfo": "skip", "legendgroup": label}
-    return [behind, smooth]
-
-
-def _points(series: Series, column: Column, values: Sequence[float], x: XAxis) -> dict[str, list[Any]]:
-    places = thinned(values, _MOST_POINTS)
-    return {
-        "x": [x_of(series, column.iterations[place], x) for place in places],
-        "y": [values[place] if math.isfinite(values[place]) else None for place in places],
-    }
-
-
-def x_of(series: Series, iteration: int, x: XAxis) -> float | int | str:
-    """Where an iteration stands on an axis. `time`: hours since the first step; `clock`: milliseconds of the epoch,
-    as plotly has dates.
+def x_of(series: Series, iteration: int, x: XAxis) -> float | int:
+    """Where an iteration stands on an axis. `time`: hours since the first step; `clock`: milliseconds of this machine's
+    clock, as plotly has dates.
     """
     if x == "steps":
         return iteration
@@ -328,23 +295,13 @@ def _marked(
         return [], [], []
     often = _last(mark for mark in marks if mark.kind not in _SIGNS)
     lines = []
-    notes = []
+    together: dict[float, list[Mark]] = {}
     for mark in _last(mark for mark in marks if mark.kind in _SIGNS):
         place = _place(series, mark, x)
         line = {"type": "line", "xref": "x", "yref": "paper", "x0": place, "x1": place, "y0": 0, "y1": 1}
         lines.append({**line, "name": mark.kind})
-        notes.append(
-            {
-                "xref": "x",
-                "yref": "paper",
-                "x": place,
-                "y": 1,
-                "text": _SIGNS[mark.kind],
-                "hovertext": mark.text,
-                "showarrow": False,
-                "yanchor": "bottom",
-            }
-        )
+        together.setdefault(place, []).append(mark)
+    notes = [_note(place, found) for place, found in together.items()]
     if not often:
         return [], lines, notes
     ticks = {
@@ -356,11 +313,33 @@ def _marked(
         "name": "",
         "x": [_place(series, mark, x) for mark in often],
         "y": [0.02] * len(often),
-        "text": [mark.text for mark in often],
+        "text": [_plain(mark.text) for mark in often],
         "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": "dim", "symbol": ["line-ns-open" if mark.kind == "checkpoint" else "x-thin-open" for mark in often]},
+        "marker": {
+            "color": "dim",
+            "symbol": ["line-ns-open" if mark.kind == "checkpoint" else "x-thin-open" for mark in often],
+        },
     }
     return [ticks], lines, notes
+
+
+def _note(place: float, marks: Sequence[Mark]) -> dict[str, Any]:
+    """The signs of what happened at one place, above it."""
+    return {
+        "xref": "x",
+        "yref": "paper",
+        "x": place,
+        "y": 1,
+        "text": "".join(_SIGNS[mark.kind] for mark in marks),
+        "hovertext": "<br>".join(_plain(mark.text) for mark in marks),
+        "showarrow": False,
+        "yanchor": "bottom",
+    }
+
+
+def _plain(text: str) -> str:
+    """A text in which plotly finds no markup."""
+    return escape(text, quote=False)
 
 
 def _last(marks: Iterable[Mark]) -> list[Mark]:
@@ -387,7 +366,7 @@ def _held_against(reference: Reference, chart: Chart, log: bool) -> tuple[dict[s
         "yref": "y",
         "x": 1,
         "y": math.log10(value) if log and value > 0 else value,
-        "text": reference.text,
+        "text": _plain(reference.text),
         "showarrow": False,
         "xanchor": "right",
         "yanchor": "bottom",
