@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from orchestrator.errors import MissingDependency
 from orchestrator.rundir import RunDir
@@ -60,19 +61,34 @@ class Follower:
     def _watch(self) -> None:
         """Notices a byte or the end of file on standard input, or that the parent is gone; then time is limited."""
         descriptor = sys.stdin.fileno()
-        cause: str | None = None
+        said = b""
         while not self._finish.is_set() and os.getppid() == self._parent:
             if select.select([descriptor], [], [], 0.5)[0]:
-                cause = os.read(descriptor, 100).decode(errors="replace").strip() or None
+                said = os.read(descriptor, 100)
                 break
+        deadline = time.monotonic() + self._drain_seconds
         for line in self._lines:
-            line.tracker.ending.cause = cause
+            line.tracker.ending.cause = said.decode(errors="replace").strip() or None
             line.tracker.ending.process = self._parent
+        if not said:
+            self._wait_for_the_launcher(self._drain_seconds / 2)
         self._finish.set()
-        time.sleep(self._drain_seconds)
+        time.sleep(max(0.0, deadline - time.monotonic()))
         for line in self._lines:
             self._say_what_is_left(line)
         os._exit(1)  # a thread may be waiting for a server that never answers
+
+    def _wait_for_the_launcher(self, seconds: float) -> None:
+        """A process that ended without a word is gone a little before its launcher says why; the lines go on sending
+        meanwhile. Without a launcher nothing is waited for.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            events = self._run.events()
+            launched = [event.get("launch_id") for event in events if event.get("event") == "launched"]
+            if not launched or launched[-1] in [event["launch_id"] for event in events if _is_exit(event)]:
+                return
+            time.sleep(0.25)
 
     def _say_what_is_left(self, line: _Line) -> None:
         if line.is_done:
@@ -86,6 +102,10 @@ class Follower:
         # A full disk must not end the follower: it sends again once there is room.
         with contextlib.suppress(OSError), open(self._run.logs / LOG_NAME, "a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+
+def _is_exit(event: Mapping[str, Any]) -> bool:
+    return event.get("event") == "exited" and "launch_id" in event
 
 
 class _Line:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fixtures import ranks, real_text
+from support.fixtures import inject, ranks, real_text
 
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 
-__all__ = ["ranks", "real_text"]
+__all__ = ["inject", "ranks", "real_text"]
 
 SPEC: dict[str, Any] = {
     "name": "tiny",

@@ -63,7 +63,7 @@ def test_the_follower_of_a_killed_process_sends_the_rest_and_ends(tmp_path: Path
         "import os, sys, time; from pathlib import Path; from orchestrator.rundir import RunDir; "
         "from orchestrator.lease import Lease; from orchestrator.tracking.follower import start_follower; "
         "run = RunDir(Path(sys.argv[1])); Lease.acquire(run, launch_id='l1'); "
-        "print(start_follower(run).pid, flush=True); "
+        "print(start_follower(run, drain_seconds=60).pid, flush=True); "
         "child = os.fork() or time.sleep(60); print(child, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE, text=True) as parent:
@@ -74,12 +74,17 @@ def test_the_follower_of_a_killed_process_sends_the_rest_and_ends(tmp_path: Path
         parent.kill()
         parent.wait()
         try:
+            wait_for(lambda: only_run(store_in).status == "KILLED")
+            assert only_run(store_in).tags["orchestrator.exit_cause"] == "lost"
+            # A little later the launcher knows better.
+            run.append_event("exited", launch_id="l1", code=1, cause="host_out_of_memory", message="no room")
             wait_for(lambda: is_gone(follower))
         finally:
             os.kill(child, signal.SIGKILL)
     stored = only_run(store_in)
-    assert (stored.status, len(losses(stored))) == ("KILLED", 6)
-    assert stored.tags["orchestrator.exit_cause"] == "lost"
+    assert (stored.status, len(losses(stored))) == ("FAILED", 6)
+    assert stored.tags["orchestrator.exit_cause"] == "host_out_of_memory"
+    assert stored.tags["orchestrator.exit_message"] == "no room"
 
 
 def is_gone(pid: int) -> bool:

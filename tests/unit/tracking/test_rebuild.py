@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def artifacts(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow("six trainings, each with the process that sends it to MLflow")
 @pytest.mark.timeout(600)
 def test_a_lost_store_is_filled_with_the_same(
-    ranks: Ranks, real_text: list[str], tmp_path: Path, empty_store: Path
+    ranks: Ranks, real_text: list[str], inject: Callable[[str], Path], tmp_path: Path, empty_store: Path
 ) -> None:
     runs_dir = tmp_path / "runs"
     runs_dir.mkdir()
@@ -114,8 +114,9 @@ def test_a_lost_store_is_filled_with_the_same(
         runs_dir, "broken", optimizer={"lr": 1e38}, runtime={"max_bad_steps": 2, "device": "cpu"}
     )
     cells = planned_cells(runs_dir, tmp_path)
-    begun: list[tuple[RunDir, Started]] = []
-    for run, spec in [(plain, job), (broken, broken_job), *cells]:
+    two_nodes = inject('os.environ.update(LOCAL_RANK="0", GROUP_RANK=str(RANK))')
+    begun: list[tuple[RunDir, Started]] = [(plain, ranks.start(plain, job, inject=two_nodes))]
+    for run, spec in [(broken, broken_job), *cells]:
         begun.append((run, ranks.start(run, spec)))
     killed, killed_job = new_run(runs_dir, "killed", schedule={"train_iters": 60})
     assert ranks.killed_and_resumed(killed, killed_job) > 0
@@ -173,8 +174,9 @@ def check_what_is_said(stored: dict[str, dict[str, Any]], plain: RunDir, broken:
     assert b"DivergenceError" in told["broken"]["artifacts"]["logs/rank-00000.log"]
     assert told["killed"]["tags"]["orchestrator.resumes"] == "1"
     assert {step for key, step, *_ in told["killed"]["metrics"] if key == "train/loss"} == set(range(1, 61))
-    for run in told.values():
-        assert {key for key, *_ in run["metrics"] if key.startswith("system/")} == SYSTEM_METRICS
+    measured = {name: {key for key, *_ in run["metrics"] if key.startswith("system/")} for name, run in told.items()}
+    of_another_node = {key.replace("system/", "system/node-1/") for key in SYSTEM_METRICS}
+    assert measured == {"plain": SYSTEM_METRICS | of_another_node, "broken": SYSTEM_METRICS, "killed": SYSTEM_METRICS}
 
     sweep, children = stored["rates"], [stored["lr=0.001"], stored["lr=0.01"]]
     assert [child["tags"]["mlflow.parentRunId"] for child in children] == ["rates", "rates"]
