@@ -40,6 +40,7 @@ def test_a_run_is_sent_as_it_goes_on_and_ends_as_it_ends(tmp_path: Path, store_i
     lease = Lease.acquire(run, launch_id="l1")
     (run.path / "environment.json").write_text('{"python": "3.11.4"}')
     follower = start_follower(run)
+    assert os.getpriority(os.PRIO_PROCESS, follower.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 10
     log_steps(run, range(1, 4))
     wait_for(lambda: any(losses(each) for each in stored_runs(store_in)))
     assert only_run(store_in).status == "RUNNING"
