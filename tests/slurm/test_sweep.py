@@ -24,6 +24,7 @@ from orchestrator.sweeps.submission import cluster_request
 pytestmark = pytest.mark.slow(reason="whole sweeps on a real cluster")
 
 FAKES = Path(__file__).parents[1] / "unit"
+FAKE_RUNTIMES = f"{FAKES / 'sweeps'}:{FAKES / 'launch'}"
 JOB = """\
 name: tiny
 model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8, vocab_size: 256}
@@ -83,7 +84,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{FAKES / 'sweeps'}:{FAKES / 'launch'}:{QUICK_TORCHRUN}")
+    monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIMES}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
     request = functools.partial(cluster_request, module="sweep_runtime")
@@ -207,8 +208,11 @@ def test_a_cancelled_sweep_leaves_nothing_in_the_queue_and_goes_on_when_it_is_ru
 
 @pytest.mark.timeout(600)
 def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_several_nodes(
-    cluster: Cluster, sweeps: Sweeps, tmp_path: Path
+    cluster: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv(
+        "PYTHONPATH", FAKE_RUNTIMES
+    )  # two nodes are checked before the start, which takes the real torch
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE.replace("low", "nowhere"))
     code, _, err = sweeps("run", "sweep.yaml")
