@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +15,8 @@ from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
+from orchestrator.rundir import RunDir
+from orchestrator.spec.notifications import NotificationsSpec
 
 try:
     from orchestrator.data.inspection import first_documents
@@ -26,6 +30,9 @@ except ModuleNotFoundError as error:
     missing: str | None = error.name
 else:
     missing = None
+
+
+_SECONDS_TO_START = 5.0
 
 
 def run(command: str, request: Request, as_json: bool) -> int:
@@ -60,6 +67,14 @@ def _tokenize(request: TokenizeRequest, as_json: bool) -> int:
     return 0
 
 
+def _tell(run: RunDir, notifications: NotificationsSpec) -> None:
+    """A run that waits for this job in the queue never starts: tell whom its spec names, and wait for that a while."""
+    if notifications.ways:
+        program = [sys.executable, "-m", "orchestrator.launch.notifications", str(run.path)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(program, timeout=_SECONDS_TO_START + notifications.timeout * len(notifications.ways))
+
+
 def _prepare(request: PrepareRequest, as_json: bool) -> int:
     """Make what a job lacks. A run directory that was named hears how it went."""
     started = time.monotonic()
@@ -75,6 +90,8 @@ def _prepare(request: PrepareRequest, as_json: bool) -> int:
     except OrchestratorError as error:
         if run is not None:
             run.append_event("data_failed", job_id=job_id, message=str(error))
+            if job_id is not None:
+                _tell(run, job.notifications)
         raise
     seconds = round(time.monotonic() - started, 3)
     if run is not None:

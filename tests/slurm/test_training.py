@@ -19,12 +19,14 @@ from slurm.cluster import Cluster
 from support.faults import CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject, ranks, real_text
 from support.training import events, layout, logs, losses, tiny_job
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
+from orchestrator.spec.notifications import NotificationsSpec
 from orchestrator.spec.tracking import TrackingSpec
 
 __all__ = ["inject", "ranks", "real_text"]
@@ -126,7 +128,8 @@ class Submitted:
 
 @pytest.fixture
 def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
-    """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`.
+    """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`. `mlflow`: with
+    trackers, and with somebody who is told.
 
     A step takes 0.4 s, or FIRST_STEP_SECONDS of the environment before the first requeue.
     """
@@ -146,7 +149,13 @@ def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[s
         environment = {"PYTHONPATH": str(slow), **launch.pop("env", {})}
         job = make(name, env=environment, **launch)
         if mlflow:
-            job = job.model_copy(update={"tracking": TrackingSpec()})
+            tells = ["sh", "-c", 'echo "$ORCHESTRATOR_OCCASION $ORCHESTRATOR_JOB_ID" >>"$0"', str(folder / "told")]
+            job = job.model_copy(
+                update={
+                    "tracking": TrackingSpec(tensorboard=True),
+                    "notifications": NotificationsSpec(command=tells),
+                }
+            )
         said = command("submit", command.write(job))
         assert said.code == 0, said.out + said.err
         run = command.run()
@@ -206,6 +215,12 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     assert "[1] rank 1: completed" in shown
     [tracked] = stored_losses(requeued.run)
     assert tracked == undisturbed["tp2"], "one MLflow run, with the whole curve"
+    board = EventAccumulator(str(requeued.run.path / "tensorboard"), size_guidance={"scalars": 0})
+    board.Reload()
+    shown_there = {event.step: event.value for event in board.Scalars("train/loss")}
+    assert shown_there == pytest.approx(undisturbed["tp2"]), "each step once, although some were trained twice"
+    told = requeued.run.path.parents[2] / "told"
+    assert told.read_text() == f"completed {requeued.job_id}\n", "once, and not at each requeue"
     assert losses(requeued.run) == undisturbed["tp2"]
     assert losses(killed.run) == undisturbed["pp2"]
 

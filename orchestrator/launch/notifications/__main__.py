@@ -29,16 +29,19 @@ def main() -> int:
     """Tell, once there is something to tell; returns the exit code, which nobody reads."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.launch.notifications", description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("launch_id")
+    parser.add_argument("launch_id", nargs="?", help="none: its data could not be made, and it never starts")
     parser.add_argument("--beside", action="store_true", help="wait for a line on standard input, or its end")
     parser.add_argument("--started", action="store_true", help="tell that it started")
     arguments = parser.parse_args()
     parent = os.getppid()
-    run = RunDir(arguments.run_dir)
+    run = RunDir(arguments.run_dir.absolute())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the run, whose end is still to be told
     try:
         job = load_resolved(run.resolved())
+        if arguments.launch_id is None:
+            _tell(run, job, "", "failed")
+            return 0
         if arguments.started or arguments.beside:
             _tell(run, job, arguments.launch_id, "started")
         if arguments.beside:

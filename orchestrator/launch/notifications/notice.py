@@ -49,7 +49,9 @@ class Notice:
 
 
 def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> Notice:
-    """Everything that is known of a start by now. Without an `exited` event its ranks' word counts, or it was lost."""
+    """Everything that is known of a start by now. Without an `exited` event its ranks' word counts, or it was lost;
+    without a launch id it never came to a start, for want of data.
+    """
     events = [event for event in run.events() if event.get("launch_id") == launch_id]
     launched = next((event for event in events if event.get("event") == "launched"), {})
     exited = next((event for event in reversed(events) if event.get("event") == "exited"), None)
@@ -84,6 +86,9 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
 def _end(run: RunDir, launch_id: str, exited: Mapping[str, Any] | None) -> Exit:
     if exited is not None:
         return written_end(exited)
+    if not launch_id:
+        failures = [event for event in run.events() if event.get("event") == "data_failed"]
+        return Exit.of("data", str(failures[-1].get("message") or "") if failures else "", None)
     lost = Exit.of("lost", "", None)
     word = by_word_of_the_ranks(run, launch_id)
     if word is None or word.cause != "stopped":

@@ -252,11 +252,16 @@ def test_a_run_directory_hears_how_it_went(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "11")
     Path("raw/books.jsonl").rename("raw/away")
+    tells = {"command": ["sh", "-c", 'echo "$ORCHESTRATOR_STATE $ORCHESTRATOR_CAUSE: $ORCHESTRATOR_MESSAGE" >told']}
+    resolved = json.loads((run_dir.path / "resolved.json").read_text())
+    (run_dir.path / "resolved.json").write_text(json.dumps({**resolved, "notifications": tells}))
     assert main(["data", "prepare", str(run_dir.path)]) == 2
+    assert Path("told").read_text().startswith("failed data: data.blend[0]: no indexed data set at data/books, nor the")
     assert "error: data.blend[0]: no indexed data set at data/books, nor the text" in capfd.readouterr().err
     Path("raw/away").rename("raw/books.jsonl")
     assert main(["data", "prepare", str(run_dir.path)]) == 0
-    failed, prepared = run_dir.events()
+    failed, notified, prepared = run_dir.events()
+    assert (notified["event"], notified["occasion"], notified["told"]) == ("notified", "failed", ["command"])
     assert (failed["event"], failed["job_id"]) == ("data_failed", "11")
     assert failed["message"].startswith("data.blend[0]: no indexed data set at data/books, nor the text")
     assert (prepared["event"], prepared["job_id"], prepared["made"]) == ("data_prepared", "11", ["data/books"])
