@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.data.index import bin_path, idx_path, read_index
-from orchestrator.errors import is_full_disk
+from orchestrator.errors import DataError, UserError, is_full_disk
 from orchestrator.lease import Lease
 from orchestrator.planning.blend import split_shares
 from orchestrator.rundir import RunDir, write_atomically
@@ -24,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 
 def record_sources(run: RunDir, lease: Lease, job: JobSpec) -> None:
-    """Add to datasets.json what this start reads and no earlier one did; all sources can be read. A full disk is only
-    warned about. Raises LeaseLost.
+    """Add to datasets.json what this start reads and no earlier one did. A full disk is only warned about. Raises
+    LeaseLost.
     """
     known = read_inputs(run)
     added = [record for record in source_records(job) if record not in known]
@@ -41,19 +42,29 @@ def record_sources(run: RunDir, lease: Lease, job: JobSpec) -> None:
 
 
 def source_records(job: JobSpec) -> Iterator[dict[str, Any]]:
-    """One record for each source of training, validation and test; see RunDir.datasets_file. None for random tokens."""
+    """One record for each source of training, validation and test that is there; see RunDir.datasets_file. None for
+    random tokens. What no part of the training reads may be missing or damaged.
+    """
+    for record in _sources(job):
+        try:
+            yield record()
+        except (UserError, DataError, OSError):
+            continue
+
+
+def _sources(job: JobSpec) -> Iterator[Callable[[], dict[str, Any]]]:
     if job.data.random_tokens:
         return
     if job.task is not None:
         for part, paths in (("training", job.task.train), ("validation", job.task.validation or [])):
-            yield from (_files_record(part, Path(path)) for path in paths)
+            yield from (partial(_files_record, part, Path(path)) for path in paths)
         return
     own = {"validation": job.data.validation, "test": job.data.test}
     for part, share in zip(("training", *own), split_shares(job.data), strict=True):
         sources = own.get(part)
         for entry in sources or job.data.blend or ():
             if sources or share > 0:
-                yield _indexed_record(part, Path(entry.path), entry.weight, 1.0 if sources else share)
+                yield partial(_indexed_record, part, Path(entry.path), entry.weight, 1.0 if sources else share)
 
 
 def _indexed_record(part: str, prefix: Path, weight: float, share: float) -> dict[str, Any]:
