@@ -86,10 +86,10 @@ class RunIndex:
         if run is None:
             return None
         known = self._known.get(run.path)
-        if known is not None and known.summary.job_id is not None:
-            # Reading it asks the scheduler, which is not asked anew by everybody who looks at it.
-            if not self._is_due(run.path, signature(run), time.monotonic()):
-                return known.summary
+        # Reading one on a cluster asks the scheduler, which is not asked anew by everybody who looks at it.
+        asks = known is not None and known.summary.job_id is not None
+        if known is not None and asks and not self._is_due(run.path, signature(run), time.monotonic()):
+            return known.summary
         fresh = summarize_each([run])[0]
         return _with_goodput_of(known.summary, fresh) if known is not None else fresh
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,71 +133,6 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, t
     said = orchestrator("resume", run.path, "--set", "checkpoint.keep_last=7")
     assert said.code == 0
     assert "checkpoint.keep_last: 3 -> 7" in said.out
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path | None]:
-    """A file system that holds one checkpoint and not two; None where this user may not mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)], capture_output=True)
-    yield folder if mounted.returncode == 0 else None
-    if mounted.returncode == 0:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_full_disk(small_disk: Path | None, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
-    """Training goes on without the checkpoint; only the last one must succeed. Earlier ones are as they were."""
-    job = tiny_job("full", parallelism=TWO, checkpoint={"save_interval": 5})
-    run = make_run(small_disk or tmp_path, job)
-    # Where the disk is full, no rank may go on before there is room again: its exit record would find none.
-    code = ranks.start(
-        run, job, inject=inject(SLOW_TO_REMOVE if small_disk else _limited_after_first_save(3 << 20))
-    ).wait()
-    told = [(event["event"], event["iteration"]) for event in events(run, "checkpoint_saved")]
-    assert told == [("checkpoint_saved", 5)], logs(run)
-    failures = events(run, "checkpoint_failed")
-    assert [event["iteration"] for event in failures] == [10, 15, 20]
-    reason = "No space left on device" if small_disk else "File too large"
-    assert all(reason in event["message"] for event in failures), failures
-    assert list(losses(run)) == list(range(1, 21)), "no measurement is lost"
-    assert verify(run.checkpoint(5)) == []
-    assert [path.name for path in run.checkpoints.iterdir()] == ["iter_0000005"]
-    assert code == 1
-    for rank in (0, 1):
-        record = exit_record(run, rank=rank)
-        assert record["cause"] == "disk_full"
-        assert f"the checkpoint of iteration 20 could not be written: {reason}" in record["message"]
-
-    if small_disk:
-        subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
-    ranks.must_train(run, job, launch_id="second")
-    assert [event["iteration"] for event in events(run, "resumed")] == [5]
-    assert committed(run)[-1].iteration == 20
-
-
-SLOW_TO_REMOVE = """
-import shutil, time
-remove = shutil.rmtree
-def rmtree(*arguments, **options):
-    time.sleep(0.3)
-    remove(*arguments, **options)
-shutil.rmtree = rmtree
-"""
-
-
-def _limited_after_first_save(limit: int) -> str:
-    """Files may not grow beyond `limit` bytes once a checkpoint is committed: what a user who cannot mount can have."""
-    return f"""
-import resource
-from orchestrator.runtime.callbacks import saving
-begin = saving.CheckpointSaving._save
-def save(self, session, *, wait):
-    if session.state.iteration > 5:
-        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit // 12}, {resource.RLIM_INFINITY}))
-    return begin(self, session, wait=wait)
-saving.CheckpointSaving._save = save
-"""
 
 
 def test_no_update_is_finite(ranks: Ranks, tmp_path: Path) -> None:
