@@ -60,6 +60,7 @@ COMMANDS = (
     Entry("logs", "logs", LOOK, "Print or follow the logs of a run."),
     Entry("dashboard", "dashboard", LOOK, "Show the runs of a folder in a browser, live."),
     Entry("notify", "notify", LOOK, "Tell a command or a webhook how a run stands, to try them out."),
+    Entry("report", "report", LOOK, "Write a report on runs to send to colleagues: HTML or Markdown."),
     Entry("sync", "sync", LOOK, "Send metrics that MLflow and other trackers have not got yet."),
     Entry("data", "data", PARTS, "Turn text into indexed data sets, and inspect them."),
     Entry("checkpoint", "checkpoint", PARTS, "List, verify, export and import checkpoints."),

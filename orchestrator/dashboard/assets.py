@@ -7,7 +7,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,8 @@ def asset(name: str) -> Asset | None:
 
     Raises MissingDependency when its package is not installed.
     """
-    path = _paths().get(name)
+    own = {path.name: path for path in _OWN.iterdir() if path.suffix in _TYPES}
+    path = _packaged(name) if name in _PACKAGED else own.get(name)
     if path is None:
         return None
     content = path.read_bytes()
@@ -53,15 +53,13 @@ def missing() -> list[str]:
     return [_DISTRIBUTIONS[package] for package, _ in _PACKAGED.values() if importlib.util.find_spec(package) is None]
 
 
-def _paths() -> Mapping[str, Path]:
-    found = {path.name: path for path in _OWN.iterdir() if path.suffix in _TYPES}
-    for name, (package, place) in _PACKAGED.items():
-        # Its place is asked for, and nothing of it imported: one of them would bring a web framework along.
-        spec = importlib.util.find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
-            raise MissingDependency(
-                f"the dashboard needs {_DISTRIBUTIONS[package]}, which this Python lacks: "
-                "pip install 'megatron-orchestrator[dashboard]'"
-            )
-        found[name] = Path(next(iter(spec.submodule_search_locations))) / place
-    return found
+def _packaged(name: str) -> Path:
+    package, place = _PACKAGED[name]
+    # Its place is asked for, and nothing of it imported: one of them would bring a web framework along.
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDependency(
+            f"the dashboard needs {_DISTRIBUTIONS[package]}, which this Python lacks: "
+            "pip install 'megatron-orchestrator[dashboard]'"
+        )
+    return Path(next(iter(spec.submodule_search_locations))) / place

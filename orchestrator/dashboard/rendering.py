@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from orchestrator.dashboard.assets import asset
 from orchestrator.review.table import spark_points, spark_words
@@ -45,6 +46,7 @@ def environment() -> Environment:
         "spark_words": spark_words,
     }
     made.globals["asset_url"] = asset_url
+    made.globals["inline"] = inline
     return made
 
 
@@ -53,6 +55,13 @@ def asset_url(name: str) -> str:
     found = asset(name)
     assert found is not None, f"{name} is shipped"
     return f"/assets/{found.tag}/{name}"
+
+
+def inline(name: str) -> Markup:
+    """The text of a shipped script or style, to stand in its element. It is trusted, as no data is."""
+    found = asset(name)
+    assert found is not None, f"{name} is shipped"
+    return Markup(found.content.decode().replace("</script", "<\\/script"))
 
 
 def segment(text: str) -> str:

@@ -17,9 +17,9 @@ def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Revi
     assert int(resumed[5]) > 0  # steps of its first launch that were done again
     page.wait_for_selector(".chart .main-svg")
     visitor.photograph("cluster")
-    page.get_by_label("Period").select_option("all")
+    page.get_by_role("combobox", name="Period").select_option("all")
     page.get_by_role("button", name="Show").click()
     assert page.url.endswith("/cluster?period=all")
     page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     visitor.photograph("phone")

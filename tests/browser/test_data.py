@@ -18,7 +18,7 @@ def test_the_sources_of_a_run(dashboards: Dashboards, visitor: Visitor, reviewed
     page.wait_for_selector(".chart .main-svg")
     visitor.photograph("data")
     page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     visitor.photograph("phone")
     page.goto(page.url.replace("/small/" + run.run_id, f"/resumed/{reviewed.resumed.run_id}"))
     assert page.get_by_text("random token ids").is_visible()

@@ -144,6 +144,8 @@
     setInterval(() => {
       if (!document.hidden) all("[data-live]").filter((figure) => drawn.has(figure)).forEach(load);
     }, SECONDS_BETWEEN_LOOKS * 1000);
+    // On paper everything is in sight.
+    addEventListener("beforeprint", () => all().filter((figure) => !drawn.has(figure)).forEach(load));
     document.addEventListener("theme", () =>
       all().filter((figure) => drawn.has(figure)).forEach((figure) => draw(figure, drawn.get(figure))));
   });

@@ -1,0 +1,135 @@
+"""`orchestrator report`: runs in one file that a person sends to colleagues."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson
+from orchestrator.cli.running import RunsDir
+from orchestrator.errors import MissingDependency, RunNotFound, UserError
+from orchestrator.launch.runs import cell_of, default_runs_dir, find_run
+from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ledger import find_sweep, sweep_dir
+
+_HTML, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")
+_PRINTED = "-"
+_MOST_NOTE_BYTES = 64 << 10
+_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
+
+
+def command(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Run ids, starts of them, names of jobs or sweeps, or paths."),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A file that ends in .html or .md; - prints Markdown. By default report-NAME.html here.",
+            show_default=False,
+        ),
+    ] = None,
+    title: Annotated[str, typer.Option("--title", help="Its heading; the names of the runs by default.")] = "",
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Your own words, at its head.")] = None,
+    note_file: Annotated[
+        Path | None, typer.Option("--note-file", metavar="FILE", help="The same from a text or Markdown file.")
+    ] = None,
+    light: Annotated[bool, typer.Option("--light", help="HTML with curves as plain lines, 5 MB smaller.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a report on runs, as one HTML file or as Markdown: how they did, their curves, what differs.
+
+    What specs and logs keep secret is left out: values of launch.env, notifications, credentials in addresses.
+
+    \b
+    Example:
+      orchestrator report gpt-small
+      orchestrator report 1a2b 3c4d -o rates.html --title "Two rates" --note "The second is better."
+      orchestrator report my-sweep -o - | less
+    """
+    folder = runs_dir or default_runs_dir()
+    runs = list({run.path: run for name in names for run in _meant(name, folder)}.values())
+    place = _place(output, runs, names, force=force)
+    if light and not place.endswith(_HTML):
+        raise UserError("--light is for HTML: in Markdown curves are text")
+    if place.endswith(_HTML) and not light and importlib.util.find_spec("plotly") is None:
+        raise MissingDependency(
+            "curves that can be moved need plotly, which this Python lacks: "
+            "pip install 'megatron-orchestrator[dashboard]', or add --light"
+        )
+    arguments = [
+        sys.executable,
+        "-m",
+        "orchestrator.dashboard.report",
+        f"--output={place}",
+        f"--title={title}",
+        f"--note={_words(note, note_file)}",
+        *(["--light"] if light else []),
+        *(["--json"] if as_json else []),
+        "--",
+        *(str(run.path) for run in runs),
+    ]
+    sys.stdout.flush()
+    os.execv(sys.executable, arguments)
+
+
+def _meant(name: str, folder: Path) -> list[RunDir]:
+    """The run of that name; of a sweep the runs of its cells, where no other job has its name. Raises UserError."""
+    try:
+        run = find_run(name, folder)
+    except RunNotFound:
+        if not sweep_dir(name, folder).is_planned:
+            raise
+    else:
+        if not sweep_dir(name, folder).is_planned or run.name != name or cell_of(run) is None:
+            return [run]
+    sweep = find_sweep(name, folder)
+    runs = [run for entry in sweep.planned().cells if (run := sweep.run(entry)).resolved_generations()]
+    if not runs:
+        raise UserError(f"no cell of the sweep {name} has a run yet")
+    return runs
+
+
+def _place(output: str | None, runs: Sequence[RunDir], names: Sequence[str], *, force: bool) -> str:
+    """Where the report goes. Raises UserError where it cannot go there."""
+    if output == _PRINTED:
+        return output
+    if output is None:
+        name = f"{runs[0].name}-{runs[0].run_id}" if len(runs) == 1 else "-".join(Path(name).name for name in names[:3])
+        output = f"report-{_UNSAFE.sub('-', name)[:80]}.html"
+    path = Path(output)
+    if not path.name.endswith((*_HTML, *_MARKDOWN)):
+        raise UserError(f"{output}: a report is .html or .md; say which by the ending")
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent} is no folder to write {path.name} to")
+    if path.is_dir() or (path.exists() and not force):
+        raise UserError(f"{output} is there already: choose another name" + ("" if force else ", or add --force"))
+    return output
+
+
+def _words(note: str | None, file: Path | None) -> str:
+    """The person's own words. Raises UserError where they cannot be read."""
+    if note is not None and file is not None:
+        raise UserError("--note and --note-file say the same: use one of them")
+    if file is None:
+        return note or ""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    if len(content) > _MOST_NOTE_BYTES:
+        raise UserError(f"{file} has {len(content):,} bytes: a note has at most {_MOST_NOTE_BYTES:,}")
+    return content.decode("utf-8", "replace").replace("\0", "")

@@ -1,0 +1,309 @@
+"""One run in a report: how it did, what it is, its curves, and what is known of its parts.
+
+What cannot be read of a run is said in its place, and takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from orchestrator.causes import cause_of
+from orchestrator.checkpoints import committed
+from orchestrator.dashboard.rendering import NOTHING, clock, count, duration, exact, number, percent, size
+from orchestrator.dashboard.report.discretion import Discretion
+from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Section, Words, section, table
+from orchestrator.results.record import results_of
+from orchestrator.review.blend import blend_use, consumption_figure
+from orchestrator.review.charts import charts_with, figure_of
+from orchestrator.review.compare import differences
+from orchestrator.review.damage import readable
+from orchestrator.review.measured import Unit, planned_of, references_of, rows_of
+from orchestrator.review.overview import overview_of, parts_of_time
+from orchestrator.review.series import Series
+from orchestrator.review.story import told
+from orchestrator.review.summary import RunSummary
+from orchestrator.review.timeline import marks_of
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.description import flatten
+from orchestrator.tracking.goodput import goodput_of
+
+_KEY_FACTS = (
+    "model.architecture",
+    "model.preset",
+    "model.num_layers",
+    "model.hidden_size",
+    "model.num_attention_heads",
+    "model.seq_length",
+    "model.num_experts",
+    "parallelism.tensor_model_parallel_size",
+    "parallelism.pipeline_model_parallel_size",
+    "parallelism.context_parallel_size",
+    "parallelism.expert_model_parallel_size",
+    "parallelism.data_parallel_size",
+    "batch.micro_batch_size",
+    "batch.global_batch_size",
+    "schedule.train_iters",
+    "schedule.train_samples",
+    "schedule.train_tokens",
+    "optimizer.name",
+    "optimizer.lr",
+    "optimizer.min_lr",
+    "optimizer.weight_decay",
+    "schedule.lr_decay_style",
+    "schedule.lr_warmup_iters",
+    "precision.dtype",
+    "checkpoint.pretrained",
+    "data.seed",
+    "runtime.seed",
+)
+_MOST_METRICS = 60
+_MOST_EVENTS = 80
+_MOST_CHECKPOINTS = 20
+
+
+def run_sections(
+    summary: RunSummary, series: Series, discretion: Discretion, *, number: int, curves: bool
+) -> list[Section]:
+    """A run, part by part; `number` makes the names of its charts unique. Without `curves` it has none."""
+    parts: list[tuple[str, Callable[[], list[Block | None]]]] = [
+        ("Why it ended", lambda: _why(summary)),
+        ("Curves", lambda: _curves(summary, series, number) if curves else []),
+        ("Measured", lambda: [_measured(series)]),
+        ("Spec", lambda: _spec(summary, discretion)),
+        ("Plan and measurement", lambda: _planned(summary, series)),
+        ("Where the time went", lambda: [_time(summary)]),
+        ("Data", lambda: _data(summary.run, number, curves)),
+        ("Checkpoints", lambda: [_checkpoints(summary.run)]),
+        ("Evaluations", lambda: [_evaluations(summary.run)]),
+        ("Events", lambda: _events(summary.run)),
+    ]
+    found = [Section(summary.key, 1, tuple(_head(summary)), summary.state)]
+    for title, made in parts:
+        blocks, problem = readable(made)
+        part = section(title, blocks if problem is None and blocks is not None else [Words(str(problem), "problem")])
+        if part is not None:
+            found.append(part)
+    return found
+
+
+def _head(summary: RunSummary) -> list[Block]:
+    overview, problem = readable(lambda: overview_of(summary, ()))
+    total = summary.train_iters
+    pairs = [
+        ("State", summary.description),
+        ("Steps", f"{exact(summary.iteration)} of {exact(total)}" if total else exact(summary.iteration)),
+        ("Created", clock(summary.created)),
+        ("Last start", clock(summary.launched)),
+        ("Ended", clock(summary.ended)),
+        ("By", summary.user or NOTHING),
+        ("Launches", exact(summary.launches)),
+        ("Sweep", f"{summary.sweep}, cell {summary.cell}" if summary.sweep else ""),
+        ("Code", _code(summary.run)),
+        ("Folder", str(summary.run.path)),
+    ]
+    if overview is not None:
+        ranks = f"{exact(overview.world_size)} on {overview.device}" if overview.world_size else ""
+        pairs += [
+            ("Ranks", ranks),
+            ("Parameters", count(overview.parameters) if overview.parameters else ""),
+            ("Weights from", overview.parent.text if overview.parent is not None else ""),
+            ("Skipped steps", exact(overview.skipped_steps) if overview.skipped_steps else ""),
+        ]
+    values = summary.values
+    pairs += [
+        ("Loss", number(values.get("train/loss"))),
+        ("Validation loss", number(values["validation/loss"]) if "validation/loss" in values else ""),
+        ("Tokens per second", count(values.get("throughput/tokens_per_second"))),
+        ("Goodput", percent(summary.goodput)),
+    ]
+    blocks: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
+    troubles = [text for text in (summary.problem, problem) if text]
+    return [*blocks, *(Words(text, "problem") for text in troubles)]
+
+
+def _code(run: RunDir) -> str:
+    """The commits that ran, as code.json has them."""
+    try:
+        record: Any = json.loads((run.path / "code.json").read_bytes())
+        found = [
+            f"{each['used_by']} {each['commit'][:12]}{' with changes' if each['dirty'] else ''}"
+            for each in record["repositories"]
+        ]
+        return ", ".join([f"orchestrator {record['version']}", *found])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return NOTHING
+
+
+def _why(summary: RunSummary) -> list[Block | None]:
+    if summary.cause is None or summary.state == "completed":
+        return []
+    overview = overview_of(summary, ())
+    cause = cause_of(summary.cause)
+    said = f" ({summary.message})" if summary.message else ""
+    return [
+        Words(f"{cause.sentence}{said}", "problem" if summary.state == "failed" else "plain"),
+        Words(f"Machine at fault: {overview.node}") if overview.node else None,
+        Lines(overview.evidence) if overview.evidence else None,
+        Words(f"Next: {overview.advice}") if overview.advice else None,
+    ]
+
+
+def _spec(summary: RunSummary, discretion: Discretion) -> list[Block | None]:
+    rows = [(key, discretion.value(key, summary.spec[key])) for key in _KEY_FACTS if _is_said(summary.spec, key)]
+    generations = summary.run.resolved_generations()
+    specs = [dict(flatten(json.loads(path.read_bytes()))) for path in generations]
+    changed = differences(specs)
+    head = (
+        "Changed by a resume",
+        *(path.stem.replace("resolved", "spec").replace("spec.", "spec ") for path in generations),
+    )
+    return [
+        Facts(tuple(rows)) if rows else None,
+        table(head, [(each.path, *(discretion.value(each.path, value) for value in each.values)) for each in changed]),
+        Words("The whole spec is resolved.json in the run directory.", "dim") if rows else None,
+    ]
+
+
+def _is_said(spec: Mapping[str, str], key: str) -> bool:
+    return spec.get(key) not in (None, "", "null")
+
+
+def _curves(summary: RunSummary, series: Series, place: int) -> list[Block | None]:
+    marks, _ = readable(lambda: marks_of(summary.run.events()))
+    charts = []
+    for chart in charts_with(summary.values):
+        references, _ = readable(partial(references_of, chart.name, summary.run))
+        made = figure_of(chart, {summary.key: series}, marks=marks or (), references=references or ())
+        if made["data"]:
+            charts.append((f"run{place}-{chart.name}", made))
+    return [Curves(tuple(charts)) if charts else Words("Nothing was measured.", "dim")]
+
+
+def _measured(series: Series) -> Block | None:
+    rows = []
+    for key in sorted(series.columns)[:_MOST_METRICS]:
+        column = series.columns[key]
+        finite = [
+            (value, step) for step, value in zip(column.iterations, column.values, strict=True) if math.isfinite(value)
+        ]
+        least, at_least = min(finite) if finite else (None, None)
+        most, at_most = max(finite, key=lambda each: each[0]) if finite else (None, None)
+        ends = (number(column.values[0], 5), number(column.values[-1], 5))
+        rows.append((key, *ends, number(least, 5), exact(at_least), number(most, 5), exact(at_most)))
+    return table(("Metric", "First", "Last", "Least", "at step", "Greatest", "at step"), rows, range(1, 7))
+
+
+def _planned(summary: RunSummary, series: Series) -> list[Block | None]:
+    planned = planned_of(summary.run)
+    rows = [
+        (
+            row.name,
+            _figure(row.planned, row.unit),
+            _figure(row.measured, row.unit),
+            f"{row.ratio:.2f}" if row.ratio else NOTHING,
+        )
+        for row in rows_of(planned, series, summary.run.events())
+    ]
+    device = f"Planned for {planned.forecast.device.name} ({planned.device_from})."
+    assumed = " Nothing said which GPU it is: times and memory may be of another." if planned.is_assumed else ""
+    return [
+        table(("", "Planned", "Measured", "Measured by planned"), rows, range(1, 4)),
+        Words(device + assumed, "dim"),
+    ]
+
+
+def _figure(value: float | None, unit: Unit) -> str:
+    if value is None:
+        return NOTHING
+    return {"seconds": duration, "bytes": size, "share": percent, "count": count}[unit](value)
+
+
+def _time(summary: RunSummary) -> Block | None:
+    found = goodput_of(summary.run, time.time() if summary.is_active else None)
+    rows = [(name, duration(seconds), percent(share)) for name, seconds, share in parts_of_time(found)]
+    return table(("What for", "Time", "Share"), rows, (1, 2))
+
+
+def _data(run: RunDir, place: int, curves: bool) -> list[Block | None]:
+    use = blend_use(run)
+    rows = [
+        (
+            source.name,
+            number(source.weight),
+            percent(source.share),
+            exact(source.documents),
+            exact(source.tokens_held),
+            exact(source.tokens),
+            percent(source.part),
+            number(source.epochs, 3),
+            number(source.epochs_at_end, 3),
+        )
+        for source in use.sources
+    ]
+    head = (
+        "Source",
+        "Weight",
+        "Share",
+        "Documents",
+        "Tokens held",
+        "Tokens read",
+        "Of the run",
+        "Epochs",
+        "At the end",
+    )
+    figure = consumption_figure(run) if curves and len(use.sources) > 1 else {"data": []}
+    return [
+        Words(f"{use.says} {exact(use.samples)} of {exact(use.samples_at_end)} samples are read."),
+        table(head, rows, range(1, 9)),
+        *(Words(text, "warning") for text in use.warnings),
+        *(Words(text, "dim") for text in (*use.notes, *use.remarks)),
+        Curves(((f"run{place}-sources", figure),)) if figure["data"] else None,
+    ]
+
+
+def _checkpoints(run: RunDir) -> Block | None:
+    times = {
+        event.get("iteration"): event.get("time") for event in run.events() if event.get("event") == "checkpoint_saved"
+    }
+    kept = committed(run)
+    rows = [
+        (
+            exact(commit.iteration),
+            exact(commit.consumed_samples),
+            size(commit.bytes),
+            _moment(times.get(commit.iteration)),
+        )
+        for commit in kept[-_MOST_CHECKPOINTS:]
+    ]
+    return table(("Iteration", "Samples", "Size", "Saved"), rows, range(3))
+
+
+def _moment(value: Any) -> str:
+    return clock(value) if isinstance(value, int | float) else NOTHING
+
+
+def _evaluations(run: RunDir) -> Block | None:
+    rows = []
+    for result in results_of(run):
+        for name, measure in result.metrics.items():
+            error = f" ± {number(measure.stderr, 3)}" if measure.stderr is not None else ""
+            rows.append(
+                (result.name, exact(result.iteration), name, number(measure.value, 5) + error, clock(result.finished))
+            )
+    return table(("Task", "Iteration", "Metric", "Value", "Finished"), rows, (1, 3))
+
+
+def _events(run: RunDir) -> list[Block | None]:
+    events = told(run.events())
+    shown = events if len(events) <= _MOST_EVENTS else [each for each in events if each.group != "checkpoint"]
+    shown = shown[-_MOST_EVENTS:]
+    hidden = len(events) - len(shown)
+    return [
+        table(("When", "What"), [(clock(each.time), each.text) for each in shown]),
+        Words(f"{hidden} more events are in events.jsonl.", "dim") if hidden else None,
+    ]

@@ -1,0 +1,63 @@
+"""The report as colleagues open it: a file in a browser, which asks nobody for anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from browser.conftest import Visitor
+from browser.reviewed import SWEEP, Reviewed
+
+
+def written(reviewed: Reviewed, folder: Path, *arguments: str) -> Path:
+    """What the command writes."""
+    path = folder / "report.html"
+    command = [sys.executable, "-m", "orchestrator", "report", *arguments, "--runs-dir", str(reviewed.runs_dir)]
+    subprocess.run([*command, "-o", str(path), "--force"], check=True, capture_output=True, text=True)
+    return path
+
+
+def test_a_report_that_was_sent(visitor: Visitor, reviewed: Reviewed, tmp_path: Path) -> None:
+    asked: list[str] = []
+    visitor.page.on("request", lambda request: asked.append(request.url))
+    note = "Look at <b>the second</b>."
+    path = written(reviewed, tmp_path, "small", "resumed", "broken", "changed", "--note", note)
+    page = visitor(path.as_uri())
+    page.locator(".chart").first.scroll_into_view_if_needed()
+    page.wait_for_selector(".chart .main-svg")
+    assert page.get_by_text(note).is_visible()
+    assert page.get_by_text("no <b>weights</b> & no luck").count() > 1
+    assert page.locator("b").count() == 0
+    # The curves of all runs are drawn for paper, those out of sight too.
+    drawn, charts = page.locator(".chart .main-svg:first-child"), page.locator(".chart")
+    assert drawn.count() < charts.count()
+    visitor.photograph("report")
+    page.pdf(path=tmp_path / "report.pdf")
+    assert drawn.count() >= charts.count() > 20
+    assert page.evaluate("document.documentElement.dataset.theme") is None
+    page.get_by_role("button", name="Switch").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    visitor.photograph("dark")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    visitor.photograph("phone")
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_a_light_report_on_a_sweep(visitor: Visitor, reviewed: Reviewed, tmp_path: Path) -> None:
+    path = written(reviewed, tmp_path, SWEEP, "--light")
+    assert path.stat().st_size < 1_000_000
+    page = visitor(path.as_uri())
+    assert page.get_by_role("heading", level=1).inner_text() == f"Sweep {SWEEP}"
+    assert page.get_by_role("heading", level=2).count() == 1 + 12
+    loss = page.get_by_role("img", name="Loss").first
+    assert loss.locator("polyline").count() >= 12 + 11  # of the failed cell there is no validation loss
+    # Of so many runs each is a row.
+    measures = page.get_by_role("table", name="What came of it")
+    assert measures.get_by_role("row").count() == 1 + 12
+    assert measures.get_by_label("best").count() >= 1
+    visitor.photograph("light")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    visitor.photograph("phone")

@@ -1,0 +1,241 @@
+"""Reports on runs that were written by hand: what is in them, what is kept out, and that nothing of a run is markup."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.training import tiny_job
+
+from orchestrator.cli.main import main
+from orchestrator.dashboard.report.building import Wanted, build
+from orchestrator.dashboard.report.document import Curves, Document, Facts, Lines, Section, Table, Words
+from orchestrator.dashboard.report.drawing import drawn, ticks
+from orchestrator.dashboard.report.html import to_html
+from orchestrator.dashboard.report.markdown import sparkline, to_markdown
+from orchestrator.launch.code import CodeState
+from orchestrator.launch.runs import add_generation, create_run
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
+from orchestrator.tracking.metrics import MetricLog
+
+EVIL = "<script>alert(1)</script>"
+COMMIT = {"used_by": "working directory", "root": "/x", "commit": "ab" * 20, "dirty": True, "untracked": []}
+CODE = CodeState({"version": "9.9", "repositories": [COMMIT]}, b"")
+
+
+def run_of(job: JobSpec, folder: Path, losses: Sequence[float] = (3.0, 2.0, 1.0)) -> RunDir:
+    """A run that measured these losses."""
+    run = create_run(job, dump_resolved(job), folder, CODE)
+    run.append_event("launched", launch_id="1", host="node1")
+    log = MetricLog(run, check=lambda: None)
+    for step, loss in enumerate(losses, 1):
+        log.append(step, 8 * step, 512 * step, {"train/loss": loss, "throughput/tokens_per_second": 100.0})
+    return run
+
+
+def failed(run: RunDir) -> RunDir:
+    told = {"cause": "bug", "message": f"ValueError: {EVIL} & more", "evidence": [f"logs/rank-00000.log:3 {EVIL}"]}
+    run.append_event("exited", launch_id="1", code=1, iteration=3, **told)
+    return run
+
+
+class Read(HTMLParser):
+    """The elements of a page, and its text outside scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self._within = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._within = tag
+        self.links += [str(value) for name, value in attrs if name in ("href", "src")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within not in ("script", "style"):
+            self.text += data
+
+
+def test_a_report_on_two_runs(tmp_path: Path) -> None:
+    first = run_of(tiny_job("first"), tmp_path)
+    second = failed(run_of(tiny_job("second", optimizer={"lr": 0.5}), tmp_path, [4.0, 5.0, math.nan]))
+    report = build(Wanted((first, second), "Two rates", f"mine {EVIL}\n\nand more"))
+    titles = [(part.title, part.level) for part in report.sections]
+    assert titles[:4] == [("Comparison", 1), ("What differs", 2), ("What came of it", 2), ("Curves", 2)]
+    assert [title for title, level in titles if level == 1] == ["Comparison", first_key(first), first_key(second)]
+    light = to_html(report, light=True)
+    page = Read(light)
+    assert page.tags.count("svg") == light.count("<svg") > 4
+    assert page.tags.count("script") == 1  # which is for light and dark
+    assert all(link.startswith("#part") for link in page.links)
+    for words in ("Two rates", f"mine {EVIL}", "optimizer.lr", "0.5", "abababababab with changes", "node1", EVIL):
+        assert words in page.text
+    heavy = to_html(report, light=False)
+    assert len(heavy) > 4_000_000
+    assert EVIL not in heavy.replace("alert(1)<\\/script", "")
+    figures = re.findall(r'<div hidden id="([^"]+)">', heavy)
+    assert len(figures) == len(set(figures)) == light.count("<svg")
+    markdown = to_markdown(report)
+    assert "<" not in re.sub(r"\\<|```text.*?```|mine <script>alert\(1\)</script>", "", markdown, flags=re.DOTALL)
+    assert "| Loss | first | █▄▁ | 3 | 1 |" in markdown
+
+
+def first_key(run: RunDir) -> str:
+    return f"{run.name}/{run.run_id}"
+
+
+def test_what_a_resume_changed_is_told(tmp_path: Path) -> None:
+    run = run_of(tiny_job("changed"), tmp_path)
+    again = tiny_job("changed", optimizer={"lr": 0.25})
+    add_generation(run, again, dump_resolved(again))
+    text = to_markdown(build(Wanted((run,))))
+    assert "| Changed by a resume | spec | spec 2 |" in text
+    assert "| optimizer.lr | 0.001 | 0.25 |" in text
+
+
+def test_secrets_stay_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "hunter2-hunter2")
+    env = {"WANDB_API_KEY": "wandb-zq81x7kk", "OTHER": "plain-as-day", "HF_TOKEN": "${env:MY_TOKEN}"}
+    runs = [
+        run_of(tiny_job(name, launch={"env": mine}, tracking={"uri": "https://me:secret@mlflow.example"}), tmp_path)
+        for name, mine in (("open", {}), ("closed", env))
+    ]
+    message = "refused: hunter2-hunter2, wandb-zq81x7kk at https://me:secret@mlflow.example"
+    runs[1].append_event("exited", launch_id="1", code=1, cause="bug", message=message, evidence=[message])
+    report = build(Wanted(tuple(runs), note=message))
+    for text in (to_html(report, light=True), to_markdown(report), to_html(report, light=False)):
+        for secret in ("hunter2", "wandb-zq81x7kk", "plain-as-day", "me:secret"):
+            assert secret not in text
+        assert "refused: ${env:MY" in text.replace("\\", "")
+
+
+def test_runs_in_which_little_can_be_read(tmp_path: Path) -> None:
+    run = run_of(tiny_job("torn"), tmp_path)
+    run.resolved().write_text('{"model": 3, "data": ')
+    run.events_file.write_bytes(b'{"event": "started", "time": "x"\n{"event": 7}\n')
+    (run.path / "code.json").write_text("[]")
+    report = build(Wanted((run,)))
+    assert "damaged" in to_markdown(report)
+    assert "<h3>Events</h3>" in to_html(report, light=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense"], "there is no run nonsense"),
+        (["here", "-o", "report.txt"], "a report is .html or .md"),
+        (["here", "-o", "there.md"], "is there already"),
+        (["here", "-o", "no/where.html"], "is no folder"),
+        (["here", "-o", "x.md", "--light"], "--light is for HTML"),
+        (["here", "--note", "a", "--note-file", "b"], "say the same"),
+        (["here", "--note-file", "missing.md"], "missing.md cannot be read"),
+    ],
+)
+def test_one_message_for_what_cannot_be_done(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_of(tiny_job("here"), tmp_path / "runs")
+    Path("there.md").touch()
+    assert main(["report", *arguments]) == 2
+    heard = capsys.readouterr().err
+    assert said in heard
+    assert heard.startswith("error: ")
+
+
+def test_the_command_writes_a_file_and_says_so(tmp_path: Path) -> None:
+    run_of(tiny_job("here"), tmp_path / "runs")
+    (tmp_path / "note.md").write_text("From a *file*.")
+    command = [sys.executable, "-m", "orchestrator", "report", "here", "--light", "--note-file", "note.md", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
+    path = Path(said["path"])
+    assert re.fullmatch(r"report-here-[0-9a-f]{8}\.html", path.name)
+    assert path.stat().st_size == said["bytes"]
+    assert "From a *file*." in path.read_text()
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(["note.md", path.name, "runs"])
+
+
+texts = st.text(max_size=30)
+numbers = st.none() | st.floats() | st.integers(-(10**12), 10**12)
+figures = st.lists(st.lists(st.tuples(st.integers(0, 1000), numbers), max_size=30), max_size=4).map(
+    lambda curves: {
+        "data": [
+            {"type": "scatter", "name": f"<{n}>", "x": [x for x, _ in points], "y": [y for _, y in points]}
+            for n, points in enumerate(curves)
+        ],
+        "layout": {"title": {"text": "a & b"}},
+    }
+)
+
+
+@settings(max_examples=40)
+@given(texts, st.lists(texts, max_size=4), figures)
+def test_nothing_of_a_run_is_markup(text: str, lines: list[str], figure: dict[str, Any]) -> None:
+    blocks = (
+        Words(text),
+        Facts(((text, text),)),
+        Table((text, ""), ((text, text),)),
+        Lines(tuple(lines)),
+        Curves((("run1-loss", figure),)),
+    )
+    report = Document(text, 0.0, text, "1", text, (Section(text, 1, blocks, "failed"),))
+    plain = Document(
+        "a", 0.0, "a", "1", "a", (Section("a", 1, (Words("a"), Facts((("a", "a"),)), *blocks[2:]), "failed"),)
+    )
+    assert set(Read(to_html(report, light=True)).tags) <= {*Read(to_html(plain, light=True)).tags, "p", "th"}
+    shown = to_markdown(report)
+    assert len([line for line in shown.splitlines() if line.startswith("#")]) <= 2 + text.count("#") + len(
+        [line for each in (*lines, text) for line in each.splitlines() if line.startswith("#")]
+    )
+
+
+@given(figures)
+def test_drawings_stay_within_their_frame(figure: dict[str, Any]) -> None:
+    drawing = drawn(figure)
+    places = [place for line in drawing.lines for part in line.parts for place in part.split()]
+    for place in places:
+        x, _, y = place.partition(",")
+        assert 61 <= float(x) <= 549
+        assert 11 <= float(y) <= 251
+    assert all(61 <= place <= 549 for place, _ in drawing.x_ticks)
+    assert all(11 <= place <= 251 for place, _ in drawing.y_ticks)
+
+
+@given(st.floats(-1e15, 1e15), st.floats(1e-9, 1e15), st.integers(2, 9))
+def test_ticks_are_few_and_between(low: float, span: float, most: int) -> None:
+    high = low + span
+    found = ticks(low, high, most) if high > low else [low]
+    assert 1 <= len(found) <= most + 1
+    slack = 1e-9 * max(abs(low), abs(high))
+    assert all(low - slack <= tick <= high + slack for tick in found)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=200))
+def test_a_sparkline_is_short(values: list[float]) -> None:
+    line = sparkline(values)
+    assert len(line) == min(len(values), 40)
+    assert set(line) <= set("▁▂▃▄▅▆▇█")
