@@ -1,4 +1,4 @@
-"""Damage, full disks, NaN, hangs, stale processes: what happens is said, and nothing that was saved is lost."""
+"""Damage, full disks, NaN, hangs: what happens is said, and nothing that was saved is lost."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step, wait_until
-from support.training import events, layout, logs, losses, make_run, tiny_job, values
+from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
 from orchestrator.checkpoints import COMMIT_FILE, committed, verify
 from orchestrator.launch.local import last_launch
 from orchestrator.launch.processes import processes_of, ranks_of
-from orchestrator.lease import Lease, read_holder
-from orchestrator.rundir import RunDir
+from orchestrator.lease import read_holder
 
 Inject = Callable[[str], Path]
 
@@ -32,13 +30,7 @@ pytestmark = [
 LONG = {"schedule": {"train_iters": 100_000}}
 TWO = layout(tp=2)
 TWO_MICRO_BATCHES = {"micro_batch_size": 4}
-MEASURED = {"mlflow": False, "system_metrics_seconds": 0.1}
 HANG_TIMEOUT = 8
-
-
-def exit_record(run: RunDir, launch_id: str = "test", rank: int = 0) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(run.exit_record(launch_id, rank).read_bytes())
-    return record
 
 
 def flip_a_byte(checkpoint: Path) -> Path:
@@ -293,85 +285,6 @@ def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: I
     assert "stopped at iteration" in out + err
     assert len(events(run, "started")) == 1
     assert committed(run)[-1].iteration == max(losses(run))
-
-
-SLOW_WRITER = """
-import time
-from orchestrator.runtime.checkpointing import Checkpointer
-real = Checkpointer._start_writing
-def start_writing(self, saving):
-    if saving.state.iteration == 20:
-        call = saving.request.async_fn
-        saving.request = saving.request._replace(async_fn=lambda *a, **k: (time.sleep(3), call(*a, **k)))
-    real(self, saving)
-Checkpointer._start_writing = start_writing
-"""
-
-
-STALE = tiny_job(
-    "stale",
-    parallelism=TWO,
-    batch=TWO_MICRO_BATCHES,
-    schedule={"train_iters": 40},
-    checkpoint={"save_interval": 10},
-    tracking=MEASURED,
-)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The losses of STALE."""
-    return ranks.losses_of(STALE, tmp_path_factory.mktemp("undisturbed"))
-
-
-@pytest.mark.parametrize("busy", [False, True], ids=["between-saves", "while-saving"])
-def test_stale_incarnation_writes_nothing(
-    busy: bool, ranks: Ranks, undisturbed: dict[int, float], inject: Inject, tmp_path: Path
-) -> None:
-    """Processes that fall silent, are replaced, and wake up again."""
-    job = STALE
-    run = make_run(tmp_path, job)
-    stale = ranks.start(run, job, launch_id="stale", inject=inject(SLOW_WRITER) if busy else None)
-    if busy:
-        wait_until(lambda: list(run.checkpoints.glob(".iter_0000020.*")), f"the save of step 20:\n{logs(run)}")
-    else:
-        wait_for_step(run, 12)
-    stale.signal(signal.SIGSTOP)
-    reached = max(losses(run))
-    assert reached < 40
-    try:
-        assert ranks.start(run, job, launch_id="too-early").wait() == 1
-        assert exit_record(run, "too-early")["cause"] == "held"
-        long_ago = time.time() - 3600
-        for path in run.lease.glob("*.json"):
-            os.utime(path, (long_ago, long_ago))
-        ranks.must_train(run, job, launch_id="new")
-        before = snapshot(run)
-    finally:
-        stale.signal(signal.SIGCONT)
-    assert stale.wait() == 1
-    assert snapshot(run) == before
-    assert exit_record(run, "stale")["cause"] == "lease_lost", logs(run)
-    assert losses(run) == undisturbed
-    assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [20, 30, 40]
-
-
-def test_takeover_while_the_other_still_runs(ranks: Ranks, tmp_path: Path) -> None:
-    """Whoever takes the lease stops the one that has it, within a step."""
-    job = tiny_job("overtaken", tracking=MEASURED, **LONG)
-    run = make_run(tmp_path, job)
-    started = ranks.start(run, job)
-    wait_for_step(run, 3, saved=False)
-    wait_until(lambda: run.system_log(0).exists(), "a measurement of the node")
-    for path in run.lease.glob("*.json"):
-        os.utime(path, (1, 1))
-    lease = Lease.acquire(run, launch_id="by-hand", time_to_live=1.0)
-    time.sleep(0.1)
-    before = snapshot(run)
-    assert started.wait() == 1
-    assert snapshot(run) == before
-    assert exit_record(run)["cause"] == "lease_lost"
-    lease.release()
 
 
 def test_drill(orchestrator: CommandLine, inject: Inject) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -132,6 +133,12 @@ def losses(run: RunDir) -> dict[int, float]:
 def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
     """Events of one kind."""
     return [event for event in run.events() if event["event"] == kind]
+
+
+def exit_record(run: RunDir, launch_id: str = "test", rank: int = 0) -> dict[str, Any]:
+    """What a rank of a launch said about its end."""
+    record: dict[str, Any] = json.loads(run.exit_record(launch_id, rank).read_bytes())
+    return record
 
 
 def largest_difference(a: Mapping[int, float], b: Mapping[int, float]) -> float:
