@@ -13,14 +13,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from orchestrator.dashboard.assets import asset
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages import actions, cluster, compare, data, run, run_history, run_logs, runs
+from orchestrator.dashboard.pages import actions, cluster, compare, data, run, run_history, run_logs, runs, sweeps
 from orchestrator.dashboard.security import Next, guarded
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
 from orchestrator.review.index import RunIndex
 
 _A_YEAR = 365 * 86400
-_PAGES = (runs, actions, run, run_logs, run_history, data, cluster, compare)
+_PAGES = (runs, actions, run, run_logs, run_history, data, cluster, compare, sweeps)
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.cluster.slurm import job_states
+from orchestrator.launch.state_words import State as RunState
 from orchestrator.launch.states import RunStatus, statuses_of
 from orchestrator.sweeps.ledger import Entry, Planned, Submission, SweepDir
 
@@ -75,7 +76,13 @@ def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[
     submissions = sweep.submissions()
     statuses = statuses_of([sweep.run(entry) for entry in entries])
     return [
-        CellStatus(entry, _state(status, submissions.get(entry.id)), status, submissions.get(entry.id), left)
+        CellStatus(
+            entry,
+            cell_state(status.state, status.launched, submissions.get(entry.id)),
+            status,
+            submissions.get(entry.id),
+            left,
+        )
         for entry, status in zip(entries, statuses, strict=True)
     ]
 
@@ -87,25 +94,26 @@ def check_scheduler(cells: Iterable[CellStatus]) -> None:
         job_states(ids)
 
 
-def _state(status: RunStatus, submission: Submission | None) -> State:
-    if status.is_live:
+def cell_state(run: RunState, launched: float | None, submission: Submission | None) -> State:
+    """The state of a cell whose run is in that state. `launched`: when the run was last started."""
+    if run in ("running", "stopping"):
         return "running"
-    if status.state == "completed":
+    if run == "completed":
         return "completed"
-    if status.state == "queued" or _waits_here(status, submission):
+    if run == "queued" or _waits_here(launched, submission):
         return "pending"
-    if submission is not None and submission.cancelled and status.state != "failed":
+    if submission is not None and submission.cancelled and run != "failed":
         return "cancelled"
-    if status.state in ("failed", "lost"):
+    if run in ("failed", "lost"):
         return "failed"
-    return "stopped" if status.state == "stopped" else "missing"
+    return "stopped" if run == "stopped" else "missing"
 
 
-def _waits_here(status: RunStatus, submission: Submission | None) -> bool:
+def _waits_here(launched: float | None, submission: Submission | None) -> bool:
     """Whether a driver on this machine will start it yet."""
     if submission is None or submission.driver is None or submission.cancelled:
         return False
-    return submission.driver.is_alive and (status.launched or 0.0) < submission.time
+    return submission.driver.is_alive and (launched or 0.0) < submission.time
 
 
 def counts(cells: Iterable[CellStatus]) -> dict[str, int]:

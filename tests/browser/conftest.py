@@ -115,6 +115,11 @@ class Visitor:
         self.page.goto(address)
         return self.page
 
+    def narrow(self) -> None:
+        """Look at the page on a phone, where nothing but tables may have to be scrolled sideways."""
+        self.page.set_viewport_size({"width": 390, "height": 800})
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= 390
+
     def photograph(self, name: str) -> None:
         """Keep how the page looks now."""
         self.folder.mkdir(parents=True, exist_ok=True)

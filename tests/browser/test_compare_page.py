@@ -57,9 +57,8 @@ def test_two_cells_and_only_what_differs(shown: Dashboard, visitor: Visitor, rev
     assert measures.get_by_role("row", name=re.compile("^tokens seen")).inner_text().count("★") == 0
     visitor.photograph("compare")
     page.emulate_media(color_scheme="dark")
-    page.reload()
-    legend(page, "Loss")
-    visitor.photograph("compare-dark")
+    visitor.narrow()
+    visitor.photograph("compare-phone-dark")
 
 
 def test_runs_are_added_and_removed(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
@@ -117,15 +116,5 @@ def test_failed_damaged_and_missing_runs(
     expect(main).to_contain_text("There is no run <script> in this folder.")
     expect(main).to_contain_text("cannot be read")
     assert len(page.locator("#compared tbody tr").all()) == 5
-    expect(page.get_by_label("What came of it", exact=True)).to_contain_text("loss")
-
-
-def test_on_a_phone_only_tables_scroll(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
-    visitor.page.set_viewport_size({"width": 390, "height": 800})
-    cells = [reviewed.sweep.run(entry) for entry in reviewed.sweep.planned().cells]
-    page = visitor(shown.address + address(*cells))
-    page.get_by_label("Loss", exact=True).scroll_into_view_if_needed()
-    page.wait_for_selector(".chart .main-svg")
     expect(page.get_by_label("What came of it", exact=True)).to_contain_text("tokens seen")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    visitor.photograph("compare-phone")
+    visitor.narrow()

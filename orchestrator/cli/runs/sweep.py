@@ -19,6 +19,7 @@ from orchestrator.cli.runs.sweep_tables import (
     results_table,
     status_table,
     summary,
+    what_matters,
 )
 from orchestrator.cli.runs.sweeping import (
     as_record,
@@ -241,6 +242,7 @@ def results_(
         typer.echo(csv_text(rows), nl=False)
     else:
         typer.echo(results_table(rows, metric))
+        typer.echo(what_matters(rows, metric))
 
 
 @app.command("cancel")

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from math import isfinite
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.cli.running import aligned
+from orchestrator.review.sweep_analysis import Point, importance
 from orchestrator.spec.words import shorten
 from orchestrator.sweeps.cells import Cell, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
@@ -108,6 +110,19 @@ def results_table(rows: Sequence[CellStatus], metric: str) -> str:
         for row in rows
     ]
     return aligned([header, *lines])
+
+
+def what_matters(rows: Sequence[CellStatus], metric: str) -> str:
+    """In one line: which parameters explain how much of the differences between the cells that completed."""
+    done = [(row, row.value(metric)) for row in rows if row.state == "completed" and not row.left]
+    found = importance([Point(row.entry.values, value) for row, value in done if value is not None and isfinite(value)])
+    if found.problem is not None:
+        return f"what matters cannot be said: {found.problem}"
+    shares = ", ".join(
+        f"{short_name(each.path)} {each.share:.0%} (by chance {each.chance:.0%})" for each in found.shares
+    )
+    rest = found.together + found.unattributed
+    return f"what explains the differences in {metric}: {shares}; together or by chance {rest:.0%}"
 
 
 def csv_text(rows: Sequence[CellStatus]) -> str:

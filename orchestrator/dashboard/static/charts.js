@@ -19,6 +19,7 @@
   function themed(layout) {
     const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
     const marks = { resumed: colour("--running"), failure: colour("--failed"), stop: colour("--stopped"), plan: colour("--dim") };
+    const legend = { orientation: "h", yref: "container", y: 0, yanchor: "bottom" };
     const shapes = (layout.shapes || []).map((shape) => ({
       ...shape, line: { color: marks[shape.name] || colour("--line"), width: 1, dash: shape.name === "plan" ? "dash" : "dot" },
     }));
@@ -28,8 +29,8 @@
       margin: { l: 56, r: 16, t: 44, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--text"), family: colour("--font"), size: 12 }, colorway: palette(),
       hovermode: "x unified", hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--text") } },
-      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, uirevision: "kept", autosize: true,
-      xaxis: axis, yaxis: axis, ...layout, ...own, shapes,
+      uirevision: "kept", autosize: true,
+      xaxis: axis, yaxis: axis, ...layout, ...own, shapes, legend: { ...legend, ...layout.legend },
     };
   }
 

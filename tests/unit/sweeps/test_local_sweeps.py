@@ -109,6 +109,7 @@ def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
     assert [float(row["train/loss"]) for row in rows] == losses[::-1]
     code, out, err = orchestrator("sweep", "results", "tiny")
     assert out.splitlines()[0].split() == ["lr", "STATE", "ITERATION", "train/loss", "RUN"]
+    assert out.splitlines()[-1].startswith("what explains the differences in train/loss: lr ")
     code, out, err = orchestrator("sweep", "results", "tiny", "--sort", "train/los")
     assert (code, err) == (2, "error: no cell has measured train/los: did you mean train/loss?\n")
     code, out, err = orchestrator("sweep", "list")

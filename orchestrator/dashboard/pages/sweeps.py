@@ -1,0 +1,134 @@
+"""The pages of sweeps: all of them, and one with its cells, what matters in it, and its curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.compare import address
+from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.errors import UserError
+from orchestrator.review.charts import Chart, XAxis, figure_of
+from orchestrator.review.summary import RunSummary
+from orchestrator.review.sweep_charts import How, heat_map, parallel, scatter
+from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
+from orchestrator.sweeps.ledger import find_sweep
+from orchestrator.sweeps.names import short_name
+from orchestrator.sweeps.states import STARTED_BY_RETRY
+
+router = APIRouter(prefix="/sweeps")
+
+_MOST_CURVES = 24
+_MOST_CELLS = 300
+_COMPARED = 5
+_MOST_PRUNED_NAMES = 6
+_LONGEST = 300
+
+Metric = Annotated[str | None, Query(max_length=_LONGEST)]
+Kind = Literal["heat", "scatter", "parallel", "curves"]
+
+
+def asked_view(name: str, its: Annotated[Shared, Depends(shared)], metric: Metric = None) -> SweepView:
+    """The sweep that an address names, with its cells compared by a metric. Raises UserError where there is none."""
+    return view_of(find_sweep(name, its.settings.runs_dir), _runs(its), metric or None)
+
+
+@router.get("")
+def sweeps(request: Request, its: Annotated[Shared, Depends(shared)]) -> Response:
+    """All sweeps of the folder, the last one that changed first."""
+    runs = _runs(its)
+    views: list[SweepView] = []
+    problems: list[str] = []
+    for sweep in sweep_folders(its.settings.runs_dir):
+        try:
+            views.append(view_of(sweep, runs))
+        except UserError as error:
+            problems.append(str(error))
+    return page(request, "sweeps.html", {"views": views, "problems": problems, "is_complete": its.index.is_complete})
+
+
+@router.get("/{name}")
+def sweep(
+    request: Request,
+    view: Annotated[SweepView, Depends(asked_view)],
+    x: Metric = None,
+    y: Metric = None,
+    how: How = "best",
+    every: bool = False,
+) -> Response:
+    """One sweep. `x`, `y`: the parameters of its grid; the most important ones where nothing is said."""
+    found, dominating = importance_of(view)
+    first, second = _axes(view, [each.path for each in found.shares], x, y)
+    best = [cell.run.key for cell in view.measured[:_COMPARED] if cell.run is not None]
+    asked = {"metric": view.metric, "x": first or "", "y": second or "", "how": how}
+    values = {
+        "view": view,
+        "found": found,
+        "dominating": dominating,
+        "names": {path: short_name(path) for path in _paths(view)},
+        "x": first,
+        "y": second,
+        "how": how,
+        "cells": view.cells if every else view.cells[:_MOST_CELLS],
+        "every": f"{request.url.path}?{urlencode({**asked, 'every': 'true'})}",
+        "query": urlencode(asked),
+        "compare_best": address(best) if len(best) > 1 else None,
+        "most_curves": _MOST_CURVES,
+        "most_pruned_names": _MOST_PRUNED_NAMES,
+        "retried": sum(cell.state in STARTED_BY_RETRY for cell in view.current),
+        "done": sum(cell.state == "completed" for cell in view.current),
+    }
+    return page(request, "sweep.html", values)
+
+
+@router.get("/{name}/figure/{kind}")
+def figure(
+    kind: Kind,
+    view: Annotated[SweepView, Depends(asked_view)],
+    its: Annotated[Shared, Depends(shared)],
+    x: Metric = None,
+    y: Metric = None,
+    how: How = "best",
+    axis: XAxis = "steps",
+) -> Response:
+    """A figure of a sweep for plotly."""
+    if kind == "parallel":
+        return JSONResponse(parallel(view))
+    if kind == "curves":
+        return JSONResponse(_curves(view, its, axis))
+    for path in (x, y) if kind == "heat" else (x,):
+        if path not in view.axes:
+            raise HTTPException(404, f"{path} is no parameter of sweep {view.sweep.name}")
+    assert x is not None
+    return JSONResponse(scatter(view, x) if kind == "scatter" else heat_map(view, x, y or x, how))
+
+
+def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
+    """The loss of the best cells over each other; cells that have no value yet come last."""
+    cells = [cell for cell in view.cells if cell.run is not None][:_MOST_CURVES]
+    series = {cell.entry.name: its.index.series(cell.run.run) for cell in cells if cell.run is not None}
+    made = figure_of(Chart("loss", "Loss", ("train/loss",)), series, x=axis)
+    made["layout"]["showlegend"] = False
+    made["layout"]["hovermode"] = "closest"
+    return made
+
+
+def _axes(view: SweepView, important: list[str], x: str | None, y: str | None) -> tuple[str | None, str | None]:
+    """The parameters to show: those that were asked for, as far as they are some; else the most important ones."""
+    order = [path for path in dict.fromkeys([x, y, *important, *view.axes]) if path in view.axes]
+    first = x if x in view.axes else next((path for path in order if path != y), None)
+    second = y if y in view.axes and y != first else next((path for path in order if path != first), None)
+    return first, second
+
+
+def _paths(view: SweepView) -> list[str]:
+    return list(dict.fromkeys([*view.axes, *(path for cell in view.cells for path in cell.entry.values)]))
+
+
+def _runs(its: Shared) -> Mapping[str, RunSummary]:
+    return {run.key: run for run in its.index.runs}

@@ -1,0 +1,230 @@
+"""Figures of a sweep. Where cells are compared, they are those that have a value, whatever their state."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+from orchestrator.review.charts import Figure
+from orchestrator.review.sweep_analysis import as_number, spans_decades
+from orchestrator.review.sweeps import Cell, SweepView
+from orchestrator.spec.words import shorten
+from orchestrator.sweeps.names import short_name
+
+How = Literal["best", "mean", "median"]
+Scale = Callable[[str], float | None]
+
+_MOST_TICKS = 8
+_GROUPS = (("completed", "solid", 3.0), ("series-1", "solid", 1.5), ("series-5", "dash", 1.5), ("series-6", "dot", 1.5))
+_FEW_CELLS = 8
+_LONGEST_TICK = 18
+
+
+def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
+    """The metric over two parameters; over the others the best, the mean or the median of the cells. Each field says
+    its number.
+    """
+    columns, rows = view.axes.get(x, ()), view.axes.get(y, ())
+    found: dict[tuple[str, str], list[float]] = {}
+    for cell in view.measured:
+        settings = cell.entry.values
+        if cell.value is not None and x in settings and y in settings and not cell.left:
+            found.setdefault((settings[y], settings[x]), []).append(cell.value)
+    ways: dict[How, Callable[[list[float]], float]] = {
+        "best": max if view.goal == "max" else min,
+        "mean": statistics.fmean,
+        "median": statistics.median,
+    }
+    of = ways[how]
+    values = [[of(found[row, column]) if (row, column) in found else None for column in columns] for row in rows]
+    counts = [[len(found.get((row, column), ())) for column in columns] for row in rows]
+    data = [
+        {
+            "type": "heatmap",
+            "x": list(columns),
+            "y": list(rows),
+            "z": values,
+            "customdata": counts,
+            "texttemplate": "%{z:.4g}",
+            "hovertemplate": f"{short_name(x)} %{{x}}<br>{short_name(y)} %{{y}}<br>%{{z:.6g}} of %{{customdata}} cells"
+            "<extra></extra>",
+            "hoverongaps": False,
+            "colorscale": "Viridis",
+            # The best is bright.
+            "reversescale": view.goal == "min",
+            "xgap": 2,
+            "ygap": 2,
+        }
+    ]
+    return {
+        "data": data if found else [],
+        "layout": {
+            "title": {"text": view.metric if len(view.axes) < 3 else f"{view.metric}, {how} over the other parameters"},
+            "xaxis": {"type": "category", "title": {"text": short_name(x)}, "showgrid": False},
+            "yaxis": {"type": "category", "title": {"text": short_name(y)}, "showgrid": False},
+            "annotations": _without_value(view, x, y, found),
+            "hovermode": "closest",
+        },
+    }
+
+
+def _without_value(view: SweepView, x: str, y: str, found: Mapping[tuple[str, str], object]) -> list[dict[str, Any]]:
+    """What is the matter with the fields that have cells, but no value."""
+    states: dict[tuple[str, str], str] = {}
+    for cell in view.current:
+        settings = cell.entry.values
+        if x in settings and y in settings and (settings[y], settings[x]) not in found:
+            states.setdefault((settings[y], settings[x]), cell.state)
+    columns, rows = list(view.axes.get(x, ())), list(view.axes.get(y, ()))
+    return [  # by their numbers: plotly takes a category that looks like a number for one
+        {"x": columns.index(column), "y": rows.index(row), "text": state, "showarrow": False}
+        for (row, column), state in states.items()
+        if column in columns and row in rows
+    ]
+
+
+def scatter(view: SweepView, axis: str) -> Figure:
+    """The metric over one parameter, a point for each cell. Numbers that span decades are on a logarithmic axis."""
+    cells = [cell for cell in view.measured if axis in cell.entry.values and not cell.left]
+    texts = [cell.entry.values[axis] for cell in cells]
+    numbers = [number for text in texts if (number := as_number(text)) is not None]
+    numeric = len(numbers) == len(texts)
+    kind = "category" if not numeric else "log" if spans_decades(numbers) else "linear"
+    best = view.best
+    star = {"color": "completed", "size": 14, "symbol": "star"}
+    data = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": name,
+            "x": [as_number(cell.entry.values[axis]) if numeric else cell.entry.values[axis] for cell in part],
+            "y": [cell.value for cell in part],
+            "text": [_plain(cell.entry.name) for cell in part],
+            "hovertemplate": "%{text}<br>%{y:.6g}<extra></extra>",
+            "marker": marker,
+        }
+        for name, part, marker in (
+            ("cells", [cell for cell in cells if cell is not best], {"color": "series-1", "size": 8}),
+            ("the best", [cell for cell in cells if cell is best], star),
+        )
+        if part
+    ]
+    order = {"categoryorder": "array", "categoryarray": list(view.axes.get(axis, ()))} if kind == "category" else {}
+    ticks: dict[str, Any] = {}
+    if kind == "log" and len(view.axes.get(axis, ())) <= _MOST_TICKS:
+        ticks = {"tickvals": [as_number(value) for value in view.axes[axis]], "ticktext": list(view.axes[axis])}
+    return {
+        "data": data,
+        "layout": {
+            "title": {"text": f"{view.metric} over {short_name(axis)}"},
+            "xaxis": {"type": kind, "title": {"text": short_name(axis)}, **order, **ticks},
+            "yaxis": {"title": {"text": view.metric}},
+            "hovermode": "closest",
+        },
+    }
+
+
+def parallel(view: SweepView) -> Figure:
+    """A line for each cell through its value of every parameter to its metric; the cells in groups by their place,
+    which the legend hides and shows.
+
+    Drawn of plain lines: plotly's own parallel coordinates compile code at run time, which pages here may not do.
+    """
+    cells = [cell for cell in view.measured if not cell.left]
+    axes = list(view.axes)
+    scales = [_scale(view.axes[path]) for path in axes]
+    values = [cell.value for cell in cells if cell.value is not None]
+    if not values or not axes:
+        return {"data": [], "layout": {"title": {"text": "Parameters"}}}
+    low, high = min(values), max(values)
+
+    def height(value: float) -> float:
+        share = (value - low) / (high - low) if high > low else 0.5
+        return 1 - share if view.goal == "min" else share
+
+    data = []
+    for (colour, dash, width), (name, part) in zip(_GROUPS, _groups(cells), strict=False):
+        xs: list[int | None] = []
+        ys: list[float | None] = []
+        texts: list[str] = []
+        for cell in part:
+            settings = cell.entry.values
+            known = zip((settings.get(path) for path in axes), scales, strict=True)
+            places = [scale(text) if text is not None else None for text, scale in known]
+            xs += [*range(len(axes) + 1), None]
+            ys += [*places, height(cell.value or 0.0), None]
+            texts += [f"{_plain(cell.entry.name)}: {cell.value:.6g}"] * (len(axes) + 1) + [""]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": name,
+                "x": xs,
+                "y": ys,
+                "text": texts,
+                "hovertemplate": "%{text}<extra></extra>",
+                "line": {"color": colour, "dash": dash, "width": width},
+                "marker": {"color": colour, "size": 5},
+            }
+        )
+    ticks = [
+        _note(number, place, value)
+        for number, (path, scale) in enumerate(zip(axes, scales, strict=True))
+        for value in _some(view.axes[path])
+        if (place := scale(value)) is not None
+    ]
+    ticks += [_note(len(axes), height(value), f"{value:.4g}") for value in dict.fromkeys((low, high))]
+    return {
+        "data": data[::-1],  # the best on top
+        "layout": {
+            "title": {"text": "Parameters, the best on top"},
+            "xaxis": {
+                "tickvals": list(range(len(axes) + 1)),
+                "ticktext": [*(short_name(path) for path in axes), view.metric],
+                "range": [-0.35, len(axes) + 0.35],
+                "showgrid": True,
+            },
+            "yaxis": {"visible": False, "range": [-0.08, 1.08]},
+            "annotations": ticks,
+            "hovermode": "closest",
+            "legend": {"traceorder": "reversed"},
+        },
+    }
+
+
+def _groups(cells: Sequence[Cell]) -> list[tuple[str, Sequence[Cell]]]:
+    """The cells, the best first, as a few groups of the same size, and what they are called."""
+    count = len(_GROUPS) if len(cells) >= _FEW_CELLS else min(2, len(cells))
+    bounds = [number * len(cells) // count for number in range(count + 1)]
+    parts = pairwise(bounds)
+    return [(f"the best {end}" if begin == 0 else f"{begin + 1} to {end}", cells[begin:end]) for begin, end in parts]
+
+
+def _scale(values: Sequence[str]) -> Scale:
+    """Where a value stands on its axis, from 0 to 1: few values, or words, at equal distances; many numbers by size."""
+    places: Mapping[str, float] = {value: number / max(1, len(values) - 1) for number, value in enumerate(values)}
+    numbers = [number for value in values if (number := as_number(value)) is not None]
+    if len(values) > _MOST_TICKS and len(numbers) == len(values):
+        low, high = min(numbers), max(numbers)
+        if high > low:
+            return lambda value: None if (number := as_number(value)) is None else (number - low) / (high - low)
+    return places.get
+
+
+def _some(values: Sequence[str]) -> Sequence[str]:
+    """At most eight of them, with the first and the last."""
+    if len(values) <= _MOST_TICKS:
+        return values
+    return [values[number * (len(values) - 1) // (_MOST_TICKS - 1)] for number in range(_MOST_TICKS)]
+
+
+def _note(x: int, y: float, text: str) -> dict[str, Any]:
+    shown = _plain(shorten(text, _LONGEST_TICK))
+    return {"x": x, "y": y, "text": shown, "showarrow": False, "xanchor": "right", "xshift": -7, "font": {"size": 11}}
+
+
+def _plain(text: str) -> str:
+    """plotly reads a few of HTML's marks."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")

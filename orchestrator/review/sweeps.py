@@ -1,0 +1,187 @@
+"""A sweep as it is reviewed: its cells with what they have come to, how far they are, and what became of the others.
+
+Made of the sweep's ledger and of summaries of runs that are known already: no run is read for it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import UserError
+from orchestrator.review.summary import RunSummary
+from orchestrator.review.sweep_analysis import Importance, Point, axes_of, importance
+from orchestrator.sweeps.ledger import FOLDER, Entry, Planned, Submission, SweepDir
+from orchestrator.sweeps.states import UNDER_WAY, State, cell_state
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell and its run; None for a run that is not there. `value`: of the metric that cells are compared by. `left`:
+    whether the sweep has it no more.
+    """
+
+    entry: Entry
+    state: State
+    run: RunSummary | None
+    value: float | None
+    left: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has a value that can be compared."""
+        return self.value is not None and math.isfinite(self.value)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why points of a sweep are no cells. `names`: of these points."""
+
+    reason: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep. `cells`: the best first, those without a value last. `eta`: seconds until the last one ends at the pace
+    of now; None where nothing runs, or nothing has told its pace. `axes`: the parameters that differ, with their
+    values. `metrics`: what any cell has measured.
+    """
+
+    sweep: SweepDir
+    metric: str
+    goal: str
+    cells: tuple[Cell, ...]
+    pruned: tuple[Reason, ...]
+    filtered: int
+    repeated: int
+    axes: Mapping[str, Sequence[str]]
+    metrics: tuple[str, ...]
+    states: Mapping[str, int]
+    eta: float | None
+
+    @property
+    def current(self) -> tuple[Cell, ...]:
+        """The cells that it has now."""
+        return tuple(cell for cell in self.cells if not cell.left)
+
+    @property
+    def measured(self) -> tuple[Cell, ...]:
+        """The cells that can be compared, the best first."""
+        return tuple(cell for cell in self.cells if cell.is_measured)
+
+    @property
+    def best(self) -> Cell | None:
+        """The best cell; None where none has a value."""
+        return next(iter(self.measured), None)
+
+    @property
+    def failed(self) -> tuple[Cell, ...]:
+        """The cells that failed."""
+        return tuple(cell for cell in self.cells if cell.state == "failed")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether cells run or wait to run."""
+        return any(cell.state in UNDER_WAY for cell in self.cells)
+
+
+def sweep_folders(runs_dir: Path) -> list[SweepDir]:
+    """Every folder that has a sweep's ledger, the last one that changed first."""
+    found = [path for path in (runs_dir.absolute() / FOLDER).glob("*/ledger.jsonl") if path.is_file()]
+    return [SweepDir(path.parent) for path in sorted(found, key=_changed, reverse=True)]
+
+
+def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None = None) -> SweepView:
+    """A sweep. `runs`: those of its folder by `name/run_id`. `metric`: what to compare cells by, instead of what the
+    sweep says.
+
+    Raises UserError when its ledger cannot be read.
+    """
+    try:
+        planned, left, submissions = sweep.planned(), sweep.left(), sweep.submissions()
+        pruned = _reasons(planned)
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{sweep.ledger} cannot be read: {type(error).__name__}: {error}") from error
+    gone = [entry for entry in left if entry.run in runs]
+    known = [run for entry in (*planned.cells, *gone) if (run := runs.get(entry.run)) is not None]
+    metrics = tuple(sorted({key for run in known for key in run.values}))
+    by = metric or planned.metric or ("validation/loss" if "validation/loss" in metrics else "train/loss")
+    cells = [_cell(entry, runs, submissions, by, left=False) for entry in planned.cells]
+    cells += [cell for entry in gone if (cell := _cell(entry, runs, submissions, by, left=True)).state != "missing"]
+    sign = -1.0 if planned.goal == "max" else 1.0
+    cells.sort(key=lambda cell: (0, sign * cell.value) if cell.is_measured and cell.value is not None else (1, 0.0))
+    current = [cell for cell in cells if not cell.left]
+    return SweepView(
+        sweep=sweep,
+        metric=by,
+        goal=planned.goal,
+        cells=tuple(cells),
+        pruned=pruned,
+        filtered=planned.filtered,
+        repeated=planned.repeated,
+        axes=axes_of([cell.entry.values for cell in current]),
+        metrics=metrics,
+        states=dict(Counter(cell.state for cell in current).most_common()),
+        eta=_eta(current),
+    )
+
+
+def importance_of(view: SweepView) -> tuple[Importance, Cell | None]:
+    """Which parameters matter among the cells that completed; and the cell that makes most of the variance alone.
+
+    Cells that are not done would be compared at different steps.
+    """
+    cells = [cell for cell in view.measured if cell.state == "completed" and not cell.left]
+    found = importance([Point(cell.entry.values, cell.value) for cell in cells if cell.value is not None])
+    return found, cells[found.dominating] if found.dominating is not None else None
+
+
+def _cell(
+    entry: Entry, runs: Mapping[str, RunSummary], submissions: Mapping[str, Submission], metric: str, *, left: bool
+) -> Cell:
+    run = runs.get(entry.run)
+    if run is None:
+        return Cell(entry, "missing", None, None, left)
+    state = cell_state(run.state, run.launched, submissions.get(entry.id))
+    return Cell(entry, state, run, run.values.get(metric), left)
+
+
+def _reasons(planned: Planned) -> tuple[Reason, ...]:
+    """The pruned points, those with the same reason together, the most frequent first."""
+    names: dict[str, list[str]] = {}
+    for point in planned.pruned:
+        names.setdefault(str(point["reason"]), []).append(str(point["name"]))
+    return tuple(Reason(reason, tuple(each)) for reason, each in sorted(names.items(), key=lambda item: -len(item[1])))
+
+
+def _eta(cells: Sequence[Cell]) -> float | None:
+    """Running cells tell what they have left; one that waits takes as long as those that are done took, by the median,
+    or as a running one in all. As many run at a time as do now.
+    """
+    running = [cell.run for cell in cells if cell.state == "running" and cell.run is not None]
+    rests = [run.eta for run in running if run.eta is not None]
+    if not rests:
+        return None
+    waiting = sum(cell.state == "pending" for cell in cells)
+    took = [
+        cell.run.ended - cell.run.launched
+        for cell in cells
+        if cell.state == "completed" and cell.run is not None and cell.run.ended and cell.run.launched
+    ]
+    if not took:
+        took = [run.eta / (1 - done) for run in running if run.eta is not None and (done := run.progress or 0.0) < 1]
+    if waiting and not took:
+        return None
+    return max(max(rests), (sum(rests) + (waiting * statistics.median(took) if waiting else 0.0)) / len(running))
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

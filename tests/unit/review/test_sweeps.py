@@ -1,0 +1,196 @@
+"""A sweep as it is reviewed: from its ledger and what is known of its runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import UserError
+from orchestrator.process import Process
+from orchestrator.review.summary import RunSummary, unreadable
+from orchestrator.review.sweep_charts import heat_map, parallel, scatter
+from orchestrator.review.sweeps import importance_of, sweep_folders, view_of
+from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ledger import SweepDir, sweep_dir
+
+RATES, LAYERS = ("1e-4", "3e-4", "1e-2"), ("2", "4")
+METRIC = "validation/loss"
+
+
+def entry(number: int, lr: str, layers: str) -> dict[str, Any]:
+    values = {"optimizer.lr": lr, "model.num_layers": layers}
+    return {"id": f"{number:064x}", "name": f"lr={lr},layers={layers}", "values": values, "run": f"cell/{number:08x}"}
+
+
+def planned(runs_dir: Path, **more: Any) -> SweepDir:
+    sweep = sweep_dir("rates", runs_dir)
+    sweep.path.mkdir(parents=True)
+    cells = [entry(number, *pair) for number, pair in enumerate(itertools.product(RATES, LAYERS))]
+    sweep.append("planned", **{"generation": 1, "metric": METRIC, "goal": "min", "cells": cells, **more})
+    return sweep
+
+
+def summary(runs_dir: Path, number: int, **known: Any) -> RunSummary:
+    plain = unreadable(RunDir(runs_dir / "cell" / f"{number:08x}"), "")
+    return replace(plain, **{"state": "completed", "iteration": 100, "train_iters": 100, "problem": None, **known})
+
+
+def by_key(*runs: RunSummary) -> Mapping[str, RunSummary]:
+    return {run.key: run for run in runs}
+
+
+def measured(runs_dir: Path, losses: list[float | None]) -> Mapping[str, RunSummary]:
+    return by_key(
+        *(
+            summary(runs_dir, number, values={} if loss is None else {METRIC: loss})
+            for number, loss in enumerate(losses)
+        )
+    )
+
+
+def test_the_best_first_and_what_matters(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    runs = measured(tmp_path, [3.0, 3.1, 2.0, 2.1, 9.0, 9.1])
+    view = view_of(sweep, runs)
+    assert view.metric == METRIC
+    assert [cell.value for cell in view.cells] == [2.0, 2.1, 3.0, 3.1, 9.0, 9.1]
+    assert view.best is not None
+    assert view.best.entry.name == "lr=3e-4,layers=2"
+    assert view.axes == {"optimizer.lr": ["1e-4", "3e-4", "1e-2"], "model.num_layers": ["2", "4"]}
+    found, dominating = importance_of(view)
+    assert dominating is None
+    assert [each.path for each in found.shares] == ["optimizer.lr", "model.num_layers"]
+    assert found.shares[0].share > 0.99
+
+
+def test_cells_without_a_value_come_last_and_are_not_the_best(tmp_path: Path) -> None:
+    sweep = planned(tmp_path, goal="max")
+    view = view_of(sweep, measured(tmp_path, [1.0, None, float("nan"), 3.0, float("inf"), 2.0]))
+    assert [cell.value for cell in view.measured] == [3.0, 2.0, 1.0]
+    assert view.cells[-1].value is None or not view.cells[-1].is_measured
+    assert len(view.cells) == 6
+
+
+def test_states_reasons_and_what_left(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    pruned = [{"name": f"gbs={size}", "values": {}, "reason": "not whole"} for size in (7, 9)]
+    pruned.append({"name": "tp=3", "values": {}, "reason": "heads"})
+    cells = [entry(number, *pair) for number, pair in enumerate(itertools.product(RATES, LAYERS))][:5]
+    fields = {"generation": 2, "metric": METRIC, "goal": "min", "cells": cells, "pruned": pruned}
+    sweep.append("planned", **fields)
+    driver = Process.current().to_record()
+    jobs = {cell["id"]: "local" for cell in cells}
+    sweep.append("submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=driver)
+    runs = by_key(
+        summary(tmp_path, 0),
+        summary(tmp_path, 1, state="failed", cause="nan", launched=9e9),
+        summary(tmp_path, 2, state="running", iteration=50, eta=60.0),
+        summary(tmp_path, 3, state="created"),
+        summary(tmp_path, 5, state="stopped"),
+    )
+    view = view_of(sweep, runs)
+    states = {cell.entry.run: cell.state for cell in view.cells}
+    assert states == {
+        "cell/00000000": "completed",
+        "cell/00000001": "failed",
+        "cell/00000002": "running",
+        "cell/00000003": "pending",
+        "cell/00000004": "missing",
+        "cell/00000005": "stopped",
+    }
+    assert [cell.entry.run for cell in view.cells if cell.left] == ["cell/00000005"]
+    assert sum(view.states.values()) == 5
+    assert [(each.reason, len(each.names)) for each in view.pruned] == [("not whole", 2), ("heads", 1)]
+    assert [cell.entry.run for cell in view.failed] == ["cell/00000001"]
+    assert view.eta == pytest.approx(60 + 120), "the one that waits takes as long as the one that runs"
+
+
+def test_what_waits_takes_as_long_as_what_is_done(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    jobs = {f"{number:064x}": "local" for number in range(6)}
+    sweep.append("submitted", how="local", jobs=jobs, driver=Process.current().to_record())
+    runs = by_key(
+        summary(tmp_path, 0, launched=1000.0, ended=1100.0),
+        summary(tmp_path, 1, state="running", eta=50.0),
+        summary(tmp_path, 2, state="running", eta=30.0),
+        *(summary(tmp_path, number, state="created") for number in (3, 4, 5)),
+    )
+    assert view_of(sweep, runs).eta == pytest.approx((50 + 30 + 300) / 2)
+    assert view_of(sweep, by_key(summary(tmp_path, 0))).eta is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "planned", "cells": [{"id": "1"}]}',
+        '{"event": "planned", "cells": 7}',
+        '{"event": "planned", "cells": [], "pruned": [1]}',
+        '{"event": "planned", "cells": [], "filtered": "many"}',
+        '{"event": "other"}',
+    ],
+)
+def test_a_damaged_ledger_is_said(tmp_path: Path, line: str) -> None:
+    sweep = sweep_dir("rates", tmp_path)
+    sweep.path.mkdir(parents=True)
+    sweep.ledger.write_text(f"{line}\n")
+    [found] = sweep_folders(tmp_path)
+    with pytest.raises(UserError, match="rates"):
+        view_of(found, {})
+
+
+def test_the_grid_says_the_best_over_the_other_parameters(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    view = view_of(sweep, measured(tmp_path, [3.0, 3.5, 2.0, None, 9.0, 9.5]))
+    [drawn] = heat_map(view, "optimizer.lr", "model.num_layers", "best")["data"]
+    assert drawn["x"] == list(RATES)
+    assert drawn["y"] == list(LAYERS)
+    assert drawn["z"] == [[3.0, 2.0, 9.0], [3.5, None, 9.5]]
+    figure = heat_map(view, "optimizer.lr", "optimizer.lr", "mean")
+    assert figure["data"][0]["z"][0][0] == pytest.approx(3.25)
+    notes = heat_map(view, "optimizer.lr", "model.num_layers", "best")["layout"]["annotations"]
+    assert [(note["x"], note["y"], note["text"]) for note in notes] == [(1, 1, "completed")]
+
+
+def test_a_parameter_over_decades_is_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    view = view_of(planned(tmp_path), measured(tmp_path, [3.0, 3.5, 2.0, 2.5, 9.0, 9.5]))
+    figure = scatter(view, "optimizer.lr")
+    assert figure["layout"]["xaxis"]["type"] == "log"
+    assert figure["layout"]["xaxis"]["tickvals"] == [1e-4, 3e-4, 1e-2]
+    best = next(trace for trace in figure["data"] if trace["name"] == "the best")
+    assert (best["x"], best["y"]) == ([3e-4], [2.0])
+    assert scatter(view, "model.num_layers")["layout"]["xaxis"]["type"] == "linear"
+
+
+words = st.text(max_size=8)
+settings = st.dictionaries(st.sampled_from(["optimizer.lr", "model.num_layers", "model.x"]), words | st.just("1e-3"))
+
+
+@given(cells=st.lists(st.tuples(settings, st.none() | st.floats(allow_nan=True)), max_size=12))
+def test_every_sweep_can_be_drawn(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[dict[str, str], float | None]]
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    sweep = sweep_dir("any", folder)
+    sweep.path.mkdir(parents=True)
+    entries = [
+        {"id": str(number), "name": f"<b>{number}", "values": values, "run": f"cell/{number:08x}"}
+        for number, (values, _) in enumerate(cells)
+    ]
+    sweep.append("planned", generation=1, metric=None, goal="min", cells=entries)
+    view = view_of(sweep, measured(folder, [value for _, value in cells]))
+    importance_of(view)
+    figures = [parallel(view), *(scatter(view, axis) for axis in view.axes)]
+    figures += [heat_map(view, x, y, "median") for x in view.axes for y in view.axes]
+    text = json.dumps(figures, allow_nan=False)
+    assert "<b>" not in text
+    for trace in parallel(view)["data"]:
+        assert len(trace["x"]) == len(trace["y"]) == len(trace["text"])
+        assert all(place is None or -1e-9 <= place <= 1 + 1e-9 for place in trace["y"])
