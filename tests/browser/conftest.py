@@ -118,7 +118,12 @@ class Visitor:
     def narrow(self) -> None:
         """Look at the page on a phone, where nothing but tables may have to be scrolled sideways."""
         self.page.set_viewport_size({"width": 390, "height": 800})
-        assert self.page.evaluate("document.documentElement.scrollWidth") <= 390
+        # Charts take their new width a moment later.
+        for _ in range(100):
+            if self.page.evaluate("document.documentElement.scrollWidth") <= 390:
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError("the page is wider than a phone")
 
     def photograph(self, name: str) -> None:
         """Keep how the page looks now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -17,7 +18,7 @@ from orchestrator.review.charts import Chart, XAxis, figure_of
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, parallel, scatter
 from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
-from orchestrator.sweeps.ledger import find_sweep
+from orchestrator.sweeps.ledger import sweep_dir
 from orchestrator.sweeps.names import short_name
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 
@@ -33,9 +34,24 @@ Metric = Annotated[str | None, Query(max_length=_LONGEST)]
 Kind = Literal["heat", "scatter", "parallel", "curves"]
 
 
-def asked_view(name: str, its: Annotated[Shared, Depends(shared)], metric: Metric = None) -> SweepView:
-    """The sweep that an address names, with its cells compared by a metric. Raises UserError where there is none."""
-    return view_of(find_sweep(name, its.settings.runs_dir), _runs(its), metric or None)
+@dataclass(frozen=True)
+class Asked:
+    """A sweep. `is_read`: whether everything is known of its runs that can be."""
+
+    view: SweepView
+    is_read: bool
+
+
+def asked_sweep(name: str, its: Annotated[Shared, Depends(shared)], metric: Metric = None) -> Asked:
+    """The sweep that an address names, with its cells compared by a metric. Raises UserError where it cannot be read,
+    HTTPException (404) where there is none.
+    """
+    found = sweep_dir(name, its.settings.runs_dir)
+    if not found.ledger.is_file():
+        raise HTTPException(404, f"there is no sweep {name} in {its.settings.runs_dir}")
+    is_complete = its.index.is_complete  # asked before the runs are: it may become so meanwhile
+    view = view_of(found, _runs(its), metric or None)
+    return Asked(view, is_complete or all(cell.run is not None for cell in view.cells))
 
 
 @router.get("")
@@ -55,19 +71,21 @@ def sweeps(request: Request, its: Annotated[Shared, Depends(shared)]) -> Respons
 @router.get("/{name}")
 def sweep(
     request: Request,
-    view: Annotated[SweepView, Depends(asked_view)],
+    asked: Annotated[Asked, Depends(asked_sweep)],
     x: Metric = None,
     y: Metric = None,
     how: How = "best",
     every: bool = False,
 ) -> Response:
     """One sweep. `x`, `y`: the parameters of its grid; the most important ones where nothing is said."""
+    view = asked.view
     found, dominating = importance_of(view)
     first, second = _axes(view, [each.path for each in found.shares], x, y)
     best = [cell.run.key for cell in view.measured[:_COMPARED] if cell.run is not None]
-    asked = {"metric": view.metric, "x": first or "", "y": second or "", "how": how}
+    shown = {"metric": view.metric, "x": first or "", "y": second or "", "how": how}
     values = {
         "view": view,
+        "is_read": asked.is_read,
         "found": found,
         "dominating": dominating,
         "names": {path: short_name(path) for path in _paths(view)},
@@ -75,8 +93,8 @@ def sweep(
         "y": second,
         "how": how,
         "cells": view.cells if every else view.cells[:_MOST_CELLS],
-        "every": f"{request.url.path}?{urlencode({**asked, 'every': 'true'})}",
-        "query": urlencode(asked),
+        "every": f"{request.url.path}?{urlencode({**shown, 'every': 'true'})}",
+        "query": urlencode(shown),
         "compare_best": address(best) if len(best) > 1 else None,
         "most_curves": _MOST_CURVES,
         "most_pruned_names": _MOST_PRUNED_NAMES,
@@ -89,7 +107,7 @@ def sweep(
 @router.get("/{name}/figure/{kind}")
 def figure(
     kind: Kind,
-    view: Annotated[SweepView, Depends(asked_view)],
+    asked: Annotated[Asked, Depends(asked_sweep)],
     its: Annotated[Shared, Depends(shared)],
     x: Metric = None,
     y: Metric = None,
@@ -97,6 +115,7 @@ def figure(
     axis: XAxis = "steps",
 ) -> Response:
     """A figure of a sweep for plotly."""
+    view = asked.view
     if kind == "parallel":
         return JSONResponse(parallel(view))
     if kind == "curves":
