@@ -12,24 +12,21 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.asked import tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts import Chart, XAxis, figure_of
+from orchestrator.review.charts import CHARTS, Chart, XAxis, figure_of
 from orchestrator.review.compare import MOST_RUNS, compare, differences, labels
+from orchestrator.review.index import signature
 from orchestrator.review.summary import RunSummary
 
 router = APIRouter(prefix="/compare")
 
 _CHARTS = {
-    chart.name: chart
-    for chart in (
-        Chart("loss", "Loss", ("train/loss",)),
-        Chart("validation", "Validation loss", ("validation/loss",)),
-        Chart("grad_norm", "Gradient norm", ("train/grad_norm",)),
-        Chart("lr", "Learning rate", ("train/lr",)),
-        Chart("speed", "Tokens per second", ("throughput/tokens_per_second",), "tokens/s"),
-        Chart("memory", "Peak memory", ("memory/peak_bytes",), "bytes"),
-    )
+    "loss": Chart("loss", "Loss", ("train/loss",)),
+    "validation": Chart("validation", "Validation loss", ("validation/loss",)),
+    **{name: CHARTS[name] for name in ("grad_norm", "lr", "speed", "mfu", "memory")},
 }
+"""One curve of each run, so that a run has one colour."""
 _MOST_IN_A_LEGEND = 6
 _MOST_FOUND = 12
 _LONGEST_SEARCH = 200
@@ -79,7 +76,9 @@ def beside_each_other(
         "found": found,
         "sections": [(name, list(each)) for name, each in groupby(found.differences, key=lambda each: each.section)],
         "most": MOST_RUNS,
-        "charts": _CHARTS,
+        "shown_charts": [
+            each for each in _CHARTS.values() if each.is_core or each.name == "loss" or _is_in(each, asked)
+        ],
         "whole": whole,
         "is_live": any(run.is_active for run in asked.runs),
         "query": urlencode([("run", key) for key in keys]),
@@ -95,30 +94,39 @@ def beside_each_other(
 
 @router.get("/figure/{chart}")
 def figure(
+    request: Request,
     chart: str,
     asked: Annotated[Asked, Depends(asked_runs)],
     its: Annotated[Shared, Depends(shared)],
     x: XAxis = "steps",
     smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
     log: bool = False,
+    begin: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+    end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
 ) -> Response:
-    """The curves of all runs in one chart, each by its short name."""
+    """The curves of all runs in one chart, each by its short name; `from` and `to` are numbers of the x axis."""
     if chart not in _CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")
     names = short_names(asked.runs)
+    tag = tag_of([signature(run.run)[:2] for run in asked.runs], names, chart, x, smoothing, log, begin, end)
+    if (same := unchanged(request, tag)) is not None:
+        return same
     series = {names[run.key]: its.index.series(run.run) for run in asked.runs}
-    made = figure_of(_CHARTS[chart], series, x=x, smoothing=smoothing, log=log)
+    made = figure_of(_CHARTS[chart], series, x=x, smoothing=smoothing, log=log, within=(begin, end))
     if len(series) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
         made["layout"]["showlegend"] = False
-    if len(series) == 1:  # a curve goes by the run's name here, also where it is alone
-        made["data"] = [{**trace, "name": next(iter(series))} for trace in made["data"]]
-    return JSONResponse(made)
+    return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})
 
 
 def short_names(runs: Sequence[RunSummary]) -> Mapping[str, str]:
     """The short name of each run, by its key."""
     keys = [run.key for run in runs]
     return dict(zip(keys, labels(keys, differences([run.spec for run in runs])), strict=True))
+
+
+def _is_in(chart: Chart, asked: Asked) -> bool:
+    """Whether any of the runs has measured it."""
+    return any(key in run.values for run in asked.runs for key in chart.keys)
 
 
 def address(keys: Sequence[str]) -> str:
