@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from threading import Timer
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from orchestrator.dashboard.assets import asset
+from orchestrator.dashboard.assets import asset, prepare_assets
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages import actions, cluster, compare, data, run, run_history, run_logs, runs, sweeps
 from orchestrator.dashboard.security import Next, guarded
@@ -19,6 +20,8 @@ from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
 from orchestrator.review.index import RunIndex
 
+_SECONDS_BEFORE_ZIPPING = 2.0
+"""The first page goes before."""
 _A_YEAR = 365 * 86400
 _PAGES = (runs, actions, run, run_logs, run_history, data, cluster, compare, sweeps)
 
@@ -32,7 +35,11 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         index.start()
+        later = Timer(_SECONDS_BEFORE_ZIPPING, prepare_assets)
+        later.daemon = True
+        later.start()
         yield
+        later.cancel()
         index.stop()
 
     app = FastAPI(title="orchestrator dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)

@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import importlib.util
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from orchestrator.errors import MissingDependency
@@ -27,9 +27,13 @@ class Asset:
     """A file as it is served; `tag` changes with its content."""
 
     content: bytes
-    zipped: bytes
     type: str
     tag: str
+
+    @cached_property
+    def zipped(self) -> bytes:
+        """As browsers take it. Zipped once, and well: the largest has 5 MB, and comes through an SSH tunnel."""
+        return gzip.compress(self.content, 6, mtime=0)
 
 
 @cache
@@ -43,14 +47,15 @@ def asset(name: str) -> Asset | None:
     if path is None:
         return None
     content = path.read_bytes()
-    # Zipped once, and well: the largest has 5 MB, and comes through an SSH tunnel.
-    zipped = gzip.compress(content, 6, mtime=0)
-    return Asset(content, zipped, _TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:12])
+    return Asset(content, _TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:12])
 
 
-def missing() -> list[str]:
-    """The distributions that the pages need and that are not installed."""
-    return [_DISTRIBUTIONS[package] for package, _ in _PACKAGED.values() if importlib.util.find_spec(package) is None]
+def prepare_assets() -> None:
+    """Zip what takes long to zip before somebody waits for it."""
+    for name in _PACKAGED:
+        found = asset(name)
+        assert found is not None, f"{name} is shipped"
+        assert found.zipped, f"{name} holds something"
 
 
 def _packaged(name: str) -> Path:

@@ -52,6 +52,7 @@ class RunIndex:
         self._series: OrderedDict[Path, GrowingSeries] = OrderedDict()
         self._reading = threading.Lock()
         self._stopping = threading.Event()
+        self._has_begun = threading.Event()
         self._changing = threading.Lock()
         self._threads: list[threading.Thread] = []
 
@@ -67,6 +68,10 @@ class RunIndex:
         self._stopping.set()
         for thread in self._threads:
             thread.join()
+
+    def wait_for_the_first(self, seconds: float) -> None:
+        """Wait until the first runs were read, or for so long; no time at all once that is so."""
+        self._has_begun.wait(seconds)
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
@@ -119,8 +124,10 @@ class RunIndex:
             for path, summary in zip(part, summarize_each([RunDir(path) for path in part]), strict=True):
                 self._keep(path, summary, signatures[path])
             self._publish()
+            self._has_begun.set()
         self.is_complete = True
         self._publish()
+        self._has_begun.set()
 
     def find_goodput(self) -> None:
         """Bring the goodput up to date, for which all that a run measured is read."""
@@ -160,7 +167,10 @@ class RunIndex:
             return replace(summary, goodput=None)
 
     def _rest(self) -> None:
+        """Leave time for pages; while one waits for measurements, all of it."""
         self._stopping.wait(_SECONDS_OF_REST)
+        with self._reading:
+            pass
 
     def _is_due(self, path: Path, found: Signature, now: float) -> bool:
         known = self._known.get(path)

@@ -118,7 +118,7 @@ class _Launch:
         return max(0.0, productive), lost, max(0.0, span - startup - self.busy * scale), startup
 
 
-@dataclass
+@dataclass(slots=True)
 class _Steps:
     """The steps after `first` up to `last`, which the run still has, and the start that they belong to."""
 

@@ -19,6 +19,8 @@ from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts,
 router = APIRouter()
 
 RUNS_A_PAGE = 50
+_SECONDS_FOR_THE_FIRST = 0.4
+"""Of a server that has just started: then its page says that it is still reading."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def runs(
     """The runs of the folder, the newest first. `run`: those that are selected; `seen`: what the page shows already,
     to which the answer is 204 where nothing has changed.
     """
+    its.index.wait_for_the_first(_SECONDS_FOR_THE_FIRST)
     values = shown(its, view) | {"selected": frozenset(run)}
     answer = page(request, "runs.html", {**values, "tag": ""})
     tag = hashlib.sha256(bytes(answer.body)).hexdigest()[:16]

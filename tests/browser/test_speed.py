@@ -1,0 +1,88 @@
+"""A folder of 2,000 runs, 50 of them with 100,000 measured steps: pages are there at once, in little memory."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from browser.conftest import Dashboard, Dashboards, Visitor
+from browser.many import many_runs
+from browser.reviewed import Reviewed
+from playwright.sync_api import Page, expect
+
+from orchestrator.rundir import RunDir
+
+pytestmark = [pytest.mark.alone, pytest.mark.slow("2,000 runs are made and read")]
+
+RUNS, LONG, STEPS = 2000, 50, 100_000
+PAINT_OF_THE_RUNS, PAINT_OF_A_RUN = 1.0, 1.5
+"""Seconds."""
+CURVES = 8.0
+"""Seconds from opening the page of a run of 100,000 steps, which the server reads first."""
+MEGABYTES = 400
+VISITED = 12
+
+
+@pytest.fixture(scope="module")
+def many(reviewed: Reviewed, tmp_path_factory: pytest.TempPathFactory) -> list[RunDir]:
+    return many_runs(reviewed, tmp_path_factory.mktemp("many") / "runs", RUNS, long=LONG, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def dashboard(dashboards: Dashboards, many: list[RunDir]) -> Dashboard:
+    return dashboards.start(many[0].path.parent.parent)
+
+
+def first_paint(page: Page) -> float:
+    """Seconds from the navigation to the first text or picture, by the browser's own clock."""
+    milliseconds = page.evaluate(
+        """() => new Promise((resolve) => new PerformanceObserver((list) => {
+            const found = list.getEntriesByName("first-contentful-paint");
+            if (found.length) resolve(found[0].startTime);
+        }).observe({ type: "paint", buffered: true }))"""
+    )
+    return float(milliseconds) / 1000
+
+
+def megabytes(dashboard: Dashboard) -> float:
+    """The most memory that the server has had."""
+    text = Path(f"/proc/{dashboard.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", text)
+    assert found
+    return int(found.group(1)) / 1024
+
+
+def test_a_server_that_has_just_started(visitor: Visitor, dashboard: Dashboard, many: list[RunDir]) -> None:
+    """Its first page is there before it knows all runs; what it knows is the newest."""
+    begun = time.monotonic()
+    page = visitor(dashboard.address)
+    cold = first_paint(page)
+    expect(page.locator("table.runs tbody input").first).to_be_visible()
+    expect(page.get_by_text("Reading the folder")).to_have_count(0, timeout=120_000)
+    complete = time.monotonic() - begun
+    expect(page.get_by_role("link", name=f"all {RUNS}")).to_be_visible()
+    warm = {}
+    for query in ("", "?page=7", "?sort=loss", "?q=lr%3E0.1+state%3Acompleted"):
+        page = visitor(f"{dashboard.address}/{query}")
+        warm[query] = first_paint(page)
+    print(
+        f"first paint {cold:.2f} s, all runs known after {complete:.1f} s, then {warm}, {megabytes(dashboard):.0f} MB"
+    )
+    assert cold < PAINT_OF_THE_RUNS
+    assert max(warm.values()) < PAINT_OF_THE_RUNS
+
+
+def test_runs_of_many_steps(visitor: Visitor, dashboard: Dashboard, many: list[RunDir]) -> None:
+    paints, curves = [], []
+    for run in many[:VISITED]:
+        begun = time.monotonic()
+        page = visitor(f"{dashboard.address}/runs/{run.name}/{run.run_id}")
+        paints.append(first_paint(page))
+        page.wait_for_selector(".chart .main-svg")
+        curves.append(time.monotonic() - begun)
+    print(f"first paint {max(paints):.2f} s, curves {max(curves):.1f} s, {megabytes(dashboard):.0f} MB")
+    assert max(paints) < PAINT_OF_A_RUN
+    assert max(curves) < CURVES
+    assert megabytes(dashboard) < MEGABYTES
