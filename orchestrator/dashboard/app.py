@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from orchestrator.dashboard.assets import asset, prepare_assets
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages import actions, cluster, compare, data, run, run_history, run_logs, runs, sweeps
+from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import Next, guarded
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 def create_app(settings: Settings) -> FastAPI:
     """The dashboard of a runs folder. It looks for runs from its start to its end."""
     index = RunIndex(settings.runs_dir)
+    environment()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -37,13 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(asked.runs_dir.absolute(), token, hosts, asked.allow_actions)
 
     sys.setswitchinterval(_SWITCH_SECONDS)
+    app = create_app(settings)
     with socket.create_server((asked.host, asked.port), family=_family(asked.host)) as listening:
         port = listening.getsockname()[1]
         name = f"[{asked.host}]" if ":" in asked.host else asked.host
         address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
         said = json.dumps({"address": address, "runs_dir": str(settings.runs_dir)}) if asked.json else address
         print(said if asked.json else f"the dashboard of {settings.runs_dir}: {said}  (Ctrl-C ends it)", flush=True)
-        config = uvicorn.Config(create_app(settings), log_level="warning", access_log=False, server_header=False)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
         uvicorn.Server(config).run(sockets=[listening])
     return 0
 

@@ -22,7 +22,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 @cache
 def environment() -> Environment:
-    """The templates, with the words that they know. Made once: each template is compiled when it is first used."""
+    """The templates, with the words that they know. Made once, and compiled before anybody waits for a page."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -47,6 +47,8 @@ def environment() -> Environment:
     }
     made.globals["asset_url"] = asset_url
     made.globals["inline"] = inline
+    for name in made.list_templates():
+        made.get_template(name)
     return made
 
 

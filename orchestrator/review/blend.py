@@ -157,7 +157,7 @@ def consumption_figure(run: RunDir) -> Figure:
     shown: dict[str, list[float]] = {path: [] for path in given(stretches, 0)}
     steps = sorted({round(iteration * number / _POINTS) for number in range(_POINTS + 1)}) if iteration else []
     for step in steps:
-        at = next(stretch for stretch in reversed(stretches) if stretch.iteration <= step)
+        at = next((stretch for stretch in reversed(stretches) if stretch.iteration <= step), stretches[0])
         counts = given(stretches, samples if step == iteration else min(samples, at.samples_at(step)))
         for path, values in shown.items():
             values.append(counts[path] * job.model.seq_length)

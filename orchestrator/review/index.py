@@ -17,8 +17,9 @@ from orchestrator.rundir import RunDir
 _SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_QUESTIONS = 15.0
 """To the scheduler, about a run whose files did not change."""
+_RUNS_AT_FIRST = 12
 _RUNS_AT_A_TIME = 40
-_SERIES_BYTES = 120 << 20
+_SERIES_BYTES = 90 << 20
 _GOODPUT_SHARE = 0.05
 """Of this thread's time: the goodput of a long run that goes on takes a second to find out, again and again."""
 _ENDED = ("completed", "stopped", "failed")
@@ -80,10 +81,13 @@ class RunIndex:
 
     def folder(self, name: str, run_id: str) -> RunDir | None:
         """A run by its place in the folder, without reading it; None where there is none."""
-        if {name, run_id} & {".", ".."} or "\0" in name + run_id or "/" in name + run_id:
+        if not _is_file_name(name) or not _is_file_name(run_id):
             return None
         run = RunDir(self.runs_dir.absolute() / name / run_id)
-        return run if run.resolved_generations() else None
+        try:
+            return run if run.resolved_generations() else None
+        except (OSError, ValueError):  # no name that a folder can have, or links that lead nowhere
+            return None
 
     def find(self, name: str, run_id: str) -> RunSummary | None:
         """A run by its place in the folder, as it is at this moment; None where there is none."""
@@ -117,10 +121,12 @@ class RunIndex:
         now = time.monotonic()
         changed = [path for path, found in signatures.items() if self._is_due(path, found, now)]
         changed.sort(key=lambda path: signatures[path], reverse=True)
-        for begin in range(0, len(changed), _RUNS_AT_A_TIME):
+        begin = 0
+        while begin < len(changed):
             if self._stopping.is_set():
                 return
-            part = changed[begin : begin + _RUNS_AT_A_TIME]
+            part = changed[begin : begin + (_RUNS_AT_A_TIME if begin else _RUNS_AT_FIRST)]
+            begin += len(part)
             for path, summary in zip(part, summarize_each([RunDir(path) for path in part]), strict=True):
                 self._keep(path, summary, signatures[path])
             self._publish()
@@ -201,6 +207,11 @@ class RunIndex:
         with self._changing:
             found = [known.summary for known in self._known.values()]
         self._runs = tuple(sorted(found, key=lambda run: (-_moment(run.created), run.key)))
+
+
+def _is_file_name(text: str) -> bool:
+    """Whether it names something in a folder, and nothing outside."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
 
 
 def _moment(value: float | None) -> float:

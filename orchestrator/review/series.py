@@ -13,6 +13,8 @@ from orchestrator.tracking.metrics import Metric, MetricTail
 
 _BYTES_PER_VALUE = 16
 _BYTES_PER_STEP = 32
+_MOST_COUNTED = 1 << 62
+_END_OF_TIME = 1e11  # in the year 5138
 _MOST_SMOOTHING = 0.9999
 _RECORDS_AT_A_TIME = 2000
 """Records are ten times as large as the columns that are made of them."""
@@ -60,8 +62,10 @@ class Series:
     position: int = 0
 
     def add(self, metrics: Iterable[Metric]) -> None:
-        """Take in records, in the order in which they were written."""
+        """Take in records, in the order in which they were written; those that make no sense are passed over."""
         for metric in metrics:
+            if not _makes_sense(metric):
+                continue
             self._place(metric)
             self.position = metric.iteration
             for key, value in metric.values.items():
@@ -95,6 +99,16 @@ class Series:
         """About how much memory it takes."""
         columns = sum(len(column.values) + len(column.undone_values) for column in self.columns.values())
         return _BYTES_PER_STEP * len(self.iterations) + _BYTES_PER_VALUE * columns
+
+
+def _makes_sense(metric: Metric) -> bool:
+    """Whether its numbers can be those of a training: what a damaged log holds fits no column, or no axis."""
+    return (
+        0 <= metric.iteration < _MOST_COUNTED
+        and 0 <= metric.samples < _MOST_COUNTED
+        and 0 <= metric.tokens < _MOST_COUNTED
+        and 0 <= metric.time < _END_OF_TIME
+    )
 
 
 @dataclass

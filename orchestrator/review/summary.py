@@ -23,12 +23,17 @@ from orchestrator.tracking.description import flatten
 from orchestrator.tracking.goodput import goodput
 from orchestrator.tracking.metrics import Metric, read_records
 
-NONSENSE = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, UserError)
+NONSENSE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RecursionError),
+    *(TypeError, ValueError, UserError),
+)
 """What reading damaged files of a run may raise."""
 SPARK_KEYS = ("train/loss", "validation/loss")
 _SPARK_POINTS = 48
 _LINE_BYTES = 4 << 10
 _RECORDS_BETWEEN_RESTS = 500
+_MOST_STEPS = 1 << 62
+"""What a damaged log says beyond it is no step."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +128,8 @@ def _summary(status: RunStatus) -> RunSummary:
         try:
             job = load_resolved(run.resolved())
             train_iters, world_size, layout = BatchSchedule.of(job).train_iters, job.world_size, layout_of(job)
-        except UserError as error:
-            problem = str(error).splitlines()[0]
+        except NONSENSE as error:
+            problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)
     return RunSummary(
         run=run,
@@ -132,7 +137,7 @@ def _summary(status: RunStatus) -> RunSummary:
         cause=status.cause,
         message=status.message,
         description=status.describe(),
-        iteration=status.iteration or 0,
+        iteration=min(max(status.iteration or 0, 0), _MOST_STEPS),
         train_iters=train_iters,
         values=status.values,
         spark=spark(run.metrics_file),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 Kind = Literal["resumed", "checkpoint", "skipped", "failure", "stop"]
 
+_MOST_STEPS = 1 << 53
+_END_OF_TIME = 1e11  # in the year 5138
 _KINDS: dict[str, Kind] = {
     "resumed": "resumed",
     "checkpoint_saved": "checkpoint",
@@ -40,11 +42,17 @@ def marks_of(events: Iterable[Mapping[str, Any]]) -> list[Mark]:
         if event.get("event") == "exited" and event.get("code"):
             kind = "failure"
         iteration, time = event.get("iteration"), event.get("time")
-        is_known = isinstance(iteration, int) and not isinstance(iteration, bool)
-        latest = iteration if isinstance(iteration, int) and is_known else latest
-        if kind is not None and isinstance(time, int | float) and (is_known or kind == "failure"):
+        is_known = _is_within(iteration, _MOST_STEPS)
+        if _is_within(iteration, _MOST_STEPS):
+            latest = int(iteration)
+        if kind is not None and _is_within(time, _END_OF_TIME) and (is_known or kind == "failure"):
             marks.append(Mark(kind, latest, float(time), _text(kind, event), is_known))
     return marks
+
+
+def _is_within(value: Any, end: float) -> TypeGuard[int]:
+    """Whether it is a number from 0 on that a page can show; a damaged log may hold any."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < end
 
 
 def _text(kind: Kind, event: Mapping[str, Any]) -> str:

@@ -135,7 +135,7 @@ def load_resolved(path: Path) -> JobSpec:
         data = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: it is not JSON ({error})") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} is damaged: it holds no spec")

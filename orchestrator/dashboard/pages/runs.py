@@ -19,7 +19,7 @@ from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts,
 router = APIRouter()
 
 RUNS_A_PAGE = 50
-_SECONDS_FOR_THE_FIRST = 0.4
+_SECONDS_FOR_THE_FIRST = 0.3
 """Of a server that has just started: then its page says that it is still reading."""
 
 
