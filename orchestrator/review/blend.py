@@ -6,9 +6,10 @@ spec is followed. What is not exact is said in `remarks`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.data.blending import Draws
 from orchestrator.data.checks import path_names
@@ -17,7 +18,7 @@ from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend_report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.review.charts import Figure
-from orchestrator.review.stretches import Stretch, stretches_of
+from orchestrator.review.stretches import Stretch, starts_of, stretches_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.data import Blend, BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec
@@ -97,7 +98,7 @@ def blend_use(run: RunDir) -> BlendUse:
     stretches = stretches_of(run, events)
     job = stretches[-1].job
     batch = BatchSchedule.of(job)
-    iteration, samples = consumed(run)
+    iteration, samples = consumed(run, stretches, events)
     kind, says = _kind(job)
     use = BlendUse(kind, says, iteration, samples, batch.train_samples, job.tokens_per_sample)
     if kind != "blend":
@@ -124,15 +125,21 @@ def blend_use(run: RunDir) -> BlendUse:
     )
 
 
-def consumed(run: RunDir) -> tuple[int, int]:
-    """The last step that was measured and the samples consumed until then; 0 twice where nothing was."""
+def consumed(run: RunDir, stretches: Sequence[Stretch], events: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """The step that a run has reached, as measured last or as its latest start began, and the samples consumed until
+    then.
+    """
     try:
         size = run.metrics_file.stat().st_size
     except OSError:
-        return 0, 0
+        size = 0
     last: Metric | None = None
     for metric in MetricTail(run.metrics_file, max(0, size - _TAIL_BYTES)).poll():
         last = metric
+    starts = starts_of(events)
+    if starts and (last is None or starts[-1][0] > last.time):  # what was measured before may be undone
+        iteration = starts[-1][1]
+        return iteration, stretches[-1].samples_at(iteration)
     return (last.iteration, last.samples) if last is not None else (0, 0)
 
 
@@ -151,8 +158,9 @@ def given(stretches: Sequence[Stretch], samples: int) -> dict[str, int]:
 
 def consumption_figure(run: RunDir) -> Figure:
     """Tokens from each source over the steps of the run so far, one above the other. Raises UserError."""
-    stretches = stretches_of(run, run.events())
-    iteration, samples = consumed(run)
+    events = run.events()
+    stretches = stretches_of(run, events)
+    iteration, samples = consumed(run, stretches, events)
     job = stretches[-1].job
     shown: dict[str, list[float]] = {path: [] for path in given(stretches, 0)}
     steps = sorted({round(iteration * number / _POINTS) for number in range(_POINTS + 1)}) if iteration else []

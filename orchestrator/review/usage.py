@@ -126,7 +126,7 @@ class _Account:
                 self._end(latest)
                 self._waiting = self._cluster, self._now
             case "withdrawn":
-                self._stop_waiting()
+                self._waiting = None
             case "launched":
                 self._end(latest)
                 self._stop_waiting()

@@ -85,6 +85,13 @@ def test_nothing_was_measured_yet(tmp_path: Path) -> None:
     assert consumption_figure(run)["data"] == []
 
 
+def test_steps_that_a_resume_undid_are_not_read_yet(tmp_path: Path) -> None:
+    run = run_of(job_of(["/elsewhere/books"]), tmp_path, 50)
+    run.append_event("started", launch_id="2", iteration=20)
+    use = blend_use(run)
+    assert (use.iteration, use.samples) == (20, 160)
+
+
 def test_runs_without_a_blend(tmp_path: Path) -> None:
     run = run_of(tiny_job("random"), tmp_path, 5)
     use = blend_use(run)

@@ -68,6 +68,11 @@ def test_a_start_that_was_refused_took_nothing() -> None:
     assert taken(events, 4, is_active=False).launches == ()
 
 
+def test_a_job_that_was_taken_out_of_the_queue_did_not_wait_for_anything() -> None:
+    events = [event("submitted", 0, job_id="1", cluster="alps"), event("withdrawn", 3, job_id="1")]
+    assert taken(events, 4, is_active=False) == Taken()
+
+
 def test_a_day_ends_at_midnight() -> None:
     found = Taken((Launch(2, NOON, NOON + 86400),))
     use = usage([(summary("a"), found)], None, NOON + 1e6)
