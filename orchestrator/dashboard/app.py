@@ -14,7 +14,18 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from orchestrator.dashboard.assets import asset, prepare_assets
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages import actions, cluster, compare, data, run, run_history, run_logs, runs, sweeps
+from orchestrator.dashboard.pages import (
+    actions,
+    cluster,
+    compare,
+    data,
+    run,
+    run_history,
+    run_logs,
+    run_setting,
+    runs,
+    sweeps,
+)
 from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import Next, guarded
 from orchestrator.dashboard.settings import Settings, Shared
@@ -24,7 +35,7 @@ from orchestrator.review.index import RunIndex
 _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""
 _A_YEAR = 365 * 86400
-_PAGES = (runs, actions, run, run_logs, run_history, data, cluster, compare, sweeps)
+_PAGES = (runs, actions, run, run_logs, run_history, run_setting, data, cluster, compare, sweeps)
 
 logger = logging.getLogger(__name__)
 

@@ -94,9 +94,14 @@ def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[R
             None if step is None else step * plan.batch.train_iters,
             "seconds",
         ),
-        Row("parameters", plan.parameters.total, _number(started.get("parameters")), "count"),
+        Row("parameters of rank 0", _of_rank_0(plan), _number(started.get("parameters")), "count"),
         Row("a checkpoint", taken.checkpoint_bytes, _number(saved.get("bytes")), "bytes"),
     ]
+
+
+def _of_rank_0(plan: Plan) -> float | None:
+    held = (each.parameters for each in plan.parameters.per_rank if each.tp == each.pp == 0)
+    return next(held, None)
 
 
 def references_of(chart: str, run: RunDir) -> list[Reference]:

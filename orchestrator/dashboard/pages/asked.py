@@ -23,6 +23,9 @@ SECTIONS = {
     "events": "Events",
     "checkpoints": "Checkpoints",
     "data": "Data",
+    "plan": "Plan",
+    "spec": "Spec",
+    "code": "Code",
 }
 """The sections of a run's page: the end of their address, and what they are called."""
 

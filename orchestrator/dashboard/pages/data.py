@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
-from orchestrator.errors import UserError
 from orchestrator.review.blend import blend_use, consumption_figure
+from orchestrator.review.damage import readable
 
 router = APIRouter(prefix=PREFIX + "/data")
 
@@ -15,14 +15,12 @@ router = APIRouter(prefix=PREFIX + "/data")
 @router.get("")
 def data(request: Request, run: Asked) -> Response:
     """Each source of the blend: what it has given, and how often it is read."""
-    try:
-        use, problem = blend_use(run.run), None
-    except UserError as error:
-        use, problem = None, str(error)
+    use, problem = readable(lambda: blend_use(run.run))
     return section(request, run, "data", "data.html", {"use": use, "problem": problem})
 
 
 @router.get("/figure")
 def figure(run: AskedFolder) -> Response:
     """Tokens from each source over the steps."""
-    return JSONResponse(consumption_figure(run))
+    found, _ = readable(lambda: consumption_figure(run))
+    return JSONResponse(found or {"data": [], "layout": {}})
