@@ -1,0 +1,106 @@
+"""What a run is held against: its plan, its specs, and the runs around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.training import tiny_job
+
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import add_generation, create_run
+from orchestrator.review.measured import planned_of, references_of, rows_of, timeline_of
+from orchestrator.review.overview import overview_of, parts_of_time
+from orchestrator.review.series import Series
+from orchestrator.review.specs import differences, fields_of, generations_of
+from orchestrator.review.summary import summarize
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
+from orchestrator.tracking.goodput import Goodput
+from orchestrator.tracking.metrics import Metric
+
+
+def created(job: JobSpec, folder: Path) -> RunDir:
+    return create_run(job, dump_resolved(job), folder)
+
+
+def test_a_plan_is_of_the_gpu_that_a_run_started_on(tmp_path: Path) -> None:
+    run = created(tiny_job("planned", precision={"dtype": "bf16"}), tmp_path)
+    assert planned_of(run).is_assumed
+    assert references_of("loss", run) == []
+    run.append_event("started", device="NVIDIA H200", layers="torch", parameters=7)
+    planned = planned_of(run)
+    assert (planned.forecast.device.name, planned.is_assumed, planned.forecast.layers) == ("H200", False, "torch")
+    [plan, device] = references_of("memory", run)
+    assert (plan.text, device.text) == ("plan", "H200")
+    assert plan.value == planned.forecast.memory.peak_bytes
+    series = Series()
+    series.add(Metric(0.0, step, 0, 0, {"throughput/step_seconds": 0.5}) for step in range(1, 4))
+    rows = {row.name: row for row in rows_of(planned, series, run.events())}
+    assert rows["seconds per step"].measured == 0.5
+    assert rows["all steps"].measured == 10.0
+    assert rows["parameters of rank 0"].measured == 7
+    assert rows["MFU"].ratio is None
+    assert timeline_of(planned) is not None
+
+
+def test_on_a_cpu_no_nominal_figure_is_drawn(tmp_path: Path) -> None:
+    run = created(tiny_job("planned"), tmp_path)
+    run.append_event("started", device="cpu", layers="torch")
+    assert planned_of(run).forecast.device.is_cpu
+    assert references_of("speed", run) == []
+
+
+def test_what_a_resume_changed_and_what_it_means(tmp_path: Path) -> None:
+    run = created(tiny_job("changed"), tmp_path)
+    changed = tiny_job("changed", optimizer={"lr": 5e-4})
+    add_generation(run, changed, "optimizer: {lr: 5e-4}\n")
+    first, second = generations_of(run)
+    assert (first.number, second.number) == (1, 2)
+    assert second.written.read_text() == "optimizer: {lr: 5e-4}\n"
+    [change] = differences(first.resolved, second.resolved)
+    assert (change.path, change.old, change.new, change.kind) == ("optimizer.lr", "0.001", "0.0005", "trajectory")
+    assert fields_of(second.resolved)["optimizer.lr"] == "0.0005"
+    second.resolved.write_text('{"name": 3, "optimizer": {"lr": 1}}')
+    found = {each.path: each for each in differences(first.resolved, second.resolved)}
+    assert (found["optimizer.lr"].new, found["optimizer.lr"].kind) == ("1", "unknown")
+    second.resolved.write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        differences(first.resolved, second.resolved)
+
+
+def test_a_run_knows_its_parent_and_its_children(tmp_path: Path) -> None:
+    parent = created(tiny_job("first"), tmp_path)
+    child = created(tiny_job("tuned", checkpoint={"pretrained": f"first/{parent.run_id}"}), tmp_path)
+    other = created(tiny_job("other", checkpoint={"pretrained": "/elsewhere"}), tmp_path)
+    key = f"first/{parent.run_id}"
+    child.append_event("pretrained", checkpoint="x", from_iteration=20, from_run=key)
+    summaries = summarize([parent, child, other])
+    assert [each.text for each in overview_of(summaries[0], summaries).children] == [
+        f"tuned/{child.run_id}, from iteration 20"
+    ]
+    found = overview_of(summaries[1], summaries).parent
+    assert found is not None
+    assert (found.text, found.name, found.run_id) == (f"{key}, iteration 20", "first", parent.run_id)
+    found = overview_of(summaries[2], summaries).parent
+    assert found is not None
+    assert (found.text, found.name) == ("/elsewhere", None)
+
+
+def test_parts_of_the_time_add_up() -> None:
+    goodput = Goodput(
+        launches=2,
+        productive_seconds=50,
+        lost_seconds=5,
+        overhead_seconds=15,
+        startup_seconds=20,
+        queue_seconds=110,
+        first_queue_seconds=100,
+        wall_seconds=200,
+    )
+    parts = parts_of_time(goodput)
+    assert parts[0] == ("steps that count", 50, 0.5)
+    assert [name for name, _, _ in parts[1:3]] == ["starting", "saving, evaluating, waiting"]
+    assert sum(share for _, _, share in parts) == pytest.approx(1)
+    assert parts_of_time(Goodput()) == []
