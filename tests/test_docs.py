@@ -103,7 +103,8 @@ def test_commands_and_options_exist(page: Path) -> None:
         if hasattr(found, "commands") and len(words) > 1:
             assert words[1] in found.commands, f"orchestrator {words[0]} {words[1]}"
             found = found.commands[words[1]]
-        known = {option for parameter in found.params for option in parameter.opts} | {"--help", "-h"}
+        options = [option for each in found.params for option in (*each.opts, *each.secondary_opts)]
+        known = {*options, "--help", "-h"}
         used = {word.partition("=")[0] for word in words[1:] if re.fullmatch(r"--?[a-z][a-z-]*(=.*)?", word)}
         assert used <= known, f"orchestrator {' '.join(words)}"
 
