@@ -24,7 +24,7 @@ from orchestrator.review.charts import CHARTS
 from orchestrator.rundir import RunDir
 
 HOSTILE = "<script>alert('owned')</script><img src=x onerror=alert(1)>‮\N{PILE OF POO}"
-FIGURE = {"chart": list(CHARTS)}
+Damage = Callable[[RunDir], object]
 
 
 @pytest.fixture(scope="module")
@@ -46,35 +46,46 @@ def damaged(reviewed: Reviewed, tmp_path_factory: pytest.TempPathFactory) -> Rev
     return own
 
 
-def _damages(template: RunDir) -> Iterator[Callable[[RunDir], object]]:
+def _damages(template: RunDir) -> Iterator[Damage]:
     """What is done to a copy of a run: each of its files removed, torn, emptied or filled with something else."""
     names = sorted(str(path.relative_to(template.path)) for path in template.path.rglob("*") if path.is_file())
     names = [name for name in names if not name.endswith(".distcp")]
     for name in names:
-        yield lambda run, name=name: (run.path / name).unlink()
+        yield _removed(name)
+    contents = [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"[[1, 2]]\n",
+        b"\xff\xfe\x00",
+        b'{"values": 3, "time": []}\n',
+        b"[" * 99_999,
+    ]
     for name in ("resolved.json", "events.jsonl", "metrics.jsonl", "lease/000001.json", "job.yaml", "code.json"):
-        for content in (
-            b"",
-            b"{",
-            b"[]",
-            b"null",
-            b"[[1, 2]]\n",
-            b"\xff\xfe\x00",
-            b'{"values": 3, "time": []}\n',
-            b"[" * 99_999,
-        ):
-            yield lambda run, name=name, content=content: (run.path / name).write_bytes(content)
+        for content in contents:
+            yield _filled(name, content)
     for name in ("events.jsonl", "metrics.jsonl"):
-        yield lambda run, name=name: (run.path / name).write_bytes((run.path / name).read_bytes()[:-9])
+        yield _filled(name, (template.path / name).read_bytes()[:-9])
         for moment in (0, -5, time.time() + 9e8, 1e300, 10**30, math.nan, math.inf, "yesterday", None, True):
-            yield lambda run, name=name, moment=moment: _change(run.path / name, "time", moment)
+            yield _changed(name, "time", moment)
         for number in (-1, 10**30, 1.5, math.nan, "seven", None, [1]):
-            yield lambda run, name=name, number=number: _change(run.path / name, "iteration", number)
-    yield lambda run: _change(
-        run.metrics_file, "values", {"train/loss": 1e308, HOSTILE: math.inf, "validation/loss": "x"}
-    )
-    yield lambda run: (run.path / "sweep.json").write_text(json.dumps({"sweep": HOSTILE, "cell": HOSTILE, "values": 3}))
-    yield lambda run: (run.path / "sweep.json").write_text("[]")
+            yield _changed(name, "iteration", number)
+    yield _changed("metrics.jsonl", "values", {"train/loss": 1e308, HOSTILE: math.inf, "validation/loss": "x"})
+    yield _filled("sweep.json", json.dumps({"sweep": HOSTILE, "cell": HOSTILE, "values": 3}).encode())
+    yield _filled("sweep.json", b"[]")
+
+
+def _removed(name: str) -> Damage:
+    return lambda run: (run.path / name).unlink()
+
+
+def _filled(name: str, content: bytes) -> Damage:
+    return lambda run: (run.path / name).write_bytes(content)
+
+
+def _changed(name: str, key: str, value: object) -> Damage:
+    return lambda run: _change(run.path / name, key, value)
 
 
 def _change(path: Path, key: str, value: object) -> None:

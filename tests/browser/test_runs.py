@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import Reviewed
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 from support.training import tiny_job
 
 from orchestrator.dashboard.rendering import NOTHING
 
-PHONE = {"width": 390, "height": 844}
+PHONE = ViewportSize(width=390, height=844)
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def told(run: RunDir, runs_dir: Path) -> RunSummary:
     series = GrowingSeries(run.metrics_file).refresh()
     for chart in CHARTS.values():
         for x in ("steps", "tokens", "time", "clock"):
-            figure = figure_of(chart, {"one": series}, x=x, smoothing=0.5, marks=marks_of(run.events()))  # type: ignore[arg-type]  # literals
+            figure = figure_of(chart, {"one": series}, x=x, smoothing=0.5, marks=marks_of(run.events()))
             json.dumps(figure, allow_nan=False)
     return summary
 
@@ -121,7 +121,7 @@ def test_a_run_that_vanished_is_forgotten(tmp_path: Path) -> None:
     run.path.rename(tmp_path / "elsewhere")
     index.find_goodput()
     index.look()
-    assert index.runs == ()
+    assert len(index.runs) == 0
     assert index.find(run.name, run.run_id) is None
     assert summarize_each([run])[0].problem is not None
     for name in ("..", ".", "", "a\0b", "x" * 5000, "\ud800"):
