@@ -143,6 +143,10 @@ def test_spec_plan_checkpoints_events_and_code(shown: Dashboard, own: Reviewed, 
     expect(page.locator("#fields")).to_contain_text("1 of")
     visitor.photograph("spec")
 
+    page.goto(place(shown, changed, f"/spec?against=resumed/{own.resumed.run_id}&q=train_iters"))
+    expect(page.get_by_role("heading", name="Differences from resumed/")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="another name is another job")).to_contain_text("forbidden")
+
     page.goto(place(shown, own.completed, "/plan"))
     expect(page.get_by_role("row").filter(has_text="parameters").last).to_contain_text("1")
     expect(page.get_by_role("img", name=re.compile("1F1B: .* through 2 stages"))).to_be_visible()
