@@ -19,6 +19,7 @@ from orchestrator.dashboard.pages import (
     cluster,
     compare,
     data,
+    machines,
     run,
     run_history,
     run_logs,
@@ -35,7 +36,7 @@ from orchestrator.review.index import RunIndex
 _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""
 _A_YEAR = 365 * 86400
-_PAGES = (runs, actions, run, run_logs, run_history, run_setting, data, cluster, compare, sweeps)
+_PAGES = (runs, actions, run, run_logs, run_history, run_setting, data, machines, cluster, compare, sweeps)
 
 logger = logging.getLogger(__name__)
 

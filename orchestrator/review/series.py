@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.tracking.metrics import Metric, MetricTail
 
-_BYTES_PER_VALUE = 16
+_BYTES_PER_NUMBER = 8
 _BYTES_PER_STEP = 32
 _MOST_COUNTED = 1 << 62
 _END_OF_TIME = 1e11  # in the year 5138
@@ -22,7 +22,8 @@ _RECORDS_AT_A_TIME = 2000
 
 @dataclass
 class Column:
-    """One key: `iterations` grow strictly, `values` stand beside them; a value may be NaN or infinite.
+    """One key: `iterations` grow strictly, `values` stand beside them; a value may be NaN or infinite. Keys that are
+    measured together share their iterations, for as long as they are.
 
     `undone_…`: what was measured at steps that were done again, in the order in which that happened.
     """
@@ -34,6 +35,10 @@ class Column:
 
     def put(self, iteration: int, value: float) -> None:
         """The value of an iteration; of one that was measured again after a resume, the last counts."""
+        if len(self.iterations) == len(self.values) + 1 and self.iterations[-1] == iteration:
+            self.values.append(value)  # another key of this record came before
+            return
+        self.part_if_behind()
         if not self.iterations or iteration > self.iterations[-1]:
             self.iterations.append(iteration)
             self.values.append(value)
@@ -44,8 +49,14 @@ class Column:
             self.undone_values.append(self.values[place])
             self.values[place] = value
         else:
+            self.iterations = self.iterations[:]  # the other keys have no such step
             self.iterations.insert(place, iteration)
             self.values.insert(place, value)
+
+    def part_if_behind(self) -> None:
+        """Have iterations of its own where the keys that it shared them with went on without it."""
+        if len(self.iterations) > len(self.values):
+            self.iterations = self.iterations[: len(self.values)]
 
 
 @dataclass
@@ -68,11 +79,14 @@ class Series:
                 continue
             self._place(metric)
             self.position = metric.iteration
+            together: array[int] = array("q")
             for key, value in metric.values.items():
                 column = self.columns.get(key)
                 if column is None:
-                    column = self.columns[key] = Column()
+                    column = self.columns[key] = Column(together)
                 column.put(metric.iteration, value)
+        for column in self.columns.values():
+            column.part_if_behind()
 
     def _place(self, metric: Metric) -> None:
         facts = (float(metric.time), float(metric.samples), float(metric.tokens))
@@ -97,8 +111,10 @@ class Series:
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
-        columns = sum(len(column.values) + len(column.undone_values) for column in self.columns.values())
-        return _BYTES_PER_STEP * len(self.iterations) + _BYTES_PER_VALUE * columns
+        columns = self.columns.values()
+        arrays = {id(kept): len(kept) for column in columns for kept in (column.iterations, column.values)}
+        undone = sum(len(column.undone_values) for column in columns)
+        return _BYTES_PER_STEP * len(self.iterations) + _BYTES_PER_NUMBER * (sum(arrays.values()) + 2 * undone)
 
 
 def _makes_sense(metric: Metric) -> bool:

@@ -62,11 +62,18 @@ def reviewed(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Reviewed
 
 @dataclass
 class Dashboard:
-    """A running dashboard. `address` has no slash at its end."""
+    """A running dashboard. `address` has no slash at its end; `token` is the one that it made by itself."""
 
     process: subprocess.Popen[str]
     address: str
     runs_dir: Path
+    token: str | None = None
+
+    def page(self, path: str) -> str:
+        """Where a page lies, for somebody who comes for the first time."""
+        if self.token is None:
+            return self.address + path
+        return f"{self.address}{path}{'&' if '?' in path else '?'}token={self.token}"
 
 
 @dataclass
@@ -82,7 +89,9 @@ class Dashboards:
         assert process.stdout is not None
         said = process.stdout.readline()
         assert said, f"the dashboard ended with {process.wait()}"
-        made = Dashboard(process, json.loads(said)["address"].partition("?")[0].rstrip("/"), runs_dir)
+        address, _, token = json.loads(said)["address"].partition("/?token=")
+        given = any(option.startswith("--token") for option in options)
+        made = Dashboard(process, address.rstrip("/"), runs_dir, None if given else token or None)
         self.started.append(made)
         return made
 

@@ -40,7 +40,8 @@ def answer(
     """What the server says to a request that no browser would make: status, body and headers."""
     connection = http.client.HTTPConnection(urlsplit(dashboard.address).netloc.replace("0.0.0.0", "127.0.0.1"))
     try:
-        sent = {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})}
+        shown = {"Authorization": f"Bearer {dashboard.token}"} if dashboard.token else {}
+        sent = {"Content-Type": "application/x-www-form-urlencoded", **shown, **(headers or {})}
         connection.request(method, path, urlencode(fields or {}), sent)
         response = connection.getresponse()
         return response.status, response.read().decode(), {key.lower(): value for key, value in response.getheaders()}
@@ -89,6 +90,8 @@ def test_forms_of_others_do_nothing(acting: Dashboard, own: Reviewed) -> None:
     for mistaken in ("delete", "cancel"):
         assert answer(acting, "POST", address_of(run, mistaken), {"mark": mark})[0] in (404, 409)
     assert answer(acting, "POST", address_of(own.completed, "resume"), {"mark": mark})[0] == 409
+    assert acting.token is not None, "whoever shares a login node reaches its loopback address"
+    assert answer(acting, "POST", path, {"mark": mark}, {"Authorization": ""})[0] == 401
     assert len(events(run, "launched")) == 1
 
 
@@ -125,7 +128,7 @@ def test_a_token_where_others_reach_the_server(dashboards: Dashboards, reviewed:
 def test_cancel_then_resume(visitor: Visitor, acting: Dashboard, own: Reviewed) -> None:
     """A run is asked to stop on its page and does; then it is resumed from the table, by the real launcher."""
     with own.live(tiny_job("acted", schedule={"train_iters": 80}), seconds=0.3) as run:
-        page = visitor(f"{acting.address}/runs/{run.name}/{run.run_id}")
+        page = visitor(acting.page(f"/runs/{run.name}/{run.run_id}"))
         page.get_by_role("link", name="Cancel").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Cancel this run?")
         expect(page.locator("main")).to_contain_text(f"acted/{run.run_id}")
@@ -135,7 +138,7 @@ def test_cancel_then_resume(visitor: Visitor, acting: Dashboard, own: Reviewed) 
         visitor.photograph("cancelled")
         wait_until(lambda: events(run, "stop_requested"), "the stop")
         wait_until(lambda: not status_of(run).is_live, "the end")
-    page = visitor(f"{acting.address}/?q=acted")
+    page = visitor(acting.page("/?q=acted"))
     row = page.locator("tr", has_text=f"acted/{run.run_id}")
     expect(row).to_contain_text("stopped", timeout=30_000)
     row.get_by_role("link", name="Resume").click()
@@ -147,7 +150,7 @@ def test_cancel_then_resume(visitor: Visitor, acting: Dashboard, own: Reviewed) 
 
 
 def test_retry_the_failed_cell(visitor: Visitor, acting: Dashboard, own: Reviewed) -> None:
-    page = visitor(f"{acting.address}/sweeps/rates/actions/retry")
+    page = visitor(acting.page("/sweeps/rates/actions/retry"))
     expect(page.locator("main")).to_contain_text("1 cell")
     with page.expect_response(re.compile("/sweeps/rates$|said="), timeout=120_000):
         page.get_by_role("button", name="Retry").click()

@@ -176,6 +176,7 @@ SECTIONS = (
     "/events",
     "/checkpoints",
     "/data",
+    "/machines",
     "/plan",
     "/spec",
     "/code",

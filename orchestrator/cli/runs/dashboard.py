@@ -39,7 +39,10 @@ def command(
         typer.Option("--allow-host", metavar="NAME", help="Another name that browsers may call it by, behind a proxy."),
     ] = None,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Let visitors cancel, resume and retry; else it only shows.")
+        bool,
+        typer.Option(
+            "--allow-actions", help="Let visitors cancel, resume and retry, who then need a token; else it only shows."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +66,8 @@ def command(
         )
     check_token(token)
     loopback = is_loopback(host)
-    if token is None and not loopback:
+    # Whoever shares a login node reaches its loopback address: to look, but not to act.
+    if token is None and (allow_actions or not loopback):
         token = secrets.token_urlsafe(24)
     if token is not None:
         os.environ[TOKEN_VARIABLE] = token

@@ -23,6 +23,7 @@ SECTIONS = {
     "events": "Events",
     "checkpoints": "Checkpoints",
     "data": "Data",
+    "machines": "Machines",
     "plan": "Plan",
     "spec": "Spec",
     "code": "Code",

@@ -85,7 +85,16 @@ def test_smoothing_follows_and_passes_over_gaps() -> None:
     assert found[3] == pytest.approx((0.25 * 1 + 0.5 * 1) / 0.875)
 
 
-def test_bytes_grow_with_what_is_held() -> None:
+def test_keys_of_the_same_records_share_their_iterations_until_one_is_missing() -> None:
     series = Series()
-    series.add(Metric(0.0, step, 0, 0, {"train/loss": 1.0}) for step in range(100))
-    assert series.bytes == 100 * 48
+    series.add([Metric(0.0, 0, 0, 0, {"validation/loss": 1.0})])
+    series.add(Metric(0.0, step, 0, 0, {"train/loss": 1.0, "train/lr": 2.0}) for step in range(1, 100))
+    loss, rate = series.columns["train/loss"], series.columns["train/lr"]
+    assert loss.iterations is rate.iterations
+    assert series.bytes == 100 * 32 + (1 + 1 + 3 * 99) * 8
+    series.add(
+        [Metric(0.0, 100, 0, 0, {"train/loss": 1.0}), Metric(0.0, 101, 0, 0, {"train/loss": 1.0, "train/lr": 3.0})]
+    )
+    assert list(loss.iterations) == list(range(1, 102))
+    assert list(rate.iterations) == [*range(1, 100), 101]
+    assert rate.values[-1] == 3.0

@@ -1,0 +1,30 @@
+"""How busy the machines of a run were."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+
+from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
+from orchestrator.review.damage import readable
+from orchestrator.review.machines import MEASURES, machine_figure, measures_of, nodes_of
+
+router = APIRouter(prefix=PREFIX + "/machines")
+
+
+@router.get("")
+def machines(request: Request, run: Asked) -> Response:
+    """Each machine as it was last seen, and its curves."""
+    nodes, problem = readable(lambda: nodes_of(run.run))
+    measures, _ = readable(lambda: measures_of(run.run))
+    values = {"nodes": nodes or [], "measures": measures or [], "problem": problem}
+    return section(request, run, "machines", "machines.html", values)
+
+
+@router.get("/figure/{name}")
+def figure(name: str, run: AskedFolder) -> Response:
+    """One measure of each machine over time."""
+    if name not in MEASURES:
+        raise HTTPException(404, f"nothing is measured that is called {name}")
+    found, _ = readable(lambda: machine_figure(run, MEASURES[name]))
+    return JSONResponse(found or {"data": [], "layout": {}})
