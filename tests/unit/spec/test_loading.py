@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError, UserError
+from orchestrator.spec.canonical import config_hash
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job, load_resolved, load_text
 
@@ -245,6 +246,21 @@ def test_the_hash_is_of_what_the_spec_says_not_of_how(small: Any) -> None:
     written_out = small.job("optimizer.lr=0.001", "schedule.train_iters=1e2", "launch.nodes=1")
     assert written_out.config_hash == small.job().config_hash
     assert small.job("optimizer.lr=0.002").config_hash != small.job().config_hash
+
+
+def test_a_stored_spec_keeps_its_hash_as_the_spec_grows() -> None:
+    """A changed hash here trains every cell of every sweep anew: see the table of canonical.py."""
+    stored = Path(__file__).parent / "stored_resolved.json"
+    known = "73f6ab96f17671fe053479893aa7efec83fd77b87018aff10ed9f7333e85aa67"
+    document = json.loads(stored.read_bytes())
+    job = load_resolved(stored)
+    assert "notifications" not in document
+    assert config_hash(document) == job.config_hash == config_hash(job.model_dump(mode="json")) == known
+
+
+def test_what_a_newer_key_says_counts(small: Any) -> None:
+    said = ("tracking.tensorboard=true", "tracking.system_metrics_seconds=0", "notifications.command=[true]")
+    assert len({small.job(*overrides).config_hash for overrides in [(), *((each,) for each in said)]}) == 4
 
 
 _PRINT_MODULES = """
