@@ -181,7 +181,7 @@ class Checkpointer:
         reports = self._control.gather_to_first(saving.files)
         outcome = self._commit(saving, reports) if reports is not None else None
         outcome = self._control.from_first(outcome)
-        if isinstance(outcome, LeaseLost):
+        if isinstance(outcome, (LeaseLost, OSError)):
             raise outcome
         if outcome is not None:
             self._abandon(saving.path, saving.state, outcome)
@@ -306,8 +306,10 @@ class Checkpointer:
             return _failure(error)
         return None
 
-    def _commit(self, saving: _Save, reports: list[dict[str, FileRecord]]) -> Failure | LeaseLost | None:
-        """Rank 0: write what is left and the marker, put it in place, then thin out older checkpoints."""
+    def _commit(self, saving: _Save, reports: list[dict[str, FileRecord]]) -> Failure | LeaseLost | OSError | None:
+        """Rank 0: write what is left and the marker, put it in place, then thin out older checkpoints. Returns a
+        Failure where there is no checkpoint then, and an error that every rank is to raise.
+        """
         files = {name: record for report in reports for name, record in report.items()}
         try:
             self._lease.check()
@@ -342,7 +344,7 @@ class Checkpointer:
             if self.exports is not None:
                 self.exports.committed(saving.state.iteration)
             self.thin_out(saving.state.iteration)
-        except LeaseLost as error:
+        except (LeaseLost, OSError) as error:
             return error
         return None
 
@@ -361,17 +363,19 @@ class Checkpointer:
     def _abandon(self, path: Path, state: TrainState, failure: Failure) -> None:
         """Remove the draft, on every rank before any goes on: on a full disk their last words need its room."""
         self.failure = failure
-        lost = self._control.from_first(self._discard(path, state, failure) if self._ranks.is_first else None)
-        if isinstance(lost, LeaseLost):
-            raise lost
+        hindrance = self._control.from_first(self._discard(path, state, failure) if self._ranks.is_first else None)
+        if hindrance is not None:
+            raise hindrance
 
-    def _discard(self, path: Path, state: TrainState, failure: Failure) -> LeaseLost | None:
-        """Rank 0: remove a draft and tell of it. Returns what forbids it."""
+    def _discard(self, path: Path, state: TrainState, failure: Failure) -> LeaseLost | OSError | None:
+        """Rank 0: remove a draft and tell of it. Returns what forbids it, or hinders it: every rank is to raise that,
+        since the others wait for this one's word.
+        """
         try:
             self._lease.check()
             shutil.rmtree(path, ignore_errors=True)
             self._records.event("checkpoint_failed", iteration=state.iteration, message=failure.message)
-        except LeaseLost as error:
+        except (LeaseLost, OSError) as error:
             return error
         return None
 
