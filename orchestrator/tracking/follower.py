@@ -17,7 +17,7 @@ _LOWER_PRIORITY = 10
 
 def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subprocess.Popen[bytes]:
     """Start the follower of a run. It ends when `finish_follower` is called or this process is gone, at most
-    `drain_seconds` later.
+    `drain_seconds` later. Raises OSError where there is no process or no log to be had.
 
     Costs this process nothing beyond the start. The follower is a session of its own: signals meant for the ranks
     do not reach it. What it has to say is in logs/mlflow.log.
@@ -34,7 +34,8 @@ def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subproc
             start_new_session=True,
         )
     # The ranks come first, from the start: importing MLflow takes as long as a rank's imports.
-    os.setpriority(os.PRIO_PROCESS, follower.pid, os.getpriority(os.PRIO_PROCESS, 0) + _LOWER_PRIORITY)
+    with contextlib.suppress(OSError):  # it may be gone already, or this system forbids it
+        os.setpriority(os.PRIO_PROCESS, follower.pid, os.getpriority(os.PRIO_PROCESS, 0) + _LOWER_PRIORITY)
     return follower
 
 

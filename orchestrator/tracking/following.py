@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.errors import MissingDependency
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.follower import LOG_NAME
-from orchestrator.tracking.trackers import Tracker, asked_for, tracker_of
+from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
 POLL_SECONDS = 2.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -46,6 +46,9 @@ class Follower:
             except MissingDependency as error:
                 self._log(str(error))
                 missing = True
+            except Exception as error:  # whatever a broken package raises: the other trackers go on
+                self._log(f"nothing is sent to {name}: {broken(error)}")
+                missing = True
         if not self._lines:
             return int(missing)
         threading.Thread(target=self._watch, daemon=True).start()
@@ -59,24 +62,36 @@ class Follower:
         return int(missing or not all(line.is_done for line in self._lines))
 
     def _watch(self) -> None:
-        """Notices a byte or the end of file on standard input, or that the parent is gone; then time is limited."""
-        descriptor = sys.stdin.fileno()
-        said = b""
-        while not self._finish.is_set() and os.getppid() == self._parent:
-            if select.select([descriptor], [], [], 0.5)[0]:
-                said = os.read(descriptor, 100)
-                break
+        """Sees the end of the run; then time is limited, whatever goes wrong here."""
+        said = self._wait_for_the_end()
         deadline = time.monotonic() + self._drain_seconds
-        for line in self._lines:
-            line.tracker.ending.cause = said.decode(errors="replace").strip() or None
-            line.tracker.ending.process = self._parent
-        if not said:
-            self._wait_for_the_launcher(self._drain_seconds / 2)
-        self._finish.set()
-        time.sleep(max(0.0, deadline - time.monotonic()))
-        for line in self._lines:
-            self._say_what_is_left(line)
-        os._exit(1)  # a thread may be waiting for a server that never answers
+        try:
+            for line in self._lines:
+                line.tracker.ending.cause = said.decode(errors="replace").strip() or None
+                line.tracker.ending.process = self._parent
+            if not said:
+                self._wait_for_the_launcher(self._drain_seconds / 2)
+        except Exception as error:  # a disk that does not answer; the thread of this must go on
+            self._log(f"what the launcher says of the end is not known: {error}")
+        finally:
+            self._finish.set()
+        try:
+            time.sleep(max(0.0, deadline - time.monotonic()))
+            for line in self._lines:
+                self._say_what_is_left(line)
+        finally:
+            os._exit(1)  # a thread may be waiting for a server that never answers
+
+    def _wait_for_the_end(self) -> bytes:
+        """Until there is something on standard input or its end, or the parent is gone; what was there."""
+        descriptor = sys.stdin.fileno()
+        while not self._finish.is_set() and os.getppid() == self._parent:
+            try:
+                if select.select([descriptor], [], [], 0.5)[0]:
+                    return os.read(descriptor, 100)
+            except OSError:  # a pipe that is broken is at its end
+                break
+        return b""
 
     def _wait_for_the_launcher(self, seconds: float) -> None:
         """A process that ended without a word is gone a little before its launcher says why; the lines go on sending

@@ -23,7 +23,7 @@ from orchestrator.tracking.failures import is_locked, is_unreachable
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.following import Follower
 from orchestrator.tracking.locking import BusyError
-from orchestrator.tracking.trackers import Tracker, asked_for, tracker_of
+from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
 _PATIENCE_SECONDS = 30.0
 
@@ -80,6 +80,8 @@ def _send(run: RunDir, name: str, record: dict[str, Any], unreachable: dict[str,
         tracker = tracker_of(run, name)
     except MissingDependency as error:
         return str(error)
+    except Exception as error:  # whatever a broken package raises: the other trackers and runs go on
+        return f"nothing is sent to {name}: {broken(error)}"
     try:
         _send_patiently(tracker)
         tracker.close()

@@ -65,7 +65,9 @@ def asked_for(run: RunDir) -> list[str]:
 
 
 def tracker_of(run: RunDir, name: str) -> Tracker:
-    """The tracker of that name. Raises MissingDependency where its package is not installed."""
+    """The tracker of that name. Raises MissingDependency where its package is not installed, and whatever a package
+    raises that cannot be imported.
+    """
     entry = TRACKERS[name]
     try:
         with staying():
@@ -79,3 +81,8 @@ def tracker_of(run: RunDir, name: str) -> Tracker:
         ) from None
     made: Tracker = module.tracker(run)
     return made
+
+
+def broken(error: BaseException) -> str:
+    """In one line, what a tracker's package raised that cannot be used."""
+    return f"its package cannot be used: {' '.join(f'{type(error).__name__}: {error}'.split())}"

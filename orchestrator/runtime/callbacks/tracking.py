@@ -19,7 +19,13 @@ class Tracking(Callback):
 
     def on_start(self, session: Session) -> None:
         if session.ranks.is_first and session.job.tracking.trackers:
-            self._follower = start_follower(session.run)
+            try:
+                self._follower = start_follower(session.run)
+            except OSError as error:  # the run directory keeps everything: nothing of that ends a training
+                print(
+                    f"no metrics are sent during this start: {error}; `orchestrator sync {session.run.run_id}` does",
+                    flush=True,
+                )
 
     def on_end(self, session: Session) -> None:
         self._finish(session, "completed")

@@ -162,3 +162,43 @@ def test_the_follower_of_an_untracked_run_ends_at_once(tmp_path: Path) -> None:
     assert follower.wait(60) == 0
     assert finish_follower(follower)
     assert not (tmp_path / "mlflow.db").exists()
+
+
+_UNREADABLE = """
+import os, sys, time
+from pathlib import Path
+from orchestrator.rundir import RunDir
+from orchestrator.tracking import following
+from orchestrator.tracking.description import Ending
+
+class Refusing(RunDir):
+    def events(self):
+        raise OSError(5, "Input/output error")
+
+class Hanging:
+    ending, num_metrics = Ending(), 0
+
+    def send(self, lock_seconds=5.0):
+        time.sleep(60)
+
+    def bytes_left(self):
+        raise OSError(5, "Input/output error")
+
+following.asked_for = lambda run: ["hanging"]
+following.tracker_of = lambda run, name: Hanging()
+following.Follower(Refusing(Path(sys.argv[1])), os.getppid(), 1.0).follow()
+"""
+
+
+def test_a_run_directory_that_cannot_be_read_at_the_end_keeps_no_follower_alive(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-c", _UNREADABLE, str(run.path)],
+        stdin=subprocess.DEVNULL,  # at its end: the parent is gone without a word
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "what the launcher says of the end is not known: [Errno 5]" in follower_log(run)

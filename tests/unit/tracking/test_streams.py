@@ -84,28 +84,29 @@ def test_what_a_killed_process_wrote_and_could_not_note_is_there_once(tmp_path: 
     assert curve(run) == falling(range(1, 7))
 
 
-def test_the_follower_sends_to_every_tracker_and_one_that_is_missing_stops_none(
+def test_the_follower_sends_to_every_tracker_and_one_that_is_missing_or_broken_stops_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_run(tmp_path, tracking={**OFFLINE, "tensorboard": True})
-    hidden = tmp_path / "hidden" / "wandb"
-    hidden.mkdir(parents=True)
-    (hidden / "__init__.py").write_text("raise ModuleNotFoundError('no wandb', name='wandb')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{hidden.parent}:{os.environ.get('PYTHONPATH', '')}")
+    run = make_run(tmp_path, tracking={**OFFLINE, "mlflow": True, "tensorboard": True})
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "wandb.py").write_text("raise ModuleNotFoundError('no wandb', name='wandb')\n")
+    (hidden / "mlflow.py").write_text("raise TypeError('a descriptor of\\nprotobuf')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{hidden}:{os.environ.get('PYTHONPATH', '')}")
     lease = Lease.acquire(run, launch_id="l1")
     follower = start_follower(run)
     log_steps(run, range(1, 4))
     wait_for(lambda: (run.path / "tensorboard.json").exists())
-    assert once(run)[1][0]["message"].startswith("nothing is sent to Weights & Biases: wandb is not installed (pip")
+    missing = "nothing is sent to Weights & Biases: wandb is not installed (pip install 'megatron-orchestrator[wandb]')"
+    broken = "nothing is sent to mlflow: its package cannot be used: TypeError: a descriptor of protobuf"
+    assert once(run)[1][0]["message"] == f"{broken}; {missing}"
     log_steps(run, range(4, 7))
     assert not finish_follower(follower, cause="completed")  # not everything was sent
     lease.release()
     assert curve(run) == falling(range(1, 7))
     assert "`orchestrator.state` | finished" in board_text(run, "run")
     log = (run.logs / "mlflow.log").read_text().splitlines()
-    assert [line.partition("nothing is sent")[2] for line in log] == [
-        " to Weights & Biases: wandb is not installed (pip install 'megatron-orchestrator[wandb]')"
-    ]
+    assert [line.split(maxsplit=2)[2] for line in log] == [broken, missing]
 
 
 def records(folder: Path) -> Iterator[Record]:
