@@ -21,10 +21,10 @@ def machines(request: Request, run: Asked) -> Response:
     return section(request, run, "machines", "machines.html", values)
 
 
-@router.get("/figure/{name}")
-def figure(name: str, run: AskedFolder) -> Response:
+@router.get("/figure/{measure}")
+def figure(measure: str, run: AskedFolder) -> Response:
     """One measure of each machine over time."""
-    if name not in MEASURES:
-        raise HTTPException(404, f"nothing is measured that is called {name}")
-    found, _ = readable(lambda: machine_figure(run, MEASURES[name]))
+    if measure not in MEASURES:
+        raise HTTPException(404, f"nothing is measured that is called {measure}")
+    found, _ = readable(lambda: machine_figure(run, MEASURES[measure]))
     return JSONResponse(found or {"data": [], "layout": {}})
