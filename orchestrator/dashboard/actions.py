@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ledger import SweepDir
 
 _MOST_SECONDS = 150.0
 _MOST_LINES = 12
@@ -69,14 +71,24 @@ def actions_of(run: RunSummary) -> tuple[Action, ...]:
 
 def act_on_run(action: Action, run: RunDir) -> Outcome:
     """Start the command for a run, in the folder that the run was made in: paths of its spec begin there."""
-    created = (event.get("folder") for event in run.events() if event.get("event") == "created")
-    folder = Path(str(next(created, "")))
-    return _started((action.name, str(run.path), *action.arguments), folder if folder.is_dir() else Path.cwd())
+    return _started((action.name, str(run.path), *action.arguments), made_in([run]))
 
 
-def retry_cells(sweep: Path) -> Outcome:
-    """Start the failed and missing cells of a sweep."""
-    return _started(("sweep", "retry", str(sweep), "--detach", "--runs-dir", str(sweep.parent.parent)), Path.cwd())
+def retry_cells(sweep: SweepDir) -> Outcome:
+    """Start the failed and missing cells of a sweep, in the folder that its cells were made in."""
+    arguments = ("sweep", "retry", str(sweep.path), "--detach", "--runs-dir", str(sweep.runs_dir))
+    return _started(arguments, made_in(sweep.run(entry) for entry in sweep.planned().cells))
+
+
+def made_in(runs: Iterable[RunDir]) -> Path:
+    """The folder that the first of these runs was made in that says so and still has it; else that of this process."""
+    for run in runs:
+        events, _ = readable(run.events)
+        created = (event.get("folder") for event in events or () if event.get("event") == "created")
+        folder = next(created, None)
+        if isinstance(folder, str) and Path(folder).is_dir():
+            return Path(folder)
+    return Path.cwd()
 
 
 def _started(arguments: Sequence[str], folder: Path) -> Outcome:

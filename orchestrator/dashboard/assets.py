@@ -36,16 +36,23 @@ class Asset:
         return gzip.compress(self.content, 6, mtime=0)
 
 
-@cache
 def asset(name: str) -> Asset | None:
     """A file by the name that pages give it; None where there is none of that name.
 
     Raises MissingDependency when its package is not installed.
     """
-    own = {path.name: path for path in _OWN.iterdir() if path.suffix in _TYPES}
-    path = _packaged(name) if name in _PACKAGED else own.get(name)
-    if path is None:
-        return None
+    # An address may name anything: only what there is stays in memory.
+    return _read(name) if name in _PACKAGED or name in _own() else None
+
+
+@cache
+def _own() -> dict[str, Path]:
+    return {path.name: path for path in _OWN.iterdir() if path.suffix in _TYPES}
+
+
+@cache
+def _read(name: str) -> Asset:
+    path = _packaged(name) if name in _PACKAGED else _own()[name]
     content = path.read_bytes()
     return Asset(content, _TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:12])
 

@@ -14,7 +14,6 @@ from orchestrator.dashboard.settings import Settings
 
 TOKEN_PARAMETER = "token"
 FORM_MARK = "mark"
-_COOKIE = "orchestrator_token"
 _SAID = "said"
 _SEAL = "seal"
 _MOST_FORM_BYTES = 64 << 10
@@ -44,9 +43,12 @@ async def guarded(settings: Settings, request: Request, call_next: Next) -> Resp
 
 def _refusal(settings: Settings, request: Request) -> Response | None:
     """An answer that is no page: the wrong name, no token, or the token taken out of the address."""
-    if settings.hosts is not None and _host_of(request) not in settings.hosts:
+    host = _host_of(request)
+    if host is None:
+        return PlainTextResponse("the Host header names no server\n", status_code=400)
+    if settings.hosts is not None and host not in settings.hosts:
         # A page elsewhere may have its own name point here (DNS rebinding), and read what it likes.
-        text = f"this dashboard is not called {_host_of(request)}: add it with --allow-host when it is\n"
+        text = f"this dashboard is not called {host}: add it with --allow-host when it is\n"
         return PlainTextResponse(text, status_code=400)
     if settings.token is None:
         return None
@@ -54,10 +56,11 @@ def _refusal(settings: Settings, request: Request) -> Response | None:
     if shown is not None and _same(shown, settings.token) and request.method == "GET":
         rest = [(key, value) for key, value in request.query_params.multi_items() if key != TOKEN_PARAMETER]
         response = RedirectResponse(request.url.path + (f"?{urlencode(rest)}" if rest else ""), status_code=303)
-        response.set_cookie(_COOKIE, settings.token, httponly=True, samesite="strict")
+        # Lax: a link in a chat leads to the page; what acts is a form, which has to bear our mark.
+        response.set_cookie(_cookie_of(settings.token), settings.token, httponly=True, samesite="lax")
         return response
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if _same(request.cookies.get(_COOKIE, ""), settings.token) or _same(bearer, settings.token):
+    if _same(request.cookies.get(_cookie_of(settings.token), ""), settings.token) or _same(bearer, settings.token):
         return None
     return PlainTextResponse("show the token that the dashboard printed: open its address with ?token=…\n", 401)
 
@@ -85,12 +88,14 @@ async def checked_form(settings: Settings, request: Request) -> dict[str, str]:
     if not settings.allows_actions:
         raise HTTPException(403, "this dashboard only shows: start it with --allow-actions to act")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and _netloc(origin) != request.headers.get("host"):
         raise HTTPException(403, "the form comes from another page")
-    body = await request.body()
-    if len(body) > _MOST_FORM_BYTES:
-        raise HTTPException(413, "the form is too long")
-    fields = {key: values[-1] for key, values in parse_qs(body.decode(errors="replace")).items()}
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_FORM_BYTES:
+            raise HTTPException(413, "the form is too long")
+    fields = {key: values[-1] for key, values in parse_qs(bytes(body).decode(errors="replace")).items()}
     if not _same(fields.pop(FORM_MARK, ""), form_mark(settings)):
         raise HTTPException(403, "the form is not of this dashboard, or it was started again since: reload the page")
     return fields
@@ -100,8 +105,26 @@ def _seal(settings: Settings, text: str) -> str:
     return hmac.new(settings.secret.encode(), b"said" + text.encode(errors="replace"), hashlib.sha256).hexdigest()
 
 
-def _host_of(request: Request) -> str:
-    return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+def _cookie_of(token: str) -> str:
+    """The name of the cookie. Browsers keep them by host, whatever the port: two dashboards behind tunnels share one,
+    and each has its own token.
+    """
+    return f"orchestrator_{hashlib.sha256(b'cookie' + token.encode(errors='replace')).hexdigest()[:8]}"
+
+
+def _host_of(request: Request) -> str | None:
+    """The name by which the server was called, empty where none was given; None for what cannot be one."""
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return None
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _same(one: str, other: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.review.discretion import Discretion
 from orchestrator.review.series import Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.words import shorten
@@ -28,8 +29,8 @@ _LABEL_VALUE = 24
 
 @dataclass(frozen=True)
 class Difference:
-    """A field in which specs differ. `values`: as the resolved specs have them, in the order of the runs; None for a
-    spec that lacks the field or cannot be read.
+    """A field in which specs differ. `values`: as the resolved specs have them, without secrets, in the order of the
+    runs; None for a spec that lacks the field or cannot be read.
     """
 
     path: str
@@ -112,7 +113,12 @@ def differences(specs: Sequence[Mapping[str, str]]) -> list[Difference]:
     known = [spec for spec in specs if spec]
     paths = dict.fromkeys(path for spec in known for path in spec)
     differing = [path for path in paths if len({spec.get(path) for spec in known}) > 1]
-    found = [Difference(path, tuple(spec.get(path) for spec in specs)) for path in differing]
+    discretion = Discretion(known)
+
+    def said(path: str, value: str | None) -> str | None:
+        return None if value is None else discretion.field(path, value)
+
+    found = [Difference(path, tuple(said(path, spec.get(path)) for spec in specs)) for path in differing]
     sections = list(dict.fromkeys(each.section for each in found))
     return sorted(found, key=lambda each: sections.index(each.section))
 

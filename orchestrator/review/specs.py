@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
+from orchestrator.review.discretion import Discretion
 from orchestrator.rundir import RunDir
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.loading import load_resolved
@@ -29,6 +30,11 @@ class Difference:
     new: str
     kind: Kind
     reason: str
+
+    def said(self, discretion: Discretion) -> Difference:
+        """The same without secrets."""
+        old, new = (discretion.field(self.path, value) for value in (self.old, self.new))
+        return replace(self, old=old, new=new, reason=discretion.text(self.reason))
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ import importlib.util
 import os
 import secrets
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import AsJson
 from orchestrator.cli.listening import TOKEN_VARIABLE, Token, check_token, is_loopback
-from orchestrator.cli.running import RunsDir
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.launch.runs import default_runs_dir
+from orchestrator.launch.runs import RUNS_DIR_VARIABLE, default_runs_dir
 
 _NEEDED = {
     "fastapi": "fastapi",
@@ -26,7 +26,16 @@ _NEEDED = {
 
 
 def command(
-    runs_dir: RunsDir = None,
+    runs_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs-dir",
+            "--runs",
+            metavar="DIR",
+            help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
     ] = "127.0.0.1",

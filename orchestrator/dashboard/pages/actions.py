@@ -15,7 +15,7 @@ from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Settings, Shared, shared
 from orchestrator.review.summary import RunSummary
-from orchestrator.sweeps.ledger import SweepDir, find_sweep
+from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
 
 router = APIRouter()
@@ -34,8 +34,11 @@ def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], acti
 
 
 def asked_sweep(name: str, its: Annotated[Shared, Depends(shared)]) -> SweepDir:
-    """The sweep that an address names. Raises UserError where there is none."""
-    return find_sweep(name, its.settings.runs_dir)
+    """The sweep of that name in the folder of the runs. Raises HTTPException (404) where there is none."""
+    found = sweep_dir(name, its.settings.runs_dir)
+    if not found.is_planned:
+        raise HTTPException(404, f"there is no sweep {name} in {its.settings.runs_dir}")
+    return found
 
 
 def may_act(its: Annotated[Shared, Depends(shared)]) -> None:
@@ -92,7 +95,7 @@ async def retry(
     sweep: Annotated[SweepDir, Depends(asked_sweep)],
 ) -> Response:
     """Start them, and show the sweep with what that came to."""
-    outcome = await run_in_threadpool(retry_cells, sweep.path)
+    outcome = await run_in_threadpool(retry_cells, sweep)
     return _told(settings, _sweep_address(sweep), outcome)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, part, section, tag_of, unchanged
+from orchestrator.dashboard.pages.asked import PREFIX, SECTIONS, Asked, AskedFolder, part, section, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.charts import CHARTS, XAxis, charts_with, figure_of
 from orchestrator.review.damage import readable
@@ -39,10 +39,14 @@ def overview(
 
 
 @router.get("/head")
-def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) -> Response:
-    """What changes above every section and above the curves while one looks at it."""
+def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], tab: str = "") -> Response:
+    """What changes above the section `tab` while one looks at it, and above the curves its facts, too."""
+    if tab not in SECTIONS:
+        raise HTTPException(404, f"a run has no section {tab}")
+    if tab:
+        return part(request, run, "run_live.html", {"tab": tab})
     found, problem = readable(lambda: overview_of(run, its.index.runs))
-    return part(request, run, "run_live.html", {"overview": found, "problem": problem})
+    return part(request, run, "run_live.html", {"tab": tab, "overview": found, "problem": problem})
 
 
 @router.get("/time")

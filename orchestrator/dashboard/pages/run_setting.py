@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
@@ -15,8 +17,9 @@ from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
 from orchestrator.planning.topology import crossing
 from orchestrator.review.damage import readable
+from orchestrator.review.discretion import Discretion
 from orchestrator.review.measured import Planned, planned_of, rows_of, timeline_of
-from orchestrator.review.specs import differences, fields_of, generations_of, text_of
+from orchestrator.review.specs import Generation, differences, fields_of, generations_of, text_of
 
 router = APIRouter(prefix=PREFIX)
 
@@ -50,17 +53,17 @@ def spec(
     elif shown.number > 1:
         other = found[shown.number - 2].resolved
     changed, trouble = readable(partial(differences, other, shown.resolved)) if other is not None else (None, None)
+    discretion = _discretion(found, *([other] if other is not None else []))
+    said = {key: discretion.field(key, value) for key, value in (fields or {}).items()}
     wanted = q.casefold()
-    kept = {
-        key: value for key, value in (fields or {}).items() if wanted in key.casefold() or wanted in value.casefold()
-    }
+    kept = {key: value for key, value in said.items() if wanted in key.casefold() or wanted in value.casefold()}
     values: dict[str, Any] = {
         "generations": found,
         "shown": shown,
         "fields": kept,
-        "of_all": len(fields or {}),
-        "written": written if written is not None else missing,
-        "changed": changed,
+        "of_all": len(said),
+        "written": discretion.text(written) if written is not None else missing,
+        "changed": changed if changed is None else [each.said(discretion) for each in changed],
         "against": against,
         "q": q,
         "problem": problem or trouble,
@@ -105,12 +108,19 @@ def code(request: Request, run: Asked) -> Response:
     texts = {
         name: readable(partial(text_of, run.run.path / name))[0] for name in ("launch.sh", "launch.sbatch", "code.diff")
     }
+    discretion = _discretion(generations_of(run.run))
     values = {
         "code": read["code"][0] or {},
         "environment": read["environment"][0] or {},
-        "texts": {name: text for name, text in texts.items() if text},
+        "texts": {name: discretion.text(text) for name, text in texts.items() if text},
     }
     return section(request, run, "code", "run_code.html", values)
+
+
+def _discretion(generations: Sequence[Generation], *more: Path) -> Discretion:
+    """What is kept secret by every spec that a run had, as far as they can be read, and by others."""
+    read = [readable(partial(fields_of, path))[0] for path in (*(each.resolved for each in generations), *more)]
+    return Discretion([fields for fields in read if fields is not None])
 
 
 def _record(path: Any) -> dict[str, Any]:

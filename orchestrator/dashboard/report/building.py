@@ -10,7 +10,6 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.dashboard.rendering import NOTHING, count, duration, exact, number, percent, size
-from orchestrator.dashboard.report.discretion import Discretion
 from orchestrator.dashboard.report.document import (
     Block,
     Curves,
@@ -26,6 +25,7 @@ from orchestrator.dashboard.report.runs import run_sections
 from orchestrator.review.charts import CHARTS, figure_of
 from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compare
 from orchestrator.review.damage import readable
+from orchestrator.review.discretion import Discretion
 from orchestrator.review.series import GrowingSeries, Series
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir

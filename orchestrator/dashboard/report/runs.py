@@ -15,13 +15,13 @@ from typing import Any
 from orchestrator.causes import cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.dashboard.rendering import NOTHING, clock, count, duration, exact, number, percent, size
-from orchestrator.dashboard.report.discretion import Discretion
 from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Section, Words, section, table
 from orchestrator.results.record import results_of
 from orchestrator.review.blend import blend_use, consumption_figure
 from orchestrator.review.charts import charts_with, figure_of
 from orchestrator.review.compare import differences
 from orchestrator.review.damage import readable
+from orchestrator.review.discretion import Discretion
 from orchestrator.review.measured import Unit, planned_of, references_of, rows_of
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.series import Series

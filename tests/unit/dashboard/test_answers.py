@@ -1,0 +1,131 @@
+"""What the application answers, asked without a server: who may see, what is kept out of pages, where commands run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from support.training import tiny_job
+
+from orchestrator.cli.main import main
+from orchestrator.dashboard.actions import made_in
+from orchestrator.dashboard.app import create_app
+from orchestrator.dashboard.assets import asset
+from orchestrator.dashboard.security import form_mark
+from orchestrator.dashboard.settings import Settings
+from orchestrator.launch.code import CodeState
+from orchestrator.launch.runs import create_run
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import dump_resolved
+
+SECRET = "hf_it's a secret"
+HOOK = "https://hooks.example.com/services/T0/B0/abcdef"
+
+
+def secretive(folder: Path, name: str, secret: str = SECRET) -> RunDir:
+    """A run whose spec has secrets in it."""
+    env = {"HF_TOKEN": secret, "NCCL_DEBUG": "INFO"}
+    job = tiny_job(name, launch={"env": env}, notifications={"webhook": f"{HOOK}/{secret[-1]}"})
+    run = create_run(job, dump_resolved(job), folder, CodeState({"version": "9.9"}, b""))
+    (run.path / "launch.sh").write_text("export HF_TOKEN='hf_it'\"'\"'s a secret'\nexport NCCL_DEBUG=INFO\n")
+    return run
+
+
+@pytest.fixture
+def visitor(tmp_path: Path) -> TestClient:
+    return TestClient(create_app(Settings(tmp_path)))
+
+
+def test_no_page_of_a_run_shows_its_secrets(visitor: TestClient, tmp_path: Path) -> None:
+    one, other = secretive(tmp_path, "secretive"), secretive(tmp_path, "secretive", "hf_another secret")
+    address = f"/runs/{one.name}/{one.run_id}"
+    beside = f"?run={one.name}/{one.run_id}&run={other.name}/{other.run_id}"
+    pages = (
+        f"{address}/spec",
+        f"{address}/spec?against={other.name}/{other.run_id}",
+        f"{address}/code",
+        f"/compare{beside}",
+        f"/compare/figure/loss{beside}",
+    )
+    for page in pages:
+        answer = visitor.get(page)
+        assert answer.status_code == 200
+        assert not re.search(r"s a secret|another secret|hooks\.example\.com/services", answer.text), page
+    spec = visitor.get(pages[0]).text
+    assert "launch.env.HF_TOKEN" in spec
+    assert "INFO" in spec
+    assert "(not shown)" in visitor.get(pages[3]).text
+
+
+def test_the_head_of_a_section_has_no_facts_of_the_curves(visitor: TestClient, tmp_path: Path) -> None:
+    job = tiny_job("first")
+    run = create_run(job, dump_resolved(job), tmp_path)
+    address = f"/runs/{run.name}/{run.run_id}"
+    for end, tab in (("", ""), ("/events", "events")):
+        for answer in (visitor.get(address + end), visitor.get(f"{address}/head?tab={tab}")):
+            assert f'hx-get="{address}/head?tab={tab}"' in answer.text
+            assert ('hx-select-oob="#facts"' in answer.text) is (tab == "")
+            assert ('id="facts"' in answer.text) is (tab == "")
+    assert visitor.get(f"{address}/head?tab=nothing").status_code == 404
+
+
+def test_a_cookie_is_of_one_dashboard_and_comes_along_with_links(tmp_path: Path) -> None:
+    names = []
+    for token in ("the first token", "the second token"):
+        client = TestClient(create_app(Settings(tmp_path, token)))
+        answer = client.get("/assets/x/style.css", params={"token": token}, follow_redirects=False)
+        assert answer.status_code == 303
+        assert "samesite=lax" in answer.headers["set-cookie"].lower()
+        names.append(answer.headers["set-cookie"].partition("=")[0])
+        assert client.get("/assets/x/style.css").status_code == 200
+        assert TestClient(client.app).get("/assets/x/style.css").status_code == 401
+    assert len(set(names)) == 2
+
+
+def test_a_host_that_is_none_and_a_form_without_end(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, allows_actions=True)
+    client = TestClient(create_app(settings))
+    assert client.get("/assets/x/style.css", headers={"Host": "["}).status_code == 400
+    form = "/sweeps/none/actions/retry"
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert client.post(form, data={"mark": "x"}, headers={"Origin": "http://["}).status_code == 403
+    taken = 0
+
+    def parts() -> Iterator[bytes]:
+        nonlocal taken
+        for _ in range(1000):
+            taken += 1
+            yield b"a=" + b"b" * 1000 + b"&"
+
+    assert client.post(form, content=parts(), headers=kind).status_code == 413
+    mark = form_mark(settings)
+    assert client.post(form, data={"mark": mark}).status_code == 404
+
+
+def test_files_that_are_not_there_do_not_stay_in_memory(visitor: TestClient) -> None:
+    assert visitor.get("/assets/x/nothing.js").status_code == 404
+    assert asset("nothing.js") is None
+    assert asset("style.css") is asset("style.css")
+
+
+def test_a_sweep_goes_on_where_its_cells_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    job = tiny_job("cell")
+    monkeypatch.chdir(made)
+    run = create_run(job, dump_resolved(job), tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    absent = RunDir(tmp_path / "runs" / "cell" / "absent")
+    assert made_in([absent, run]) == made
+    made.rmdir()
+    assert made_in([absent, run]) == tmp_path
+
+
+def test_the_folder_of_the_runs_has_two_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = tmp_path / "absent"
+    for name in ("--runs", "--runs-dir"):
+        assert main(["dashboard", name, str(absent)]) == 2
+        assert f"{absent} is no folder of runs" in " ".join(capsys.readouterr().err.split())
