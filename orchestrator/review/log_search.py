@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.review.logs import ESCAPES, LONGEST_LINE, Line, LogFile, shown
+from orchestrator.review.logs import LONGEST_LINE, Line, LogFile, on_screen, shown
 
 MOST_FOUND = 200
 _SECONDS = 6.0
@@ -150,12 +150,12 @@ def _blocks(path: str, begin: int, number: int) -> Iterator[_Block]:
 
 
 def _hits(block: _Block, wanted: Wanted, matches: Callable[[str], object]) -> Iterator[int]:
-    """The places of the lines that have what is wanted, as they are shown."""
-    text = ESCAPES.sub("", block.content.decode(errors="replace"))
+    """The places of the lines that have what is wanted, in that part of them that is shown."""
+    text = on_screen(block.content)
     if not wanted.is_regex and wanted.text.casefold() not in text.casefold():
         return  # most blocks, and no loop over their lines
     for place, line in enumerate(text.split("\n")):
-        if matches(line[:LONGEST_LINE]) and matches(shown(block.lines[place])):
+        if matches(line[:LONGEST_LINE]):
             yield place
 
 

@@ -21,11 +21,12 @@ _BYTES_OF_A_PAGE = 2 << 20
 LONGEST_LINE = 4000
 """Characters that are shown of a line."""
 _MOST_EVIDENCE_FILES = 40
+_MOST_EVIDENCE_BYTES = 256 << 20
 _KEPT_COUNTS = 64
 
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals do not show: colours, titles of windows, movements of the cursor."""
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROLS = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F], "\N{REPLACEMENT CHARACTER}")
 _TROUBLE = re.compile(r"\b(?:error|exception|traceback|fatal|critical|killed|segfault)\b|[a-z]Error\b", re.IGNORECASE)
 
 
@@ -113,12 +114,18 @@ def shown(raw: bytes) -> str:
     """A line as a terminal would leave it: no codes for colours, of a bar that was drawn again and again its last
     state, nothing that is no text, and not more of it than a page can bear.
     """
-    text = ESCAPES.sub("", raw.decode(errors="replace"))
-    text = text.rstrip("\r\n").rpartition("\r")[2]
-    text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    text = on_screen(raw).rstrip("\n")
     if len(text) <= LONGEST_LINE:
         return text
     return f"{text[:LONGEST_LINE]} … ({len(text) - LONGEST_LINE:,} more characters)"
+
+
+def on_screen(raw: bytes) -> str:
+    """Lines as a terminal would leave them, each of whatever length."""
+    text = _ESCAPES.sub("", raw.decode(errors="replace"))
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return text.translate(_CONTROLS)
 
 
 def last_page(log: LogFile, most: int = PAGE_LINES) -> Page:
@@ -126,7 +133,7 @@ def last_page(log: LogFile, most: int = PAGE_LINES) -> Page:
     with open(log.path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         begin = _back(file, size, most)
-        return _page(file, log.path, begin, most, size)
+        return _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
 
 
 def page_at(log: LogFile, line: int, most: int = PAGE_LINES) -> Page:
@@ -134,23 +141,26 @@ def page_at(log: LogFile, line: int, most: int = PAGE_LINES) -> Page:
     with open(log.path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         begin = _LINES.place_of(log.path, file, line)
-        return last_page(log, most) if begin >= size and size else _page(file, log.path, begin, most, size)
+        if begin >= size and size:
+            return last_page(log, most)
+        return _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
 
 
 def page_from(log: LogFile, begin: int, most: int = PAGE_LINES) -> Page:
-    """What was written since a byte: whole lines only. A log that is shorter now was begun anew."""
+    """What was written since a byte: whole lines only, and `size` is where they end unless the page is full. A log that
+    is shorter now was begun anew.
+    """
     with open(log.path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         begin = 0 if begin > size else begin
-        page = _page(file, log.path, begin, most, size)
+        page = _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
         file.seek(max(0, page.end - 1))
         if page.lines and file.read(1) != b"\n":
-            return Page(page.lines[:-1], page.begin, page.last, page.size, page.last)
+            return Page(page.lines[:-1], page.begin, page.last, page.last, page.last)
         return page
 
 
-def _page(file: BinaryIO, path: Path, begin: int, most: int, size: int) -> Page:
-    number = _LINES.number_at(path, file, begin)
+def _page(file: BinaryIO, begin: int, most: int, size: int, number: int) -> Page:
     file.seek(begin)
     lines: list[Line] = []
     end = last = begin
@@ -213,15 +223,30 @@ def _next_line(file: BinaryIO, place: int, end: int) -> int:
 
 @dataclass
 class _Count:
-    """How many lines end before each of some places of a log. `identity`: of the file that was counted."""
+    """How many lines end before some places of a log: (place, lines), one for each megabyte. `identity`: of the file
+    that was counted. Whoever counts on holds `lock`; what was counted can be read meanwhile.
+    """
 
     identity: tuple[int, int]
-    places: list[int] = field(default_factory=lambda: [0])
-    lines: list[int] = field(default_factory=lambda: [0])
+    marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reach(self, file: BinaryIO, place: int) -> None:
+        """Count up to the last whole megabyte before a place."""
+        if place - self.marks[-1][0] < _CHUNK_BYTES:
+            return
+        with self.lock:
+            file.seek(self.marks[-1][0])
+            while place - self.marks[-1][0] >= _CHUNK_BYTES:
+                chunk = file.read(_CHUNK_BYTES)
+                if len(chunk) < _CHUNK_BYTES:
+                    break
+                begin, lines = self.marks[-1]
+                self.marks.append((begin + len(chunk), lines + chunk.count(b"\n")))
 
 
 class _LineCounts:
-    """Line numbers of large logs: each megabyte is counted once."""
+    """Line numbers of large logs: each megabyte is counted once. Nobody waits for the counting of another log."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[Path, _Count] = OrderedDict()
@@ -229,21 +254,19 @@ class _LineCounts:
 
     def number_at(self, path: Path, file: BinaryIO, place: int) -> int:
         """The number of the line that begins at a place, from 1."""
-        count = self._counted(path, file, place)
-        nearest = bisect_right(count.places, place) - 1
-        number = count.lines[nearest]
-        file.seek(count.places[nearest])
-        return number + file.read(place - count.places[nearest]).count(b"\n") + 1
+        marks = self._marks(path, file, place)
+        begin, lines = marks[bisect_right(marks, place, key=lambda mark: mark[0]) - 1]
+        file.seek(begin)
+        return lines + file.read(place - begin).count(b"\n") + 1
 
     def place_of(self, path: Path, file: BinaryIO, line: int) -> int:
         """Where a line begins; the size of the file where it has no such line."""
         size = file.seek(0, os.SEEK_END)
         if line <= 1:
             return 0
-        count = self._counted(path, file, size)
-        nearest = max(bisect_right(count.lines, line - 2) - 1, 0)
-        left = line - 1 - count.lines[nearest]
-        place = count.places[nearest]
+        marks = self._marks(path, file, size)
+        place, lines = marks[max(bisect_right(marks, line - 2, key=lambda mark: mark[1]) - 1, 0)]
+        left = line - 1 - lines
         file.seek(place)
         while chunk := file.read(_CHUNK_BYTES):
             here = chunk.count(b"\n")
@@ -256,40 +279,76 @@ class _LineCounts:
             place += len(chunk)
         return size
 
-    def _counted(self, path: Path, file: BinaryIO, place: int) -> _Count:
-        """The counts of a file, at least up to the last whole megabyte before a place."""
+    def _marks(self, path: Path, file: BinaryIO, place: int) -> list[tuple[int, int]]:
+        """What is counted of a file, at least up to the last whole megabyte before a place."""
         found = os.fstat(file.fileno())
         identity = (found.st_dev, found.st_ino)
         with self._lock:
             count = self._counts.pop(path, None)
-            if count is None or count.identity != identity or count.places[-1] > found.st_size:
+            if count is None or count.identity != identity or count.marks[-1][0] > found.st_size:
                 count = _Count(identity)
             self._counts[path] = count
             while len(self._counts) > _KEPT_COUNTS:
                 self._counts.popitem(last=False)
-            file.seek(count.places[-1])
-            while place - count.places[-1] >= _CHUNK_BYTES:
-                chunk = file.read(_CHUNK_BYTES)
-                if len(chunk) < _CHUNK_BYTES:
-                    break
-                count.lines.append(count.lines[-1] + chunk.count(b"\n"))
-                count.places.append(count.places[-1] + len(chunk))
-            return count
+        count.reach(file, place)
+        return count.marks
 
 
 _LINES = _LineCounts()
 
 
-def closing_lines(run: RunDir, message: str, before: int = 3) -> list[tuple[str, Line]]:
+def closing_lines(run: RunDir, message: str, before: int = 3) -> list[str]:
     """The lines of the logs in which a run's last message stands, from the first log that has it, with those before it;
-    else the last lines of its first log. With the name of the log.
+    else the last lines of its first log. Each as `logs/rank-00003.log:17  what it says`, without the number in a log
+    that would take long to count.
     """
     logs = [log for log in log_list(run) if not log.name.startswith("stacks/")][:_MOST_EVIDENCE_FILES]
     wanted = message.strip().partition("\n")[0][:160]
-    pages = [(log, last_page(log)) for log in logs]
-    for log, page in pages:
-        places = [place for place, line in enumerate(page.lines) if wanted and wanted in line.text]
-        if places:
-            first = places[0]
-            return [(log.name, line) for line in page.lines[max(0, first - before) : first + 1] if line.text.strip()]
-    return [(log.name, line) for log, page in pages[:1] for line in page.lines[-before - 1 :] if line.text.strip()]
+    ends = (end for log in logs if (end := _Ending.of(log)) is not None)
+    first = None
+    for end in ends:
+        first = end if first is None else first
+        place = next((place for place, text in enumerate(end.texts) if wanted and wanted in text), None)
+        if place is not None:
+            return end.told(max(0, place - before), place + 1)
+    return [] if first is None else first.told(max(0, len(first.texts) - before - 1), len(first.texts))
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """The last lines of a log; nothing before them was read."""
+
+    log: LogFile
+    begin: int
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, log: LogFile) -> _Ending | None:
+        """None of a log that cannot be read."""
+        try:
+            with open(log.path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                begin = _back(file, size, PAGE_LINES)
+                page = _page(file, begin, PAGE_LINES, size, 1)
+        except OSError:
+            return None
+        return cls(log, begin, tuple(line.text for line in page.lines))
+
+    def told(self, first: int, after: int) -> list[str]:
+        """Some of the lines, with where they stand; empty ones are left out."""
+        name, number = self.log.name, self._number()
+        places = [place for place in range(first, after) if self.texts[place].strip()]
+        return [
+            f"{name}  {self.texts[place]}" if number is None else f"{name}:{number + place}  {self.texts[place]}"
+            for place in places
+        ]
+
+    def _number(self) -> int | None:
+        """That of its first line; None where it is not known."""
+        if self.begin > _MOST_EVIDENCE_BYTES:
+            return None
+        try:
+            with open(self.log.path, "rb") as file:
+                return _LINES.number_at(self.log.path, file, self.begin)
+        except OSError:
+            return None

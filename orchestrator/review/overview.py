@@ -103,8 +103,7 @@ def _evidence(run: RunDir, summary: RunSummary, end: Event | None) -> tuple[str,
     said = evidence_of(end) if end is not None else ()
     if said:
         return said
-    message = summary.message or ""
-    return tuple(f"{name}:{line.number}  {line.text}" for name, line in closing_lines(run, message))
+    return tuple(closing_lines(run, summary.message or ""))
 
 
 def _text(value: Any) -> str | None:

@@ -63,10 +63,11 @@ def _search(logs: list[LogFile], q: str, regex: bool, start: Place | None) -> tu
 
 @router.get("/new")
 def new_lines(run: AskedFolder, file: str, begin: Annotated[int, Query(alias="from", ge=0, lt=1 << 53)]) -> Response:
-    """Whole lines that were written since a byte, for whoever follows a log."""
+    """Whole lines that were written since a byte, for whoever follows a log; `more`: there are more of them already."""
     page = page_from(_asked_log(run, file), begin)
     lines = [{"number": line.number, "text": line.text, "trouble": line.is_trouble} for line in page.lines]
-    return JSONResponse({"lines": lines, "begin": page.begin, "end": page.end}, headers={"Cache-Control": "no-store"})
+    told = {"lines": lines, "begin": page.begin, "end": page.end, "more": not page.is_last}
+    return JSONResponse(told, headers={"Cache-Control": "no-store"})
 
 
 @router.get("/raw")

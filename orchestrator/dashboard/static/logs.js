@@ -23,6 +23,7 @@
     return made;
   }
 
+  // Adds what is new; whether there is more already.
   async function look(log) {
     const url = new URL(log.dataset.log, location.href);
     url.searchParams.set("from", log.dataset.end);
@@ -40,8 +41,10 @@
       while (body.childElementCount > MOST_LINES) body.firstElementChild.remove();
       log.dataset.end = found.end;
       if (isAtEnd) log.scrollTop = log.scrollHeight;
+      return found.more;
     } catch (error) {
       log.dataset.problem = `not up to date: ${error.message}`;
+      return false;
     }
   }
 
@@ -52,8 +55,8 @@
     log.scrollTop = log.scrollHeight;
     const follows = document.querySelector("[data-follow]");
     const again = async () => {
-      if (follows.checked && !document.hidden) await look(log);
-      setTimeout(again, SECONDS_BETWEEN_LOOKS * 1000);
+      const isBehind = follows.checked && !document.hidden && await look(log);
+      setTimeout(again, isBehind ? 0 : SECONDS_BETWEEN_LOOKS * 1000);
     };
     again();
   });

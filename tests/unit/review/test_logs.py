@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,17 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
 from orchestrator.review.log_search import Wanted, search
-from orchestrator.review.logs import LogFile, closing_lines, find_log, last_page, log_list, page_at, page_from, shown
+from orchestrator.review.logs import (
+    LONGEST_LINE,
+    LogFile,
+    closing_lines,
+    find_log,
+    last_page,
+    log_list,
+    page_at,
+    page_from,
+    shown,
+)
 from orchestrator.rundir import RunDir
 
 
@@ -78,6 +91,10 @@ def test_a_follower_gets_whole_lines_once_and_notices_a_new_beginning(tmp_path: 
     page = page_from(log, page.end)
     assert [(line.number, line.text) for line in page.lines] == [(3, "three")]
     assert page_from(log, page.end).lines == ()
+    full = page_from(log, 0, most=2)
+    assert not full.is_last
+    path.write_bytes(b"one\ntwo\nthree\nfou")
+    assert page_from(log, full.end).is_last  # the rest is no whole line: nothing to ask for yet
     path.write_bytes(b"anew\n")
     assert [line.text for line in page_from(log, page.end).lines] == ["anew"]
 
@@ -122,6 +139,16 @@ def test_a_search_goes_on_where_it_ended_and_counts_lines(tmp_path: Path) -> Non
     assert [line.number for _, line in regex.lines] == [*range(1999, 60_000, 1000)]
 
 
+def test_a_search_looks_at_what_is_shown(tmp_path: Path) -> None:
+    bar = b"".join(b"\r%3d%%|%s|" % (done, b"#" * 100) for done in range(100))
+    assert len(bar) > LONGEST_LINE
+    log = log_of(tmp_path / "bars.log", b"begin\n" + bar + b"\rstep 7 done\r\n" + bar + b"\n")
+    for wanted in (Wanted("STEP 7"), Wanted("^step 7 done$", is_regex=True)):
+        assert [(line.number, line.text) for _, line in search([log], wanted).lines] == [(2, "step 7 done")]
+    assert [line.number for _, line in search([log], Wanted("42%")).lines] == []
+    assert [line.number for _, line in search([log], Wanted("99%")).lines] == [3]
+
+
 def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,5 +167,47 @@ def test_the_lines_that_show_an_end_are_those_with_its_message(tmp_path: Path) -
     (run.logs / "launcher.log").write_text("began\nended\n")
     (run.logs / "rank-00003.log").write_text("a\nb\nTraceback\n  File x\nValueError: no luck\nbye\n")
     found = closing_lines(run, "ValueError: no luck")
-    assert [(name, line.number) for name, line in found] == [("logs/rank-00003.log", n) for n in (2, 3, 4, 5)]
-    assert [line.text for _, line in closing_lines(run, "")] == ["began", "ended"]
+    lines = ["b", "Traceback", "  File x", "ValueError: no luck"]
+    assert found == [f"logs/rank-00003.log:{number}  {line}" for number, line in enumerate(lines, 2)]
+    assert closing_lines(run, "") == ["logs/launcher.log:1  began", "logs/launcher.log:2  ended"]
+    assert closing_lines(RunDir(tmp_path / "none"), "x") == []
+
+
+def test_the_end_of_a_log_that_is_too_long_to_count_has_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path / "job" / "run")
+    run.logs.mkdir(parents=True)
+    (run.logs / "launcher.log").write_text("a line of sixteen\n" * 600 + "no luck\n")
+    [*_, last] = closing_lines(run, "no luck")
+    assert last == "logs/launcher.log:601  no luck"
+    monkeypatch.setattr("orchestrator.review.logs._MOST_EVIDENCE_BYTES", 1000)
+    [*_, last] = closing_lines(run, "no luck")
+    assert last == "logs/launcher.log  no luck"
+
+
+def test_nobody_waits_for_the_counting_of_another_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = b"one of many lines\n" * 100_000
+    slow, other = log_of(tmp_path / "slow.log", lines), log_of(tmp_path / "other.log", lines)
+    counting, may_go_on = threading.Event(), threading.Event()
+
+    class SlowFile(io.BufferedReader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if size == 1 << 20:
+                counting.set()
+                assert may_go_on.wait(60)
+            return super().read(size)
+
+    def opened(path: Path, mode: str) -> io.BufferedReader:
+        return SlowFile(io.FileIO(path)) if path == slow.path else open(path, "rb")
+
+    monkeypatch.setattr("orchestrator.review.logs.open", opened, raising=False)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(last_page, slow)
+        try:
+            assert counting.wait(60)
+            assert pool.submit(last_page, other).result(30).lines[-1].number == 100_000
+            assert not waiting.done()
+        finally:
+            may_go_on.set()
+        assert waiting.result(60).lines[-1].number == 100_000
