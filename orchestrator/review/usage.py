@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestrator.review.charts import Figure
 from orchestrator.review.summary import RunSummary
+from orchestrator.tracking.goodput import without_refused
 
 Event = Mapping[str, Any]
 
@@ -98,7 +99,7 @@ def taken(events: Iterable[Event], gpus: int, *, is_active: bool, sign: float | 
     overlap.
     """
     account = _Account(gpus)
-    for event in events:
+    for event in without_refused(events):
         account.add(event)
     return account.close(is_active, sign)
 
@@ -136,8 +137,6 @@ class _Account:
                 self._gpus = int(event["world_size"])
                 self._open = replace(self._open, gpus=self._gpus)
             case "exited" if event.get("launch_id") == self._launch_id:
-                if event.get("cause") == "held":  # it found the run at work, and took nothing
-                    self._open = None
                 self._end(self._now)
 
     def close(self, is_active: bool, sign: float | None) -> Taken:

@@ -307,15 +307,24 @@ def _timeline(events: Iterable[Event], metrics: Iterable[Metric]) -> Iterator[tu
     """Both logs as one, in the order of their times; each log keeps its own order, and starts that were refused because
     the run was held are left out: they changed nothing.
     """
-    events = [event for event in events if _time_of(event.get("time")) is not None]
-    held = {
-        event.get("launch_id") for event in events if event.get("event") == "exited" and event.get("cause") == "held"
-    }
-    counted = [e for e in events if not (e.get("launch_id") in held and e.get("event") in ("launched", "exited"))]
+    counted = without_refused(event for event in events if _time_of(event.get("time")) is not None)
     told = _never_back((_time_of(event["time"]), event) for event in counted)
     measured = _never_back((_time_of(metric.time), metric) for metric in metrics)
     # At the same time, a measurement is the last of one start rather than the first of the next: a step takes time.
     return heapq.merge(measured, told, key=lambda entry: entry[0])
+
+
+def without_refused(events: Iterable[Event]) -> list[Event]:
+    """An event log without the starts that found the run held by another, which they left at work."""
+    events = list(events)
+    refusals = [event for event in events if event.get("event") == "exited" and event.get("cause") == "held"]
+    ids = {launch_id for event in refusals if isinstance(launch_id := event.get("launch_id"), str)}
+
+    def is_refused(event: Event) -> bool:
+        launch_id = event.get("launch_id")
+        return event.get("event") in ("launched", "exited") and isinstance(launch_id, str) and launch_id in ids
+
+    return [event for event in events if not is_refused(event)]
 
 
 def _never_back(entries: Iterable[tuple[float | None, _Entry]]) -> Iterator[tuple[float, _Entry]]:

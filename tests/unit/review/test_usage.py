@@ -68,6 +68,15 @@ def test_a_start_that_was_refused_took_nothing() -> None:
     assert taken(events, 4, is_active=False).launches == ()
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_a_start_that_was_refused_ends_nothing(is_active: bool) -> None:
+    refused = [event("launched", 1, launch_id="b"), event("exited", 1.1, launch_id="b", cause="held", code=2)]
+    at_work = [event("launched", 0, launch_id="a"), event("started", 0, launch_id="a", world_size=2), *refused]
+    done = [] if is_active else [event("exited", 5, launch_id="a", cause="completed", code=0)]
+    end = None if is_active else NOON + 5 * 3600
+    assert taken([*at_work, *done], 4, is_active=is_active).launches == (Launch(2, NOON, end),)
+
+
 def test_a_job_that_was_taken_out_of_the_queue_did_not_wait_for_anything() -> None:
     events = [event("submitted", 0, job_id="1", cluster="alps"), event("withdrawn", 3, job_id="1")]
     assert taken(events, 4, is_active=False) == Taken()
