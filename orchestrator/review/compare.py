@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 from orchestrator.review.discretion import Discretion
@@ -139,10 +140,19 @@ def labels(keys: Sequence[str], found: Sequence[Difference]) -> tuple[str, ...]:
         ", ".join(_said(each, place) for each in chosen if each.values[place] is not None) for place in range(len(keys))
     ]
     texts = [text or name for text, name in zip(texts, ids, strict=True)]
-    return tuple(
+    return told_apart(
         text if texts.count(text) == 1 or text == run_id else f"{text} · {run_id}"
         for text, run_id in zip(texts, ids, strict=True)
     )
+
+
+def told_apart(names: Iterable[str]) -> tuple[str, ...]:
+    """The same names in the same order, those that were there before with a number: no two are alike."""
+    found: dict[str, None] = {}
+    for name in names:
+        number = next(number for number in count(1) if (f"{name} ({number})" if number > 1 else name) not in found)
+        found[f"{name} ({number})" if number > 1 else name] = None
+    return tuple(found)
 
 
 def _telling(found: Sequence[Difference], count: int) -> list[Difference]:

@@ -35,6 +35,7 @@ METRICS: Mapping[str, str] = {
 """Short names of metrics."""
 
 _LONGEST = 2000
+_MOST_PARTS = 50
 _PART = re.compile(r"([A-Za-z_][\w./-]*)(<=|>=|!=|[:=<>])(.*)", re.DOTALL)
 _TOKEN = re.compile(r'(?:"[^"]*"|[^\s"])+')
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-z%]*)")
@@ -103,7 +104,10 @@ def _tokens(query: str) -> list[str]:
         raise QueryError(f"a filter has at most {_LONGEST} characters")
     if query.count('"') % 2:
         raise QueryError('a quote is not closed: write "some words"')
-    return _TOKEN.findall(query)
+    found = _TOKEN.findall(query)
+    if len(found) > _MOST_PARTS:
+        raise QueryError(f"a filter has at most {_MOST_PARTS} parts, not {len(found)}")
+    return found
 
 
 def _read(token: str, runs: Sequence[RunSummary]) -> _Part:

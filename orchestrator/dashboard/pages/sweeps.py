@@ -15,6 +15,7 @@ from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
 from orchestrator.review.charts import Chart, XAxis, figure_of
+from orchestrator.review.compare import told_apart
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, parallel, scatter
 from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
@@ -130,7 +131,10 @@ def figure(
 def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
     """The loss of the best cells over each other; cells that have no value yet come last."""
     cells = [cell for cell in view.cells if cell.run is not None][:_MOST_CURVES]
-    series = {cell.entry.name: its.index.series(cell.run.run) for cell in cells if cell.run is not None}
+    names = told_apart(cell.entry.name for cell in cells)
+    series = {
+        name: its.index.series(cell.run.run) for name, cell in zip(names, cells, strict=True) if cell.run is not None
+    }
     made = figure_of(Chart("loss", "Loss", ("train/loss",)), series, x=axis)
     made["layout"]["showlegend"] = False
     made["layout"]["hovermode"] = "closest"

@@ -13,7 +13,7 @@ from support.training import tiny_job
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.review.compare import best_places, common_step, compare, differences, labels
+from orchestrator.review.compare import best_places, common_step, compare, differences, labels, told_apart
 from orchestrator.review.series import Series
 from orchestrator.review.summary import summarize_each
 from orchestrator.rundir import RunDir
@@ -62,6 +62,9 @@ def test_jobs_with_names_of_their_own_go_by_them() -> None:
 
 def test_the_same_job_twice_goes_by_its_run_ids() -> None:
     assert labels(["a/1234", "a/1234-2"], []) == ("1234", "1234-2")
+    # Runs of two folders may have the same id, and the curves of neither may be lost.
+    assert labels(["a/1234", "a/1234", "b/1234"], []) == ("1234", "1234 (2)", "1234 (3)")
+    assert told_apart(["a", "a (2)", "a", "a"]) == ("a", "a (2)", "a (3)", "a (4)")
 
 
 @given(values=st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), max_size=8))

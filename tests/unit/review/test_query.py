@@ -82,6 +82,7 @@ def test_what_it_finds(query: str, found: str) -> None:
         ("age<2parsecs", "age wants a time like 30min, 12h or 2d, not 2parsecs"),
         ("state>3", "state is text: write state:3"),
         ("state:", "state:: a value is missing, as in state:failed"),
+        ("a " * 51, "a filter has at most 50 parts, not 51"),
         ('"never closed', 'a quote is not closed: write "some words"'),
         ("lr>abc", "lr wants a number, not abc"),
     ],
