@@ -17,7 +17,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend_report import BlendReport, Conversations, PartPlan, SourcePlan
-from orchestrator.review.charts import Figure
+from orchestrator.review.charts import Figure, plain
 from orchestrator.review.stretches import Stretch, starts_of, stretches_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.data import Blend, BlendEntry, DataSpec
@@ -171,7 +171,7 @@ def consumption_figure(run: RunDir) -> Figure:
             values.append(counts[path] * job.model.seq_length)
     names = path_names(list(shown)) if shown else []
     data = [
-        {"type": "scatter", "mode": "lines", "name": name, "stackgroup": "sources", "x": steps, "y": values}
+        {"type": "scatter", "mode": "lines", "name": plain(name), "stackgroup": "sources", "x": steps, "y": values}
         for name, values in zip(names, shown.values(), strict=True)
     ]
     layout = {

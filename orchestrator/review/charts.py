@@ -112,7 +112,7 @@ def figure_of(
     for name, series in runs.items():
         keys = keys_of(chart, series)
         for place, key in enumerate(keys):
-            label = _plain(key if len(runs) == 1 else f"{name} {key}" if len(keys) > 1 else name)
+            label = plain(key if len(runs) == 1 else f"{name} {key}" if len(keys) > 1 else name)
             line = line_of(number + place)
             data += way.curve(label, series, series.columns[key], line)
             if len(runs) == 1:
@@ -313,7 +313,7 @@ def _marked(
         "name": "",
         "x": [_place(series, mark, x) for mark in often],
         "y": [0.02] * len(often),
-        "text": [_plain(mark.text) for mark in often],
+        "text": [plain(mark.text) for mark in often],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
             "color": "dim",
@@ -331,14 +331,14 @@ def _note(place: float, marks: Sequence[Mark]) -> dict[str, Any]:
         "x": place,
         "y": 1,
         "text": "".join(_SIGNS[mark.kind] for mark in marks),
-        "hovertext": "<br>".join(_plain(mark.text) for mark in marks),
+        "hovertext": "<br>".join(plain(mark.text) for mark in marks),
         "showarrow": False,
         "yanchor": "bottom",
     }
 
 
-def _plain(text: str) -> str:
-    """A text in which plotly finds no markup."""
+def plain(text: str) -> str:
+    """A text in which plotly finds no markup: for whatever a person has named."""
     return escape(text, quote=False)
 
 
@@ -366,7 +366,7 @@ def _held_against(reference: Reference, chart: Chart, log: bool) -> tuple[dict[s
         "yref": "y",
         "x": 1,
         "y": math.log10(value) if log and value > 0 else value,
-        "text": _plain(reference.text),
+        "text": plain(reference.text),
         "showarrow": False,
         "xanchor": "right",
         "yanchor": "bottom",

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orchestrator.review.charts import Figure, line_of
+from orchestrator.review.charts import Figure, line_of, plain
 from orchestrator.review.series import thinned
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.system import Measurement, read_measurements, system_logs
@@ -151,7 +151,7 @@ def _trace(name: str, points: _Points, first: float, number: int) -> dict[str, A
     return {
         "type": "scatter",
         "mode": "lines" if len(points) > 1 else "markers",
-        "name": name,
+        "name": plain(name),
         "line": line_of(number),
         "marker": {"color": line_of(number)["color"]},
         "x": [(points[place][0] - first) / 3600 for place in places],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from orchestrator.review.charts import Figure
+from orchestrator.review.charts import Figure, plain
 from orchestrator.review.sweep_analysis import as_number, spans_decades
 from orchestrator.review.sweeps import Cell, SweepView
 from orchestrator.spec.words import shorten
@@ -27,10 +27,11 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
     its number.
     """
     columns, rows = view.axes.get(x, ()), view.axes.get(y, ())
+    metric, across, down = plain(view.metric), plain(short_name(x)), plain(short_name(y))
     found: dict[tuple[str, str], list[float]] = {}
     for cell in view.measured:
         settings = cell.entry.values
-        if cell.value is not None and x in settings and y in settings and not cell.left:
+        if cell.value is not None and x in settings and y in settings:
             found.setdefault((settings[y], settings[x]), []).append(cell.value)
     ways: dict[How, Callable[[list[float]], float]] = {
         "best": max if view.goal == "max" else min,
@@ -43,13 +44,12 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
     data = [
         {
             "type": "heatmap",
-            "x": list(columns),
-            "y": list(rows),
+            "x": [plain(value) for value in columns],
+            "y": [plain(value) for value in rows],
             "z": values,
             "customdata": counts,
             "texttemplate": "%{z:.4g}",
-            "hovertemplate": f"{short_name(x)} %{{x}}<br>{short_name(y)} %{{y}}<br>%{{z:.6g}} of %{{customdata}} cells"
-            "<extra></extra>",
+            "hovertemplate": f"{across} %{{x}}<br>{down} %{{y}}<br>%{{z:.6g}} of %{{customdata}} cells<extra></extra>",
             "hoverongaps": False,
             "colorscale": "Viridis",
             # The best is bright.
@@ -61,9 +61,9 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
     return {
         "data": data if found else [],
         "layout": {
-            "title": {"text": view.metric if len(view.axes) < 3 else f"{view.metric}, {how} over the other parameters"},
-            "xaxis": {"type": "category", "title": {"text": short_name(x)}, "showgrid": False},
-            "yaxis": {"type": "category", "title": {"text": short_name(y)}, "showgrid": False},
+            "title": {"text": metric if len(view.axes) < 3 else f"{metric}, {how} over the other parameters"},
+            "xaxis": {"type": "category", "title": {"text": across}, "showgrid": False},
+            "yaxis": {"type": "category", "title": {"text": down}, "showgrid": False},
             "annotations": _without_value(view, x, y, found),
             "hovermode": "closest",
         },
@@ -87,7 +87,7 @@ def _without_value(view: SweepView, x: str, y: str, found: Mapping[tuple[str, st
 
 def scatter(view: SweepView, axis: str) -> Figure:
     """The metric over one parameter, a point for each cell. Numbers that span decades are on a logarithmic axis."""
-    cells = [cell for cell in view.measured if axis in cell.entry.values and not cell.left]
+    cells = [cell for cell in view.measured if axis in cell.entry.values]
     texts = [cell.entry.values[axis] for cell in cells]
     numbers = [number for text in texts if (number := as_number(text)) is not None]
     numeric = len(numbers) == len(texts)
@@ -99,9 +99,11 @@ def scatter(view: SweepView, axis: str) -> Figure:
             "type": "scatter",
             "mode": "markers",
             "name": name,
-            "x": [as_number(cell.entry.values[axis]) if numeric else cell.entry.values[axis] for cell in part],
+            "x": [
+                as_number(value) if numeric else plain(value) for value in (cell.entry.values[axis] for cell in part)
+            ],
             "y": [cell.value for cell in part],
-            "text": [_plain(cell.entry.name) for cell in part],
+            "text": [plain(cell.entry.name) for cell in part],
             "hovertemplate": "%{text}<br>%{y:.6g}<extra></extra>",
             "marker": marker,
         }
@@ -111,16 +113,17 @@ def scatter(view: SweepView, axis: str) -> Figure:
         )
         if part
     ]
-    order = {"categoryorder": "array", "categoryarray": list(view.axes.get(axis, ()))} if kind == "category" else {}
+    values = [plain(value) for value in view.axes.get(axis, ())]
+    order = {"categoryorder": "array", "categoryarray": values} if kind == "category" else {}
     ticks: dict[str, Any] = {}
-    if kind == "log" and len(view.axes.get(axis, ())) <= _MOST_TICKS:
-        ticks = {"tickvals": [as_number(value) for value in view.axes[axis]], "ticktext": list(view.axes[axis])}
+    if kind == "log" and len(values) <= _MOST_TICKS:
+        ticks = {"tickvals": [as_number(value) for value in view.axes[axis]], "ticktext": values}
     return {
         "data": data,
         "layout": {
-            "title": {"text": f"{view.metric} over {short_name(axis)}"},
-            "xaxis": {"type": kind, "title": {"text": short_name(axis)}, **order, **ticks},
-            "yaxis": {"title": {"text": view.metric}},
+            "title": {"text": plain(f"{view.metric} over {short_name(axis)}")},
+            "xaxis": {"type": kind, "title": {"text": plain(short_name(axis))}, **order, **ticks},
+            "yaxis": {"title": {"text": plain(view.metric)}},
             "hovermode": "closest",
         },
     }
@@ -132,7 +135,7 @@ def parallel(view: SweepView) -> Figure:
 
     Drawn of plain lines: plotly's own parallel coordinates compile code at run time, which pages here may not do.
     """
-    cells = [cell for cell in view.measured if not cell.left]
+    cells = view.measured
     axes = list(view.axes)
     scales = [_scale(view.axes[path]) for path in axes]
     values = [cell.value for cell in cells if cell.value is not None]
@@ -155,7 +158,7 @@ def parallel(view: SweepView) -> Figure:
             places = [scale(text) if text is not None else None for text, scale in known]
             xs += [*range(len(axes) + 1), None]
             ys += [*places, height(cell.value or 0.0), None]
-            texts += [f"{_plain(cell.entry.name)}: {cell.value:.6g}"] * (len(axes) + 1) + [""]
+            texts += [f"{plain(cell.entry.name)}: {cell.value:.6g}"] * (len(axes) + 1) + [""]
         data.append(
             {
                 "type": "scatter",
@@ -182,7 +185,7 @@ def parallel(view: SweepView) -> Figure:
             "title": {"text": "Parameters, the best on top"},
             "xaxis": {
                 "tickvals": list(range(len(axes) + 1)),
-                "ticktext": [*(short_name(path) for path in axes), view.metric],
+                "ticktext": [plain(text) for text in (*(short_name(path) for path in axes), view.metric)],
                 "range": [-0.35, len(axes) + 0.35],
                 "showgrid": True,
             },
@@ -221,10 +224,5 @@ def _some(values: Sequence[str]) -> Sequence[str]:
 
 
 def _note(x: int, y: float, text: str) -> dict[str, Any]:
-    shown = _plain(shorten(text, _LONGEST_TICK))
+    shown = plain(shorten(text, _LONGEST_TICK))
     return {"x": x, "y": y, "text": shown, "showarrow": False, "xanchor": "right", "xshift": -7, "font": {"size": 11}}
-
-
-def _plain(text: str) -> str:
-    """plotly reads a few of HTML's marks."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")

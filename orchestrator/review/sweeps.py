@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_analysis import Importance, Point, axes_of, importance
 from orchestrator.sweeps.ledger import FOLDER, Entry, Planned, Submission, SweepDir
@@ -47,9 +49,9 @@ class Reason:
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep. `cells`: the best first, those without a value last. `eta`: seconds until the last one ends at the pace
-    of now; None where nothing runs, or nothing has told its pace. `axes`: the parameters that differ, with their
-    values. `metrics`: what any cell has measured.
+    """A sweep. `cells`: the best first, then those with a value that left the sweep, those without a value last.
+    `eta`: seconds until the last one ends at the pace of now; None where nothing runs, or nothing has told its pace.
+    `axes`: the parameters that differ, with their values. `metrics`: what any cell has measured.
     """
 
     sweep: SweepDir
@@ -71,8 +73,8 @@ class SweepView:
 
     @property
     def measured(self) -> tuple[Cell, ...]:
-        """The cells that can be compared, the best first."""
-        return tuple(cell for cell in self.cells if cell.is_measured)
+        """The cells of now that can be compared, the best first."""
+        return tuple(cell for cell in self.cells if cell.is_measured and not cell.left)
 
     @property
     def best(self) -> Cell | None:
@@ -110,11 +112,13 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
     gone = [entry for entry in left if entry.run in runs]
     known = [run for entry in (*planned.cells, *gone) if (run := runs.get(entry.run)) is not None]
     metrics = tuple(sorted({key for run in known for key in run.values}))
-    by = metric or planned.metric or ("validation/loss" if "validation/loss" in metrics else "train/loss")
+    by = metric or planned.metric or usual_metric(metrics)
     cells = [_cell(entry, runs, submissions, by, left=False) for entry in planned.cells]
     cells += [cell for entry in gone if (cell := _cell(entry, runs, submissions, by, left=True)).state != "missing"]
     sign = -1.0 if planned.goal == "max" else 1.0
-    cells.sort(key=lambda cell: (0, sign * cell.value) if cell.is_measured and cell.value is not None else (1, 0.0))
+    cells.sort(
+        key=lambda cell: (cell.left, sign * cell.value) if cell.is_measured and cell.value is not None else (2, 0.0)
+    )
     current = [cell for cell in cells if not cell.left]
     return SweepView(
         sweep=sweep,
@@ -131,12 +135,55 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
     )
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """By what a sweep compares its cells, as its ledger says. `metric`: None for the usual one. `cells`: the runs of
+    those that it has now, as `name/run_id`.
+    """
+
+    metric: str | None = None
+    goal: str = "min"
+    cells: frozenset[str] = frozenset()
+
+
+def comparison_of(sweep: SweepDir) -> Comparison | None:
+    """Read it, once for each state of the ledger; None where it cannot be read."""
+    found, _ = readable(lambda: _comparison(sweep, (seen := sweep.ledger.stat()).st_mtime_ns, seen.st_size))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _comparison(sweep: SweepDir, time: int, size: int) -> Comparison:
+    planned = sweep.planned()
+    return Comparison(planned.metric, planned.goal, frozenset(entry.run for entry in planned.cells))
+
+
+def best_of(runs: Sequence[RunSummary], by: Comparison | None) -> RunSummary | None:
+    """The best of some runs of a sweep, of those that are its cells now; None where none has a value. `by`: None where
+    the sweep's ledger says nothing.
+    """
+    goal = "min" if by is None else by.goal
+    metric = by.metric if by is not None and by.metric else usual_metric({key for run in runs for key in run.values})
+    found = [
+        (run.values[metric], run)
+        for run in runs
+        if (by is None or run.key in by.cells) and math.isfinite(run.values.get(metric, math.nan))
+    ]
+    chosen = max if goal == "max" else min
+    return chosen(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def usual_metric(measured: Collection[str]) -> str:
+    """What cells are compared by where nothing is said. `measured`: what any of them has measured."""
+    return "validation/loss" if "validation/loss" in measured else "train/loss"
+
+
 def importance_of(view: SweepView) -> tuple[Importance, Cell | None]:
     """Which parameters matter among the cells that completed; and the cell that makes most of the variance alone.
 
     Cells that are not done would be compared at different steps.
     """
-    cells = [cell for cell in view.measured if cell.state == "completed" and not cell.left]
+    cells = [cell for cell in view.measured if cell.state == "completed"]
     found = importance([Point(cell.entry.values, cell.value) for cell in cells if cell.value is not None])
     return found, cells[found.dominating] if found.dominating is not None else None
 

@@ -54,11 +54,10 @@ COLUMNS: Mapping[str, Column] = {
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a sweep in one row. `best`: the one with the lowest validation loss, or loss; None without any."""
+    """The cells of a sweep in one row."""
 
     sweep: str
     runs: tuple[RunSummary, ...]
-    best: RunSummary | None
 
     @property
     def states(self) -> Mapping[str, int]:
@@ -107,15 +106,7 @@ def collapsed(runs: Iterable[RunSummary]) -> list[RunSummary | Cells]:
         else:
             cells[run.sweep] = [run]
             rows.append(run.sweep)
-    return [Cells(row, tuple(cells[row]), _best(cells[row])) if isinstance(row, str) else row for row in rows]
-
-
-def _best(runs: Sequence[RunSummary]) -> RunSummary | None:
-    for key in ("validation/loss", "train/loss"):
-        measured = [run for run in runs if math.isfinite(run.values.get(key, math.nan))]
-        if measured:
-            return min(measured, key=lambda run: run.values[key])
-    return None
+    return [Cells(row, tuple(cells[row])) if isinstance(row, str) else row for row in rows]
 
 
 def spark_points(values: Sequence[float], width: float, height: float) -> str:

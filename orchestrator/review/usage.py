@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.review.charts import Figure
+from orchestrator.review.charts import Figure, plain
 from orchestrator.review.summary import RunSummary
 from orchestrator.tracking.goodput import without_refused
 
@@ -240,7 +240,7 @@ def days_figure(found: Usage) -> Figure:
     days = [day for day, _ in found.days][-_MOST_DAYS:]
     hours = dict(found.days)
     data = [
-        {"type": "bar", "name": name, "x": days, "y": [hours[day].get(name, 0.0) for day in days]}
+        {"type": "bar", "name": plain(name), "x": days, "y": [hours[day].get(name, 0.0) for day in days]}
         for name in projects
         if any(hours[day].get(name) for day in days)
     ]

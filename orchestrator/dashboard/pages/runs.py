@@ -14,7 +14,9 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.query import QueryError, quoted, select
 from orchestrator.review.summary import RunSummary
+from orchestrator.review.sweeps import best_of, comparison_of
 from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts, ordered
+from orchestrator.sweeps.ledger import sweep_dir
 
 router = APIRouter()
 
@@ -113,6 +115,7 @@ def shown(its: Shared, view: View) -> dict[str, Any]:
         "view": replace(view, number=number),
         "columns": COLUMNS,
         "rows": part,
+        "bests": {row.sweep: _best(its, row) for row in part if isinstance(row, Cells)},
         "first": (number - 1) * RUNS_A_PAGE + 1,
         "row_count": len(rows),
         "pages": pages,
@@ -125,3 +128,8 @@ def shown(its: Shared, view: View) -> dict[str, Any]:
         "is_complete": its.index.is_complete,
         "actions": actions_of if its.settings.allows_actions else lambda run: (),
     }
+
+
+def _best(its: Shared, row: Cells) -> RunSummary | None:
+    """The best cell of a row, by what its sweep compares them by."""
+    return best_of(row.runs, comparison_of(sweep_dir(row.sweep, its.settings.runs_dir)))

@@ -45,14 +45,18 @@ class Asked:
 
 def asked_sweep(name: str, its: Annotated[Shared, Depends(shared)], metric: Metric = None) -> Asked:
     """The sweep that an address names, with its cells compared by a metric. Raises UserError where it cannot be read,
-    HTTPException (404) where there is none.
+    HTTPException (404) where there is none, and for a metric that none of its cells has measured.
     """
     found = sweep_dir(name, its.settings.runs_dir)
     if not found.ledger.is_file():
         raise HTTPException(404, f"there is no sweep {name} in {its.settings.runs_dir}")
     is_complete = its.index.is_complete  # asked before the runs are: it may become so meanwhile
-    view = view_of(found, _runs(its), metric or None)
-    return Asked(view, is_complete or all(cell.run is not None for cell in view.cells))
+    runs = _runs(its)
+    view = view_of(found, runs, metric or None)
+    is_read = is_complete or all(cell.run is not None for cell in view.cells)
+    if is_read and view.metric not in view.metrics and view.metric != view_of(found, runs).metric:
+        raise HTTPException(404, f"no cell of sweep {name} has measured {metric}")
+    return Asked(view, is_read)
 
 
 @router.get("")

@@ -17,7 +17,7 @@ from orchestrator.errors import UserError
 from orchestrator.process import Process
 from orchestrator.review.summary import RunSummary, unreadable
 from orchestrator.review.sweep_charts import heat_map, parallel, scatter
-from orchestrator.review.sweeps import importance_of, sweep_folders, view_of
+from orchestrator.review.sweeps import best_of, comparison_of, importance_of, sweep_folders, view_of
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 
@@ -194,3 +194,49 @@ def test_every_sweep_can_be_drawn(
     for trace in parallel(view)["data"]:
         assert len(trace["x"]) == len(trace["y"]) == len(trace["text"])
         assert all(place is None or -1e-9 <= place <= 1 + 1e-9 for place in trace["y"])
+
+
+def test_a_cell_that_left_the_sweep_is_never_the_best(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    kept = [entry(number, *pair) for number, pair in enumerate(itertools.product(RATES, LAYERS))][1:]
+    sweep.append("planned", generation=2, metric=METRIC, goal="min", cells=kept)
+    runs = measured(tmp_path, [0.5, 3.0, 2.0, None, 4.0, 5.0])
+    view = view_of(sweep, runs)
+    assert [(cell.value, cell.left) for cell in view.cells][:5] == [
+        (2.0, False),
+        (3.0, False),
+        (4.0, False),
+        (5.0, False),
+        (0.5, True),
+    ]
+    assert view.best is view.cells[0]
+    assert best_of(list(runs.values()), comparison_of(sweep)) is view.best.run
+
+
+def test_the_best_of_a_row_is_what_the_ledger_calls_so(tmp_path: Path) -> None:
+    runs = list(measured(tmp_path, [1.0, 3.0, 2.0]).values())
+    assert comparison_of(sweep_dir("rates", tmp_path)) is None
+    assert best_of(runs, None) is runs[0]
+    sweep = planned(tmp_path, goal="max")
+    assert best_of(runs, comparison_of(sweep)) is runs[1]
+    sweep.append("planned", generation=2, metric="train/grad_norm", goal="min", cells=[])
+    assert best_of(runs, comparison_of(sweep)) is None, "the ledger is read again when it has changed"
+
+
+def test_nothing_of_a_sweep_is_markup_of_a_chart(tmp_path: Path) -> None:
+    evil = "<b>1</b>"
+    values = [{"optimizer.lr": evil, "<i>x": value} for value in ("<u>", "2")]
+    cells = [{**entry(n, "1", "2"), "name": evil, "values": each} for n, each in enumerate(values)]
+    sweep = planned(tmp_path, cells=cells, metric="<a>")
+    view = view_of(sweep, by_key(*(summary(tmp_path, n, values={"<a>": 1.0 + n}) for n in range(2))))
+    for figure in (heat_map(view, "<i>x", "optimizer.lr", "best"), scatter(view, "<i>x"), parallel(view)):
+        assert figure["data"]
+        texts = [text.replace("<extra></extra>", "").replace("<br>", "") for text in _texts(figure)]
+        assert not [text for text in texts if "<" in text]
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [text for part in parts for text in _texts(part)]
