@@ -19,11 +19,14 @@ from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import longest, start_telling
 from orchestrator.launch.notifications.ways import send
+from orchestrator.lease import read_holder
+from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.notifications import Occasion
 from orchestrator.sweeps.ledger import Planned, SweepDir
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, State, cell_statuses, counts, metric_of, ranked
+from orchestrator.tracking.redaction import Redactor
 
 MODULE = "orchestrator.sweeps.ending"
 _OVER: dict[Occasion, State] = {"completed": "completed", "failed": "failed", "stopped": "stopped"}
@@ -32,9 +35,13 @@ _MOST_NAMED = 20
 
 def tell_of_sweep(sweep: SweepDir, *, wait: bool) -> None:
     """Start the process that tells, where the sweep's job names somebody; it finds out whether all cells have ended.
-    `wait`, for a bounded time, where it is ended with this process.
+    `wait`, for a bounded time, where it is ended with this process. Nothing of that fails a cell.
     """
-    job = _job(sweep, sweep.planned())
+    try:
+        job = _job(sweep, sweep.planned())
+    except (OrchestratorError, OSError) as error:
+        print(f"nobody is told of the sweep: {error}", file=sys.stderr)
+        return
     if job is None or not job.notifications.ways:
         return
     notifier = start_telling(MODULE, [str(sweep.path)], sweep.path, subprocess.DEVNULL)
@@ -51,17 +58,20 @@ def main() -> int:
     try:
         planned = sweep.planned()
         job = _job(sweep, planned)
+        if job is None or any(_is_training(sweep.run(entry)) for entry in reversed(planned.cells)):
+            return 0
         cells = [_by_its_own_word(cell) for cell in cell_statuses(sweep, planned)]
-        if job is None or any(cell.state in UNDER_WAY for cell in cells):
+        if any(cell.state in UNDER_WAY for cell in cells):
             return 0
         notice = notice_of_sweep(sweep, planned, cells)
+        notice = replace(notice, text=Redactor.of_spec(job.model_dump(mode="json"))(notice.text))
         if notice.occasion in job.notifications.when and _is_ours_to_tell(sweep):
             failed = send(job.notifications, notice, sweep.path)
             told = [way for way in job.notifications.ways if way not in failed]
             sweep.append("notified", occasion=notice.occasion, told=told, failed=failed)
-    except OrchestratorError as error:
+    except (OrchestratorError, OSError) as error:
         print(f"nobody was told: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code if isinstance(error, OrchestratorError) else 1
     return 0
 
 
@@ -98,6 +108,18 @@ def _job(sweep: SweepDir, planned: Planned) -> JobSpec | None:
     runs = (sweep.run(entry) for entry in planned.cells)
     started = next((run for run in runs if run.resolved_generations()), None)
     return load_resolved(started.resolved()) if started is not None else None
+
+
+def _is_training(run: RunDir) -> bool:
+    """Whether it surely is under way. The one that was planned last tells most often, so that a cell that ends early
+    reads a few files and not those of all cells.
+    """
+    events = _since_submission(run.events())
+    launched = last_launch(events)
+    if launched is None or occasion_of(events, str(launched["launch_id"])) is not None:
+        return False
+    holder = read_holder(run)
+    return holder is not None and holder.live
 
 
 def _by_its_own_word(cell: CellStatus) -> CellStatus:

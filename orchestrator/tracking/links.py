@@ -13,7 +13,7 @@ from orchestrator.tracking.cursor import read_cursor
 
 DASHBOARD_VARIABLE = "ORCHESTRATOR_DASHBOARD_URL"
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
 
 
 def mlflow_url(run: RunDir) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ from orchestrator.rundir import RunDir
 from orchestrator.tracking.redaction import Redactor
 
 _BYTES = 1 << 16
-_SHORTEST_SECRET = 6
 
 
 def log_ends(run: RunDir, spec: Mapping[str, Any], launch_id: str | None) -> dict[str, bytes]:
@@ -23,7 +21,7 @@ def log_ends(run: RunDir, spec: Mapping[str, Any], launch_id: str | None) -> dic
     """
     records = exit_records(run, launch_id) if launch_id is not None else {}
     telling = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=0)
-    redact = Redactor(json.dumps(spec), shortest=_SHORTEST_SECRET)
+    redact = Redactor.of_spec(spec)
     found = {}
     for path in {run.launcher_log: None, run.rank_log(0): None, run.rank_log(telling): None}:
         end = _end(path)

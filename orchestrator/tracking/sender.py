@@ -80,13 +80,15 @@ class Sender:
                 if parent is not None:
                     description = replace(description, tags={**description.tags, **parent.tags})
                 self._send_params_and_tags(client, cursor, description, parent)
-                self._send_inputs(client, cursor, description.inputs)
             self._send_metrics(client, cursor)
-            self._send_system(client, cursor)
             self._send_evaluations(client, cursor)
             if description is not None:
                 self._send_state(client, cursor, description, parent)
                 self._send_files(client, cursor, description.files)
+            # What is missed least comes last: after an outage there is much of it, and a store may refuse inputs.
+            self._send_system(client, cursor)
+            if description is not None:
+                self._send_inputs(client, cursor, description.inputs)
             self._described = signature
 
     def close(self) -> None:
@@ -113,23 +115,27 @@ class Sender:
 
     def _send_system(self, client: MlflowClient, cursor: Cursor) -> None:
         """How busy each node was; of the first as MLflow's own pages know it."""
-        for node, path in system_logs(self.run).items():
-            place = "system/" if node == 0 else f"system/node-{node}/"
-            while True:
+        while True:
+            values, offsets = [], {}
+            for node, path in system_logs(self.run).items():
+                place = "system/" if node == 0 else f"system/node-{node}/"
                 known = cursor.system.get(path.name, 0)
                 measured, offset = read_measurements(path, known, _RECORDS_PER_READ)
                 if offset == known:
-                    break
-                values = [
+                    continue
+                offsets[path.name] = offset
+                values += [
                     MlflowMetric(limits.entity_name(place + name), value, milliseconds(each.time), each.iteration)
                     for each in measured
                     for name, value in each.flat().items()
                 ]
-                for batch in _batches(values, limits.METRICS_PER_BATCH):
-                    client.log_batch(cursor.run_id, metrics=batch, synchronous=True)
-                cursor.system[path.name] = offset
-                write_cursor(self.run, cursor)
-                self.num_metrics += len(values)
+            if not offsets:
+                return
+            for batch in _batches(values, limits.METRICS_PER_BATCH):
+                client.log_batch(cursor.run_id, metrics=batch, synchronous=True)
+            cursor.system |= offsets
+            write_cursor(self.run, cursor)
+            self.num_metrics += len(values)
 
     def _send_evaluations(self, client: MlflowClient, cursor: Cursor) -> None:
         """What was measured of checkpoints, each result once; one that was measured again is sent again."""

@@ -19,6 +19,7 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature
 from orchestrator.tracking.locking import alone
 from orchestrator.tracking.metrics import Metric, MetricTail, size_of
+from orchestrator.tracking.redaction import Redactor
 
 _RECORDS_PER_READ = 1000
 _SECONDS_FOR_THE_LOCK = 5.0
@@ -103,10 +104,10 @@ class Stream:
         self._position = None
 
     def explain(self, error: BaseException) -> str:
-        """One line that says what went wrong."""
+        """One line that says what went wrong, free of secrets."""
         text = str(error) or type(error).__name__
         said = text if isinstance(error, OrchestratorError) else f"{self._sink.title}: {text}"
-        line = " ".join(said.split())
+        line = " ".join(Redactor(None)(said).split())
         return line if len(line) <= _LONGEST_EXPLANATION else line[: _LONGEST_EXPLANATION - 1] + "…"
 
     def bytes_left(self) -> int:

@@ -12,6 +12,7 @@ from orchestrator.spec.canonical import config_hash
 from orchestrator.tracking.goodput import goodput_of
 from orchestrator.tracking.limits import truncated
 from orchestrator.tracking.links import dashboard_url
+from orchestrator.tracking.redaction import Redactor
 
 RUN_ID_TAG = "orchestrator.run_id"
 RUN_DIR_TAG = "orchestrator.run_dir"
@@ -31,7 +32,7 @@ def run_tags(
     own: dict[str, Any] = {"state": state, "exit_cause": cause, "config_hash": config_hash(spec)}
     own |= {name: facts[name] for name in _AS_A_TAG}
     own["code_commit"] = _last(events, "commit") or commit
-    own["exit_message"] = _exit_message(run, events) if state == "failed" else None
+    own["exit_message"] = _exit_message(run, spec, events) if state == "failed" else None
     own["resumes"] = sum(event.get("event") == "resumed" for event in events)
     own["dashboard"] = dashboard_url(run, section(spec, "tracking").get("dashboard_url"))
     own["latest_checkpoint"] = _latest_checkpoint(run, events)
@@ -106,8 +107,10 @@ def _last(events: Sequence[Event], name: str) -> Any:
     return next((event[name] for event in reversed(events) if event.get(name)), None)
 
 
-def _exit_message(run: RunDir, events: Sequence[Event]) -> str:
-    """What the newest start said about its end: the launcher, or else the rank whose word counts."""
+def _exit_message(run: RunDir, spec: Mapping[str, Any], events: Sequence[Event]) -> str:
+    """What the newest start said about its end: the launcher, or else the rank whose word counts. Free of the values
+    that the spec refers to.
+    """
     message = ""
     for event in reversed(events):
         if event.get("event") == "exited" and event.get("cause") != "held":
@@ -117,7 +120,7 @@ def _exit_message(run: RunDir, events: Sequence[Event]) -> str:
             word = by_word_of_the_ranks(run, str(event.get("launch_id")))
             message = word.message if word is not None else ""
             break
-    return truncated(" ".join(message.split()), _LONGEST_MESSAGE)
+    return truncated(" ".join(Redactor.of_spec(spec)(message).split()), _LONGEST_MESSAGE)
 
 
 def _layout(topology: object) -> str | None:

@@ -17,10 +17,14 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.notifications import Occasion
 from orchestrator.spec.words import duration
+from orchestrator.tracking.limits import truncated
+from orchestrator.tracking.redaction import Redactor
 
 _LONGEST_CONTENT = 1900
 """Discord takes 2000 characters."""
 _MOST_EVIDENCE = 5
+_LONGEST_LINE = 1000
+"""Of what a program printed: all of it goes into a variable of a command too, and a system takes only so much."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Notice:
 
 def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> Notice:
     """Everything that is known of a start by now. Without an `exited` event its ranks' word counts, or it was lost;
-    without a launch id it never came to a start, for want of data.
+    without a launch id it never came to a start, for want of data. No value that the spec refers to is in it.
     """
     events = [event for event in run.events() if event.get("launch_id") == launch_id]
     launched = next((event for event in events if event.get("event") == "launched"), {})
@@ -61,13 +65,15 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     iteration = last_metrics(run)[0]
     if end is not None and end.iteration is not None:
         iteration = end.iteration
+    redact = Redactor.of_spec(job.model_dump(mode="json"))
+    message = _message(end, refused)
     began, ended = launched.get("time"), exited.get("time") if exited else None
     facts = {
         "run_id": run.run_id,
         "name": run.name,
         "state": {"started": "running", "requeued": "queued"}.get(occasion) or _state(occasion, end),
         "cause": end.cause if end else None,
-        "message": _message(end, refused),
+        "message": message and truncated(redact(message), _LONGEST_LINE),
         "advice": cause_of(end.cause).advice.format(run=run.run_id) if end else None,
         "iteration": iteration,
         "train_iters": BatchSchedule.of(job).train_iters,
@@ -78,7 +84,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         "host": launched.get("host") or socket.gethostname(),
         "job_id": launched.get("job_id"),
         "launch_id": launch_id,
-        "evidence": list(end.evidence[:_MOST_EVIDENCE]) if end else [],
+        "evidence": [truncated(redact(line), _LONGEST_LINE) for line in end.evidence[:_MOST_EVIDENCE]] if end else [],
     }
     return Notice(occasion, _text(occasion, facts), facts)
 

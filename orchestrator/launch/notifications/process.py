@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
 from orchestrator.rundir import RunDir
@@ -64,11 +65,14 @@ def _start(run: RunDir, launch_id: str, options: Sequence[str], stdin: int) -> N
 
 
 def start_telling(module: str, arguments: Sequence[str], folder: Path, stdin: int) -> Notifier | None:
-    """Start a program that tells, with its log in the folder; None where that cannot be."""
+    """Start a program that tells, with its log in the folder if that can be; None where it cannot be started."""
     command = [sys.executable, "-m", module, *arguments]
-    try:
-        folder.mkdir(exist_ok=True)
-        with open(folder / LOG_NAME, "ab") as log:
+    with contextlib.ExitStack() as opened:
+        log: int | IO[bytes] = subprocess.DEVNULL
+        with contextlib.suppress(OSError):  # a full disk is what is told of, among other things
+            folder.mkdir(exist_ok=True)
+            log = opened.enter_context(open(folder / LOG_NAME, "ab"))
+        try:
             return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
-    except OSError:  # no process and no disk: the run goes on all the same
-        return None
+        except OSError:  # no process to be had: the run goes on all the same
+            return None

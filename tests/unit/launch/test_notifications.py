@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from orchestrator.launch.local import launch
+from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
+from orchestrator.launch.notifications.process import start_telling
 from orchestrator.launch.processes import ranks_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -254,6 +256,35 @@ def test_a_secret_that_is_not_set_and_an_address_that_is_none(
         "${env:HOOK} is used in the spec, but HOOK is not set in the environment",
         "the address of the webhook does not begin with http:// or https://",
     ]
+
+
+def test_no_secret_and_no_endless_line_is_told(
+    make_job: MakeJob, make_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK", f"https://hooks.example.org/{SECRET}")
+    monkeypatch.setenv("WANDB_API_KEY", "a-key-of-wandb")
+    run = make_run(job := make_job(notifications={"webhook": "${env:HOOK}"}))
+    run.append_event("launched", launch_id="l", host="node7")
+    said = f"KeyError: https://hooks.example.org/{SECRET} a-key-of-wandb https://me:p@ss@host/x"
+    evidence = [f"rank-00000.log: {said} {'x' * 200_000}"]
+    run.append_event("exited", launch_id="l", cause="bug", message=said, iteration=3, evidence=evidence)
+    notice = notice_of(run, job, "l", "failed")
+    kept = "KeyError: ${env:HOOK} ${env:WANDB_API_KEY} https://***@host/x"
+    assert notice.facts["message"] == kept
+    [line] = notice.facts["evidence"]
+    assert line.startswith(f"rank-00000.log: {kept} xxx")
+    assert len(line) == 1000
+    everything = json.dumps(notice.body({})) + json.dumps(notice.environment())
+    assert SECRET not in everything
+    assert "a-key-of-wandb" not in everything
+    assert len(everything) < 15_000
+
+
+def test_somebody_is_told_where_no_log_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("in the way")
+    telling = start_telling("platform", [], tmp_path / "logs", subprocess.DEVNULL)
+    assert telling is not None
+    assert telling.wait(30) == 0
 
 
 def test_nobody_is_told_of_what_nobody_asked_for(

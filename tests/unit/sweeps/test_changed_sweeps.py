@@ -14,6 +14,7 @@ from support.fake_slurm import FakeSlurm
 
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import write_plan
@@ -173,3 +174,12 @@ def test_a_dry_run_shows_what_changes_with_the_layout(
     out = orchestrator("sweep", "run", sweep, "--dry-run")[1]
     assert ["CELL", "ID", "DP"] in [line.split() for line in out.splitlines()]
     assert "the global batch differs" not in out
+
+
+def test_a_sweep_that_cannot_be_read_is_told_of_to_nobody_and_fails_no_cell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for path in (tmp_path / "gone", tmp_path / "file" / "below"):
+        tell_of_sweep(SweepDir(path), wait=True)
+        assert capsys.readouterr().err.startswith("nobody is told of the sweep: ")

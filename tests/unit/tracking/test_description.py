@@ -215,6 +215,14 @@ def test_what_the_environment_holds_stays_there(monkeypatch: pytest.MonkeyPatch)
     # The longer value first: a shorter one within it must not leave a rest behind.
     assert redact("memorable and tok-123") == "${env:PASS} and ${env:MLFLOW_TRACKING_TOKEN}"
     assert redact("see https://a:b@host/path") == "see https://***@host/path"
+    assert redact("see https://a:p@ss@host/path") == "see https://***@host/path"
+
+
+def test_why_a_run_failed_is_said_without_its_secrets(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB_TOKEN", "hf_0123456789")
+    run.append_event("exited", launch_id="l1", cause="bug", message="no access with hf_0123456789 at https://a:b@c/d")
+    said = describe(run).tags["orchestrator.exit_message"]
+    assert said == "no access with ${env:HUB_TOKEN} at https://***@c/d"
 
 
 def test_the_cursor_survives_and_a_torn_one_counts_as_none(run: RunDir) -> None:

@@ -19,6 +19,7 @@ from tests.unit.tracking.conftest import make_run
     [
         ("https://mlflow.example.org/", "https://mlflow.example.org/#/experiments/7/runs/abc"),
         ("http://me:secret@host:5000/prefix", "http://host:5000/prefix/#/experiments/7/runs/abc"),
+        ("http://me:s@cret@host:5000", "http://host:5000/#/experiments/7/runs/abc"),
         ("${env:TRACKER}", "http://tracker/#/experiments/7/runs/abc"),
         ("${env:NOT_SET}", None),
         ("default", None),
