@@ -78,7 +78,7 @@ def drawn(figure: Figure) -> Drawing:
         y_title=_title(layout.get("yaxis", {}), "title"),
         lines=tuple(lines),
         x_ticks=tuple((x_at(tick), count(tick)) for tick in ticks(low_x, high_x, _TICKS)),
-        y_ticks=tuple((y_at(tick), _tick(tick)) for tick in ticks(low_y, high_y, _TICKS)),
+        y_ticks=tuple((y_at(tick), _tick(tick, layout.get("yaxis", {}))) for tick in ticks(low_y, high_y, _TICKS)),
         marks=tuple((place, name) for place, name in marks if _LEFT <= place <= _RIGHT),
     )
 
@@ -151,7 +151,9 @@ def _unbroken(points: Sequence[Point | None]) -> list[list[Point]]:
     return [part for part in found if part]
 
 
-def _tick(value: float) -> str:
+def _tick(value: float, axis: dict[str, Any]) -> str:
+    if str(axis.get("tickformat", "")).endswith("%"):
+        return f"{100 * value:.4g}%"
     return count(value) if abs(value) >= 1e4 else f"{value:.4g}"
 
 

@@ -73,11 +73,20 @@ def _curves(found: Curves) -> str:
     rows = []
     for _, figure in found.charts:
         title = str(figure["layout"].get("title", {}).get("text", ""))
+        unit = str(figure["layout"].get("yaxis", {}).get("title", {}).get("text", ""))
         for trace in figure["data"]:
             values = _values(trace)
             if values:
                 name = str(trace.get("name", ""))
-                rows.append((title, name, sparkline(values), number(values[0]), number(values[-1])))
+                rows.append(
+                    (
+                        f"{title} ({unit})" if unit else title,
+                        name,
+                        sparkline(values),
+                        number(values[0]),
+                        number(values[-1]),
+                    )
+                )
     return _table(Table(("Chart", "Curve", "", "From", "To"), tuple(rows), frozenset((3, 4)))) if rows else ""
 
 

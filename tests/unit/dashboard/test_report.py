@@ -103,6 +103,18 @@ def first_key(run: RunDir) -> str:
     return f"{run.name}/{run.run_id}"
 
 
+def test_drawings_have_units(tmp_path: Path) -> None:
+    run = run_of(tiny_job("used"), tmp_path)
+    log = MetricLog(run, check=lambda: None)
+    for step in (4, 5):
+        log.append(step, 8, 512, {"memory/peak_bytes": step * 2.0**30, "throughput/mfu": 0.1 * step})
+    document = build(Wanted((run,)))
+    page = Read(to_html(document, light=True))
+    for words in ("GiB", "tokens/s", "45%"):
+        assert words in page.text
+    assert "| Peak memory (GiB) | " in to_markdown(document)
+
+
 def test_what_a_resume_changed_is_told(tmp_path: Path) -> None:
     run = run_of(tiny_job("changed"), tmp_path)
     again = tiny_job("changed", optimizer={"lr": 0.25})
