@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,6 +18,7 @@ from support.faults import wait_until
 from support.training import tiny_job
 
 from orchestrator.rundir import RunDir
+from orchestrator.runtime.machine_use import MachineUse
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +133,43 @@ def test_a_live_run_moves_on_while_one_looks(shown: Dashboard, own: Reviewed, vi
         page.goto(place(shown, run, "/logs?file=logs/rank-00000.log"))
         lines = page.locator(".log tr").count()
         wait_until(lambda: page.evaluate(f"document.querySelectorAll('.log tr').length > {lines}"), "the page")
+
+
+def test_a_log_that_grows_fast_is_followed(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
+    log = own.resumed.logs / "rank-00000.log"
+    page = visitor(place(shown, own.resumed, "/logs?file=logs/rank-00000.log"))
+    page.get_by_label("follow").check()
+    with open(log, "a") as file:
+        file.writelines(f"line {number} at once\n" for number in range(4000))
+    # Within one look or two, though a look brings 500 of them.
+    expect(page.locator(".log tr").last).to_contain_text("line 3999 at once", timeout=5000)
+
+
+def test_the_machines_of_a_run(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
+    run = own.changed
+    use = MachineUse(run.path)
+    run.system.mkdir(exist_ok=True)
+    for node in (0, 1):
+        records = (
+            {
+                "time": time.time() - 60 + 10 * step,
+                "iteration": step,
+                "host": f"<b>n{node}</b>",
+                "values": use.measure(),
+            }
+            for step in range(4)
+        )
+        (run.system / f"node-{node:05d}.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    page = visitor(place(shown, run))
+    page.get_by_role("link", name="Machines", exact=True).click()
+    row = page.locator("#machines tbody tr").last
+    expect(row).to_contain_text("<b>n1</b>")
+    expect(row).to_contain_text("GB")
+    page.get_by_label("Processor utilisation").locator(".main-svg").first.wait_for()
+    assert page.get_by_label("Processor utilisation").locator(".scatterlayer .trace").count() == 2
+    visitor.photograph("machines")
+    visitor.narrow()
+    visitor.photograph("machines-phone")
 
 
 def test_spec_plan_checkpoints_events_and_code(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
