@@ -31,6 +31,7 @@ from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import Next, guarded
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
+from orchestrator.review.beside import Beside
 from orchestrator.review.index import RunIndex
 
 _SECONDS_BEFORE_ZIPPING = 2.0
@@ -57,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
         index.stop()
 
     app = FastAPI(title="orchestrator dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.shared = Shared(settings, index)
+    app.state.shared = Shared(settings, index, Beside(index))
     for module in _PAGES:
         app.include_router(module.router)
 

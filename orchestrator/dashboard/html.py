@@ -15,13 +15,15 @@ from orchestrator.dashboard.settings import shared
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
     """A page of this dashboard."""
-    settings = shared(request).settings
+    its = shared(request)
+    settings = its.settings
     text = (
         environment()
         .get_template(template)
         .render(
             **values,
             path=request.url.path,
+            behind=its.index.behind,
             allows_actions=settings.allows_actions,
             form_mark=form_mark(settings) if settings.allows_actions else "",
             runs_dir=str(settings.runs_dir),

@@ -9,6 +9,7 @@ from typing import cast
 
 from fastapi import Request
 
+from orchestrator.review.beside import Beside
 from orchestrator.review.index import RunIndex
 from orchestrator.review.usage import UsageLog
 
@@ -32,6 +33,7 @@ class Shared:
 
     settings: Settings
     index: RunIndex
+    beside: Beside
     usage: UsageLog = field(default_factory=UsageLog)
 
 

@@ -181,10 +181,26 @@ def _fill(run: RunDir, run_id: str, job: JobSpec, written: str, code: CodeState)
 
 
 def run_folders(runs_dir: Path) -> Iterator[RunDir]:
-    """Every run under a folder, in no order; of each no more is asked than whether it is one."""
-    for path in runs_dir.glob("*/*"):
-        if _RUN_ID.fullmatch(path.name) and (path / "resolved.json").exists():
-            yield RunDir(path.absolute())
+    """Every run under a folder, in no order; of each no more is asked than whether it is one. What may not be looked
+    into, or is gone meanwhile, is passed over. Raises OSError where the folder itself cannot be listed.
+    """
+    try:
+        names = os.listdir(runs_dir)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    for name in names:
+        folder = runs_dir.absolute() / name
+        for run_id in _listed(folder):
+            # Unlike Path.exists(), this one is False also where asking fails: another user's folder, a lost disk.
+            if _RUN_ID.fullmatch(run_id) and os.path.exists(folder / run_id / "resolved.json"):
+                yield RunDir(folder / run_id)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _creation_time(run: RunDir) -> float:

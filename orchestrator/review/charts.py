@@ -16,6 +16,7 @@ from orchestrator.review.timeline import Mark
 XAxis = Literal["steps", "tokens", "time", "clock"]
 Figure = dict[str, Any]
 Range = tuple[float | None, float | None]
+Points = dict[str, list[Any]]
 
 _MOST_POINTS = 1500
 _MOST_MARKS = 200
@@ -106,20 +107,75 @@ def figure_of(
     exponential of losses. `marks` and `references` are those of the only run. A run has the same colour in every chart,
     where each has one curve of it.
     """
+    alone = len(runs) == 1
+    drawn = {
+        name: curves_of(chart, series, x=x, smoothing=smoothing, within=within, perplexity=perplexity, undone=alone)
+        for name, series in runs.items()
+    }
+    figure = figure_of_curves(chart, drawn, x=x, log=log, perplexity=perplexity)
+    if alone and figure["data"]:
+        series = next(iter(runs.values()))
+        ticks, lines, notes = _marked(marks, series, x)
+        figure["data"] += ticks
+        held = [_held_against(each, chart, log) for each in references if math.isfinite(each.value)]
+        figure["layout"] |= {
+            "shapes": [*lines, *(line for line, _ in held)],
+            "annotations": [*notes, *(note for _, note in held)],
+            **({"yaxis2": _TICK_AXIS} if ticks else {}),
+        }
+    return figure
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A key of a run as it is drawn, thinned out: `x` and `y`. `smooth`: the same smoothed; `undone`: steps that a
+    resume has undone; None where these were not asked for, or are none.
+    """
+
+    key: str
+    points: Points
+    smooth: Points | None = None
+    undone: Points | None = None
+
+    @property
+    def size(self) -> int:
+        """How many points it has."""
+        return sum(len(points["x"]) for points in (self.points, self.smooth, self.undone) if points is not None)
+
+
+def curves_of(
+    chart: Chart,
+    series: Series,
+    *,
+    x: XAxis = "steps",
+    smoothing: float = 0.0,
+    within: Range = (None, None),
+    perplexity: bool = False,
+    undone: bool = False,
+) -> tuple[Curve, ...]:
+    """The curves of one run in a chart, apart from the measurements that they were made of."""
     way = _Way(x, smoothing, within, chart.scale, perplexity and chart.name == "loss")
+    return tuple(way.curve(key, series, with_undone=undone) for key in keys_of(chart, series))
+
+
+def figure_of_curves(
+    chart: Chart,
+    runs: Mapping[str, Sequence[Curve]],
+    *,
+    x: XAxis = "steps",
+    log: bool = False,
+    perplexity: bool = False,
+) -> Figure:
+    """The figure of curves that `curves_of` made of each run in the same way."""
     data: list[dict[str, Any]] = []
     number = 0
-    for name, series in runs.items():
-        keys = keys_of(chart, series)
-        for place, key in enumerate(keys):
-            label = plain(key if len(runs) == 1 else f"{name} {key}" if len(keys) > 1 else name)
-            line = line_of(number + place)
-            data += way.curve(label, series, series.columns[key], line)
-            if len(runs) == 1:
-                data += way.undone(label, series, series.columns[key], line)
-        number += max(1, len(keys))
+    for name, curves in runs.items():
+        for place, curve in enumerate(curves):
+            label = plain(curve.key if len(runs) == 1 else f"{name} {curve.key}" if len(curves) > 1 else name)
+            data += _traces(curve, label, line_of(number + place))
+        number += max(1, len(curves))
     layout: dict[str, Any] = {
-        "title": {"text": "Perplexity" if way.perplexity else chart.title},
+        "title": {"text": "Perplexity" if perplexity and chart.name == "loss" else chart.title},
         "showlegend": sum("meta" not in trace and trace.get("showlegend", True) for trace in data) > 1,
         "xaxis": {"title": {"text": _x_title(x)}, **({"type": "date"} if x == "clock" else {})},
         "yaxis": {
@@ -128,17 +184,28 @@ def figure_of(
             **({"tickformat": chart.ticks} if chart.ticks else {}),
         },
     }
-    if len(runs) == 1 and data:
-        series = next(iter(runs.values()))
-        ticks, lines, notes = _marked(marks, series, x)
-        data += ticks
-        held = [_held_against(each, chart, log) for each in references if math.isfinite(each.value)]
-        layout |= {
-            "shapes": [*lines, *(line for line, _ in held)],
-            "annotations": [*notes, *(note for _, note in held)],
-            **({"yaxis2": _TICK_AXIS} if ticks else {}),
-        }
     return {"data": data, "layout": layout}
+
+
+def _traces(curve: Curve, label: str, line: Mapping[str, str]) -> list[dict[str, Any]]:
+    """As plotly has them; where a curve is smoothed, the plain one stands behind it."""
+    whole = {
+        "type": "scatter",
+        "mode": "lines" if len(curve.points["x"]) > 1 else "markers",
+        "name": label,
+        "line": line,
+        "marker": {"color": line["color"]},
+        **curve.points,
+    }
+    traces = [whole]
+    if curve.smooth is not None:
+        behind = {**whole, "opacity": 0.25, "showlegend": False, "hoverinfo": "skip", "legendgroup": label}
+        traces = [behind, {**whole, **curve.smooth, "legendgroup": label}]
+    if curve.undone is not None:
+        drawn = {"type": "scatter", "mode": "lines", "name": f"{label} (undone)", "meta": "undone", "opacity": 0.45}
+        dotted = {**line, "dash": "dot", "width": 1}
+        traces.append({**drawn, "line": dotted, "showlegend": False, **curve.undone})
+    return traces
 
 
 def keys_of(chart: Chart, series: Series) -> list[str]:
@@ -195,47 +262,33 @@ class _Way:
     scale: float
     perplexity: bool
 
-    def curve(self, label: str, series: Series, column: Column, line: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The curve; where it is smoothed, the plain one stands behind it."""
-        count = series.still_counting(column)
-        iterations, values = column.iterations[:count], column.values[:count]
-        plain = {
-            "type": "scatter",
-            "mode": "lines" if len(values) > 1 else "markers",
-            "name": label,
-            "line": line,
-            "marker": {"color": line["color"]},
-            **self._points(series, iterations, values),
-        }
-        if self.smoothing == 0:
-            return [plain]
-        smooth = {
-            **plain,
-            **self._points(series, iterations, smoothed(values, self.smoothing)),
-            "legendgroup": label,
-        }
-        behind = {**plain, "opacity": 0.25, "showlegend": False, "hoverinfo": "skip", "legendgroup": label}
-        return [behind, smooth]
+    def curve(self, key: str, series: Series, *, with_undone: bool) -> Curve:
+        column = series.columns[key]
+        counting = series.counting(column)
+        points = self._points(series, counting.iterations, counting.values)
+        smooth = None
+        if self.smoothing != 0:
+            smooth = self._points(series, counting.iterations, smoothed(counting.values, self.smoothing))
+        return Curve(key, points, smooth, self._undone(series, column) if with_undone else None)
 
-    def undone(self, label: str, series: Series, column: Column, line: Mapping[str, str]) -> list[dict[str, Any]]:
+    def _undone(self, series: Series, column: Column) -> Points | None:
         """Steps that a resume from an earlier checkpoint has undone, on the axes where they keep their place."""
         if self.x not in ("steps", "tokens"):
-            return []
+            return None
         count = series.still_counting(column)
         iterations = [*column.undone_iterations, *column.iterations[count:]]
         values = [*column.undone_values, *column.values[count:]]
         if not values:
-            return []
+            return None
         points = self._points(series, iterations, values)
         # Each course that was given up is a line of its own.
         for place in range(len(points["x"]) - 1, 0, -1):
             if points["x"][place] <= points["x"][place - 1]:
                 points["x"].insert(place, points["x"][place])
                 points["y"].insert(place, None)
-        drawn = {"type": "scatter", "mode": "lines", "name": f"{label} (undone)", "meta": "undone", "opacity": 0.45}
-        return [{**drawn, "line": {**line, "dash": "dot", "width": 1}, "showlegend": False, **points}]
+        return points
 
-    def _points(self, series: Series, iterations: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]]:
+    def _points(self, series: Series, iterations: Sequence[int], values: Sequence[float]) -> Points:
         first, last = self._steps(series)
         if first is not None or last is not None:
             kept = _seen(iterations, first, last)

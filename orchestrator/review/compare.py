@@ -11,7 +11,7 @@ from itertools import count
 from typing import Literal
 
 from orchestrator.review.discretion import Discretion
-from orchestrator.review.series import Series
+from orchestrator.review.series import Column, Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.words import shorten
 from orchestrator.sweeps.names import short_name
@@ -92,13 +92,33 @@ class Comparison:
     common_step: int | None
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a run is compared by, apart from its measurements. `values`: measures by name; `loss`: the losses that
+    count, None where there are none.
+    """
+
+    values: Mapping[str, float | None]
+    loss: Column | None
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory its losses take."""
+        return 16 * len(self.loss.values) if self.loss is not None else 0
+
+
 def compare(runs: Sequence[RunSummary], series: Sequence[Series | None]) -> Comparison:
     """Compare runs. `series`: what each has measured; None for a run whose measurements were not read: of those the
     last values are known. Measures that no run has are left out.
     """
+    return compare_facts(runs, [facts_of(each) if each is not None else None for each in series])
+
+
+def compare_facts(runs: Sequence[RunSummary], facts: Sequence[Facts | None]) -> Comparison:
+    """The same by facts, for which the measurements of all runs need not be in memory together."""
     found = differences([run.spec for run in runs])
-    common = common_step(series)
-    columns = [_measured(run, each, common) for run, each in zip(runs, series, strict=True)]
+    common = common_step(facts)
+    columns = [_measured(run, each, common) for run, each in zip(runs, facts, strict=True)]
     rows = []
     for measure in MEASURES:
         values = tuple(column.get(measure.name) for column in columns)
@@ -176,10 +196,9 @@ def _said(difference: Difference, place: int) -> str:
     return value if difference.path == "name" else f"{short_name(difference.path)}={value}"
 
 
-def common_step(series: Sequence[Series | None]) -> int | None:
+def common_step(facts: Sequence[Facts | None]) -> int | None:
     """The last step up to which all runs have a loss that have one at all; None for fewer than two such runs."""
-    columns = [each.columns.get("train/loss") for each in series if each is not None]
-    ends = [column.iterations[-1] for column in columns if column is not None and column.iterations]
+    ends = [each.loss.iterations[-1] for each in facts if each is not None and each.loss is not None]
     return min(ends) if len(ends) > 1 else None
 
 
@@ -192,7 +211,24 @@ def best_places(values: Sequence[float | None], goal: Goal | None) -> frozenset[
     return frozenset(place for place, value in enumerate(values) if value == best)
 
 
-def _measured(run: RunSummary, series: Series | None, common: int | None) -> dict[str, float | None]:
+def facts_of(series: Series) -> Facts:
+    """What counts of measurements: steps that a resume has undone do not."""
+    loss = series.measured("train/loss")
+    if not series.iterations:
+        return Facts({}, None)
+    values = {
+        "best_validation": _finite(series, "validation/loss", min),
+        "tokens": series.tokens[series.last],
+        "seconds": series.times[series.last] - series.times[0],
+        "tokens_per_second": _finite(series, "throughput/tokens_per_second", statistics.median, _LATEST_STEPS),
+        "mfu": _finite(series, "throughput/mfu", statistics.median, _LATEST_STEPS),
+        "step_seconds": _finite(series, "throughput/step_seconds", statistics.median, _LATEST_STEPS),
+        "peak_bytes": _finite(series, "memory/peak_bytes", max),
+    }
+    return Facts(values, Column(loss.iterations[:], loss.values[:]) if loss is not None else None)
+
+
+def _measured(run: RunSummary, facts: Facts | None, common: int | None) -> dict[str, float | None]:
     """The measures of a run by name."""
     last = run.values
     known: dict[str, float | None] = {
@@ -205,23 +241,13 @@ def _measured(run: RunSummary, series: Series | None, common: int | None) -> dic
         "peak_bytes": last.get("memory/peak_bytes"),
         "goodput": run.goodput,
     }
-    if series is None or not series.iterations:
+    if facts is None or not facts.values:
         return known
-    return known | {
-        "common_loss": _value_at(series, "train/loss", common),
-        "best_validation": _finite(series, "validation/loss", min),
-        "tokens": series.tokens[-1],
-        "seconds": series.times[-1] - series.times[0],
-        "tokens_per_second": _finite(series, "throughput/tokens_per_second", statistics.median, _LATEST_STEPS),
-        "mfu": _finite(series, "throughput/mfu", statistics.median, _LATEST_STEPS),
-        "step_seconds": _finite(series, "throughput/step_seconds", statistics.median, _LATEST_STEPS),
-        "peak_bytes": _finite(series, "memory/peak_bytes", max),
-    }
+    return {**known, **facts.values, "common_loss": _value_at(facts.loss, common)}
 
 
-def _value_at(series: Series, key: str, step: int | None) -> float | None:
+def _value_at(column: Column | None, step: int | None) -> float | None:
     """The value of the last measurement up to a step."""
-    column = series.columns.get(key)
     if column is None or step is None:
         return None
     place = bisect_right(column.iterations, step) - 1
@@ -232,7 +258,7 @@ def _finite(
     series: Series, key: str, of: Callable[[Sequence[float]], float], latest: int | None = None
 ) -> float | None:
     """Something of the finite values of a key, of its latest ones where that is said."""
-    column = series.columns.get(key)
+    column = series.measured(key)
     if column is None:
         return None
     values = column.values if latest is None else column.values[-latest:]

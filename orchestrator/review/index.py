@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,15 +20,28 @@ from orchestrator.rundir import RunDir
 _SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_QUESTIONS = 15.0
 """To the scheduler, about a run whose files did not change."""
+_SECONDS_BETWEEN_SECOND_LOOKS = 60.0
+"""At a run that does not train and has no job: only a change of its files, which is seen at once, makes it go on."""
 _RUNS_AT_FIRST = 12
 _RUNS_AT_A_TIME = 40
 _SERIES_BYTES = 90 << 20
 _GOODPUT_SHARE = 0.05
 """Of this thread's time: the goodput of a long run that goes on takes a second to find out, again and again."""
 _ENDED = ("completed", "stopped", "failed")
+_RESTING = ("created", "lost")
 _SECONDS_OF_REST = 0.02
 
 Signature = tuple[tuple[int, int], ...]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What is known is not up to date. `since`: seconds since the epoch; `problem`: why, in one line."""
+
+    since: float
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,10 @@ class RunIndex:
         self.runs_dir = runs_dir
         self.is_complete = False
         """Whether every run was read once."""
+        self.behind: Behind | None = None
+        """Why the last look at the folder failed; None where it did not."""
+        self._looked = time.time()
+        self._problems: dict[str, str | None] = {}
         self._known: dict[Path, _Known] = {}
         self._runs: tuple[RunSummary, ...] = ()
         self._series: OrderedDict[Path, GrowingSeries] = OrderedDict()
@@ -102,15 +122,19 @@ class RunIndex:
         fresh = summarize_each([run])[0]
         return _with_goodput_of(known.summary, fresh) if known is not None else fresh
 
-    def series(self, run: RunDir) -> Series:
-        """The measurements of a run, up to now. The runs that were asked for last are kept in memory."""
+    @contextmanager
+    def reading(self, run: RunDir) -> Iterator[Series]:
+        """The measurements of a run, up to now, which stay as they are within the block; one block at a time is in
+        hand, so that memory has a bound. The runs that were asked for last are kept. Raises OSError where the log
+        cannot be read.
+        """
         with self._reading:
             growing = self._series.pop(run.path, None) or GrowingSeries(run.metrics_file)
-            self._series[run.path] = growing
             found = growing.refresh()
+            self._series[run.path] = growing
             while len(self._series) > 1 and sum(each.series.bytes for each in self._series.values()) > _SERIES_BYTES:
                 self._series.popitem(last=False)
-            return found
+            yield found
 
     def look(self) -> None:
         """Bring everything but the goodput up to date, what was written last first."""
@@ -156,14 +180,32 @@ class RunIndex:
 
     def _go_on_looking(self) -> None:
         while not self._stopping.is_set():
-            self.look()
+            problem = self._try(self.look)
+            self.behind = Behind(self._looked, problem) if problem is not None else None
+            if problem is None:
+                self._looked = time.time()
+            self._has_begun.set()  # where nothing can be read, pages say so
             self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
 
     def _go_on_with_goodput(self) -> None:
         while not self._stopping.is_set():
             if self.is_complete:
-                self.find_goodput()
+                self._try(self.find_goodput)
             self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
+
+    def _try(self, work: Callable[[], None]) -> str | None:
+        """Do it; why it failed. Whatever that is, it is tried again: a thread that ended would leave pages of the past.
+        The same problem is logged once.
+        """
+        problem = None
+        try:
+            work()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            if self._problems.get(work.__name__) != problem:
+                logger.exception("runs in %s cannot be read", self.runs_dir)
+        self._problems[work.__name__] = problem
+        return problem
 
     def _with_goodput(self, summary: RunSummary) -> RunSummary:
         """The same with its goodput; without where its logs make no sense."""
@@ -184,7 +226,9 @@ class RunIndex:
             return True
         if known.summary.state in _ENDED:
             return False
-        return known.summary.job_id is None or now - known.read > _SECONDS_BETWEEN_QUESTIONS
+        if known.summary.job_id is not None:
+            return now - known.read > _SECONDS_BETWEEN_QUESTIONS
+        return known.summary.state not in _RESTING or now - known.read > _SECONDS_BETWEEN_SECOND_LOOKS
 
     def _keep(self, path: Path, summary: RunSummary, found: Signature) -> None:
         with self._changing:

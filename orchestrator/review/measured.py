@@ -76,7 +76,7 @@ def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[R
     started = last(events, "started")
     saved = last(events, "checkpoint_saved")
     step = _median(series, "throughput/step_seconds")
-    peaks = series.columns.get("memory/peak_bytes")
+    peaks = series.measured("memory/peak_bytes")
     return [
         Row("seconds per step", taken.time.step_seconds, step, "seconds"),
         Row(
@@ -172,7 +172,7 @@ def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:
 
 def _median(series: Series, key: str) -> float | None:
     """Of the last steps: the first ones of a start are slow, and one in between may be."""
-    column = series.columns.get(key)
+    column = series.measured(key)
     if column is None:
         return None
     return statistics.median(column.values[-_STEPS_OF_A_MEDIAN:])

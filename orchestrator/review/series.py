@@ -104,9 +104,27 @@ class Series:
         """Where an iteration stands in `times` and `tokens`; the last one where it is later than all."""
         return min(bisect_left(self.iterations, iteration), len(self.iterations) - 1)
 
+    @property
+    def last(self) -> int:
+        """Where the step that was written last stands in `times` and `tokens`."""
+        return self.at(self.position)
+
     def still_counting(self, column: Column) -> int:
         """How many values of a column, from its beginning, no resume from an earlier checkpoint has undone."""
         return bisect_right(column.iterations, self.position)
+
+    def counting(self, column: Column) -> Column:
+        """A column as far as its values still count; itself where all of them do."""
+        count = self.still_counting(column)
+        if count == len(column.iterations):
+            return column
+        return Column(column.iterations[:count], column.values[:count])
+
+    def measured(self, key: str) -> Column | None:
+        """What counts of a key; None where nothing does."""
+        column = self.columns.get(key)
+        counting = self.counting(column) if column is not None else None
+        return counting if counting is not None and counting.values else None
 
     @property
     def bytes(self) -> int:

@@ -31,6 +31,8 @@ NONSENSE = (
 SPARK_KEYS = ("train/loss", "validation/loss")
 _SPARK_POINTS = 48
 _LINE_BYTES = 4 << 10
+_LAST_LINES = 2
+"""The last one may be torn."""
 _RECORDS_BETWEEN_RESTS = 500
 _MOST_STEPS = 1 << 62
 """What a damaged log says beyond it is no step."""
@@ -234,21 +236,26 @@ def spark(path: Path) -> tuple[float, ...]:
                 file.seek(0)
                 lines = file.read().splitlines()
                 step = max(1, len(lines) // (2 * _SPARK_POINTS))
-                candidates = lines[::step] + lines[-1:]
+                candidates = lines[::step] + lines[-_LAST_LINES:]
             else:
                 candidates = []
                 for number in range(_SPARK_POINTS):
                     file.seek(number * (size - _LINE_BYTES) // (_SPARK_POINTS - 1))
                     part = file.read(_LINE_BYTES).splitlines()
                     candidates += part[1:3] if number else part[:1]
+                candidates += part[-_LAST_LINES:]
     except OSError:
         return ()
     for line in candidates:
         loss = _loss(line)
         if loss is not None:
             found.append(loss)
-    latest = dict(found)  # of a step that was done again after a resume, the last
-    return tuple(value for _, value in sorted(latest.items()))
+    kept: list[tuple[int, float]] = []
+    for iteration, value in found:
+        while kept and kept[-1][0] >= iteration:  # what a resume has undone counts no more
+            kept.pop()
+        kept.append((iteration, value))
+    return tuple(value for _, value in kept)
 
 
 def _loss(line: bytes) -> tuple[int, float] | None:

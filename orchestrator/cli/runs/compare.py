@@ -145,7 +145,7 @@ def _curves(series: Sequence[Series], metric: str, x: XAxis, smooth: float, most
     """The curve of each run, thinned out; an empty one where it has not measured the metric."""
     curves = []
     for letter, each in zip(_LETTERS, series, strict=False):
-        column = each.columns.get(metric)
+        column = each.measured(metric)
         if column is None:
             curves.append(Curve(letter, (), ()))
             continue

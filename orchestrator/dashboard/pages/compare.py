@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Annotated
 from urllib.parse import urlencode
@@ -14,10 +15,12 @@ from fastapi.responses import JSONResponse
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.asked import tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts import CHARTS, Chart, XAxis, figure_of
-from orchestrator.review.compare import MOST_RUNS, compare, differences, labels
+from orchestrator.review.charts import CHARTS, Chart, Curve, XAxis, figure_of_curves
+from orchestrator.review.compare import MOST_RUNS, Facts, compare_facts, differences, labels
+from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.summary import RunSummary
+from orchestrator.rundir import RunDir
 
 router = APIRouter(prefix="/compare")
 
@@ -68,7 +71,7 @@ def beside_each_other(
     """What differs between runs, their curves, and what they have come to. Their measurements are read when `whole`
     is asked for, which the page does once it is shown.
     """
-    found = compare(asked.runs, [its.index.series(run.run) if whole else None for run in asked.runs])
+    found = compare_facts(asked.runs, [_facts(its, run) if whole else None for run in asked.runs])
     keys = [run.key for run in asked.runs]
     more = offered(its.index.runs, q, keys) if len(keys) < MOST_RUNS else []
     values = {
@@ -111,11 +114,22 @@ def figure(
     tag = tag_of([signature(run.run)[:2] for run in asked.runs], names, chart, x, smoothing, log, begin, end)
     if (same := unchanged(request, tag)) is not None:
         return same
-    series = {names[run.key]: its.index.series(run.run) for run in asked.runs}
-    made = figure_of(_CHARTS[chart], series, x=x, smoothing=smoothing, log=log, within=(begin, end))
-    if len(series) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
+    whole = begin is None and end is None
+    among = tuple(_CHARTS.values()) if whole else ()  # the page asks for all of them; a part of one for itself
+
+    def curves(run: RunDir) -> tuple[Curve, ...]:
+        return its.beside.curves(run, _CHARTS[chart], among, x=x, smoothing=smoothing, within=(begin, end))
+
+    drawn = {names[run.key]: readable(partial(curves, run.run))[0] or () for run in asked.runs}
+    made = figure_of_curves(_CHARTS[chart], drawn, x=x, log=log)
+    if len(drawn) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
         made["layout"]["showlegend"] = False
     return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})
+
+
+def _facts(its: Shared, run: RunSummary) -> Facts | None:
+    """None where its measurements cannot be read."""
+    return readable(lambda: its.beside.facts(run.run))[0]
 
 
 def short_names(runs: Sequence[RunSummary]) -> Mapping[str, str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, SECTIONS, Asked, AskedFolder, part, section, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts import CHARTS, XAxis, charts_with, figure_of
+from orchestrator.review.charts import CHARTS, Figure, XAxis, charts_with, figure_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.measured import references_of
@@ -78,15 +78,22 @@ def figure(
         return same
     marks, _ = readable(lambda: marks_of(run.events()))
     references, _ = readable(lambda: references_of(chart, run))
-    made: dict[str, Any] = figure_of(
-        CHARTS[chart],
-        {run.run_id: its.index.series(run)},
-        x=x,
-        smoothing=smoothing,
-        log=log,
-        perplexity=perplexity,
-        within=(begin, end),
-        marks=marks or (),
-        references=references or (),
-    )
+
+    def draw() -> Figure:
+        with its.index.reading(run) as series:
+            return figure_of(
+                CHARTS[chart],
+                {run.run_id: series},
+                x=x,
+                smoothing=smoothing,
+                log=log,
+                perplexity=perplexity,
+                within=(begin, end),
+                marks=marks or (),
+                references=references or (),
+            )
+
+    made, problem = readable(draw)
+    if made is None:
+        raise HTTPException(503, f"the measurements cannot be read: {problem}")
     return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})

@@ -18,8 +18,9 @@ from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_s
 from orchestrator.planning.topology import crossing
 from orchestrator.review.damage import readable
 from orchestrator.review.discretion import Discretion
-from orchestrator.review.measured import Planned, planned_of, rows_of, timeline_of
+from orchestrator.review.measured import Planned, Row, planned_of, rows_of, timeline_of
 from orchestrator.review.specs import Generation, differences, fields_of, generations_of, text_of
+from orchestrator.review.summary import RunSummary
 
 router = APIRouter(prefix=PREFIX)
 
@@ -77,9 +78,14 @@ def plan(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) 
     planned, problem = readable(lambda: planned_of(run.run))
     values: dict[str, Any] = {"planned": planned, "problem": problem, "rows": [], "ranks": None, "timeline": None}
     if planned is not None:
-        rows, trouble = readable(lambda: rows_of(planned, its.index.series(run.run), run.run.events()))
+        rows, trouble = readable(lambda: _rows(planned, its, run))
         values |= {"rows": rows or [], "problem": trouble, **_drawn(planned)}
     return section(request, run, "plan", "run_plan.html", values)
+
+
+def _rows(planned: Planned, its: Shared, run: RunSummary) -> list[Row]:
+    with its.index.reading(run.run) as series:
+        return rows_of(planned, series, run.run.events())
 
 
 def _drawn(planned: Planned) -> dict[str, Any]:

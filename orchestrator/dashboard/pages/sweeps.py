@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -14,8 +15,9 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
-from orchestrator.review.charts import Chart, XAxis, figure_of
+from orchestrator.review.charts import Chart, XAxis, figure_of_curves
 from orchestrator.review.compare import told_apart
+from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, parallel, scatter
 from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
@@ -25,6 +27,7 @@ from orchestrator.sweeps.states import STARTED_BY_RETRY
 
 router = APIRouter(prefix="/sweeps")
 
+_LOSS = Chart("loss", "Loss", ("train/loss",))
 _MOST_CURVES = 24
 _MOST_CELLS = 300
 _COMPARED = 5
@@ -136,10 +139,13 @@ def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
     """The loss of the best cells over each other; cells that have no value yet come last."""
     cells = [cell for cell in view.cells if cell.run is not None][:_MOST_CURVES]
     names = told_apart(cell.entry.name for cell in cells)
-    series = {
-        name: its.index.series(cell.run.run) for name, cell in zip(names, cells, strict=True) if cell.run is not None
+    curves = partial(its.beside.curves, chart=_LOSS, x=axis)
+    drawn = {
+        name: readable(partial(curves, cell.run.run))[0] or ()
+        for name, cell in zip(names, cells, strict=True)
+        if cell.run is not None
     }
-    made = figure_of(Chart("loss", "Loss", ("train/loss",)), series, x=axis)
+    made = figure_of_curves(_LOSS, drawn, x=axis)
     made["layout"]["showlegend"] = False
     made["layout"]["hovermode"] = "closest"
     return made

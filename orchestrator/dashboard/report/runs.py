@@ -187,7 +187,9 @@ def _curves(summary: RunSummary, series: Series, place: int) -> list[Block | Non
 def _measured(series: Series) -> Block | None:
     rows = []
     for key in sorted(series.columns)[:_MOST_METRICS]:
-        column = series.columns[key]
+        column = series.measured(key)
+        if column is None:
+            continue
         finite = [
             (value, step) for step, value in zip(column.iterations, column.values, strict=True) if math.isfinite(value)
         ]

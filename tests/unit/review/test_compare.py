@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.training import tiny_job
 
+from orchestrator.cli.runs.compare import as_record
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.review.compare import best_places, common_step, compare, differences, labels, told_apart
+from orchestrator.review.compare import best_places, common_step, compare, differences, facts_of, labels, told_apart
 from orchestrator.review.series import Series
 from orchestrator.review.summary import summarize_each
 from orchestrator.rundir import RunDir
@@ -126,5 +127,30 @@ def test_a_damaged_and_an_empty_run_are_compared_too(runs: list[RunDir]) -> None
 
 
 def test_no_common_step_of_one_run() -> None:
-    assert common_step([measured(3, 1.0), Series(), None]) is None
-    assert common_step([measured(3, 1.0), Series(), measured(2, 1.0)]) == 2
+    three, two, none = facts_of(measured(3, 1.0)), facts_of(measured(2, 1.0)), facts_of(Series())
+    assert common_step([three, none, None]) is None
+    assert common_step([three, none, two]) == 2
+
+
+def test_steps_that_a_resume_has_undone_are_no_results(runs: list[RunDir]) -> None:
+    """The better losses, the larger peak and the speed of steps 5 to 8, which are done again from step 5 on."""
+    series = Series()
+    for step in (1, 2, 3, 4, 5, 6, 7, 8, 5):
+        undone = step > 5
+        values = {
+            "train/loss": 9.0 - step,
+            "validation/loss": 9.0 - step,
+            "memory/peak_bytes": float(step),
+            "throughput/tokens_per_second": 900.0 if undone else 100.0,
+        }
+        series.add([Metric(1000.0 + step, step, 8 * step, 64 * step, values)])
+    found = compare(summarize_each(runs), [series, measured(40, 5.2)])
+    curves = as_record(found, [series, measured(40, 5.2)], "train/loss", "steps", 0.0)["curves"]
+    assert curves[0]["x"] == [1, 2, 3, 4, 5]
+    rows = {row.measure.name: row.values[0] for row in found.rows}
+    assert found.common_step == 5
+    assert rows["common_loss"] == 4.0
+    assert rows["best_validation"] == 4.0
+    assert rows["peak_bytes"] == 5.0
+    assert rows["tokens_per_second"] == 100.0
+    assert (rows["tokens"], rows["seconds"]) == (320.0, 4.0)

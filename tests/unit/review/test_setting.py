@@ -37,9 +37,13 @@ def test_a_plan_is_of_the_gpu_that_a_run_started_on(tmp_path: Path) -> None:
     assert plan.value == planned.forecast.memory.peak_bytes
     series = Series()
     series.add(Metric(0.0, step, 0, 0, {"throughput/step_seconds": 0.5}) for step in range(1, 4))
+    undone = {"throughput/step_seconds": 9.0, "memory/peak_bytes": 9.0}
+    series.add(Metric(0.0, step, 0, 0, undone) for step in range(4, 20))
+    series.add([Metric(0.0, 3, 0, 0, {"throughput/step_seconds": 0.5})])
     rows = {row.name: row for row in rows_of(planned, series, run.events())}
     assert rows["seconds per step"].measured == 0.5
     assert rows["all steps"].measured == 10.0
+    assert rows["peak memory of a rank"].measured is None, "of steps that a resume has undone"
     assert rows["parameters of rank 0"].measured == 7
     assert rows["MFU"].ratio is None
     assert timeline_of(planned) is not None

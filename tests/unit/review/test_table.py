@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.review.summaries import summary
 
+from orchestrator.review.summary import spark
 from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered, spark_points, spark_words
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.metrics import MetricLog
 
 values = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -55,3 +60,15 @@ def test_a_line_stays_within_its_frame(values: list[float]) -> None:
     assert all(0 <= x <= 90.001 and 0 <= y <= 22.001 for x, y in points)
     if values:
         assert spark_words(values).startswith("loss from ")
+
+
+@pytest.mark.parametrize("steps", [30, 3000])
+def test_a_sparkline_ends_where_the_run_stands(tmp_path: Path, steps: int) -> None:
+    """Steps that a resume has undone are no part of it, in a short log and in one that is read at some places."""
+    log = MetricLog(RunDir(tmp_path), check=lambda: None)
+    for step in [*range(1, steps + 1), *range(steps // 2, steps // 2 + 3)]:
+        log.append(step, 0, 0, {"train/loss": float(step)}, measured=1000.0)
+    found = spark(RunDir(tmp_path).metrics_file)
+    assert list(found) == sorted(set(found))
+    assert len(found) > 5
+    assert found[-1] == steps // 2 + 2

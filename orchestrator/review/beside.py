@@ -1,0 +1,69 @@
+"""What pages of many runs show of their measurements: read one run at a time, and kept as far as it is small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orchestrator.review.charts import Chart, Curve, Range, XAxis, curves_of
+from orchestrator.review.compare import Facts, facts_of
+from orchestrator.review.index import RunIndex, signature
+from orchestrator.review.kept import Kept
+from orchestrator.rundir import RunDir
+
+_MOST_POINTS = 400_000
+"""Of all curves that are kept: some 25 MB."""
+_MOST_BYTES = 32 << 20
+_FACTS_BYTES = 4 << 10
+
+
+class Beside:
+    """Curves and figures of runs, of which many are shown together. Safe for use by several threads."""
+
+    def __init__(self, index: RunIndex) -> None:
+        self._index = index
+        self._curves: Kept[Mapping[str, tuple[Curve, ...]]] = Kept(_MOST_POINTS)
+        self._facts: Kept[Facts] = Kept(_MOST_BYTES)
+
+    def curves(
+        self,
+        run: RunDir,
+        chart: Chart,
+        among: Iterable[Chart] = (),
+        *,
+        x: XAxis = "steps",
+        smoothing: float = 0.0,
+        within: Range = (None, None),
+    ) -> tuple[Curve, ...]:
+        """The curves of a run in a chart. Those in `among`, the charts that will be asked for with it, are made while
+        its measurements are at hand. Raises OSError where these cannot be read.
+        """
+        key = (run.path, _version(run), x, smoothing, within)
+        kept = self._curves.get(key) or {}
+        if chart.name in kept:
+            return kept[chart.name]
+        with self._index.reading(run) as series:
+            kept = self._curves.get(key) or {}  # whoever waited finds what another one made
+            if chart.name not in kept:
+                made = {
+                    each.name: curves_of(each, series, x=x, smoothing=smoothing, within=within)
+                    for each in (chart, *among)
+                    if each.name not in kept
+                }
+                kept = {**kept, **made}
+                self._curves.put(key, kept, sum(1 + curve.size for curves in kept.values() for curve in curves))
+        return kept[chart.name]
+
+    def facts(self, run: RunDir) -> Facts:
+        """What a run is compared by. Raises OSError where its measurements cannot be read."""
+        key = (run.path, _version(run))
+        found = self._facts.get(key)
+        if found is None:
+            with self._index.reading(run) as series:
+                found = facts_of(series)
+            self._facts.put(key, found, _FACTS_BYTES + found.bytes)
+        return found
+
+
+def _version(run: RunDir) -> tuple[int, int]:
+    """Changes whenever something was measured."""
+    return signature(run)[1]

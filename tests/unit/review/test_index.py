@@ -1,0 +1,178 @@
+"""The runs of a folder: what cannot be read hides nothing else, and what is at rest is left alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import tiny_job
+
+from orchestrator.launch.code import CodeState
+from orchestrator.launch.runs import create_run
+from orchestrator.review import index as looking
+from orchestrator.review.beside import Beside
+from orchestrator.review.charts import CHARTS
+from orchestrator.review.index import RunIndex
+from orchestrator.review.kept import Kept
+from orchestrator.review.series import Series
+from orchestrator.rundir import RunDir
+from orchestrator.tracking.metrics import MetricLog
+
+
+def made(folder: Path, name: str = "small", steps: int = 0) -> RunDir:
+    run = create_run(tiny_job(name), f"name: {name}\n", folder, CodeState({}, b""))
+    measure(run, 1, steps)
+    return run
+
+
+def measure(run: RunDir, first: int, last: int) -> None:
+    log = MetricLog(run, check=lambda: None)
+    for step in range(first, last + 1):
+        log.append(step, 8 * step, 64 * step, {"train/loss": float(step), "train/lr": 1.0}, measured=1000.0 + step)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, function: str, at: Path, number: int) -> None:
+    """From now on the system answers this error to what is asked about a path, and all that is in it."""
+    plain = getattr(os, function)
+
+    def refuse(path: Any = ".", *rest: Any, **named: Any) -> Any:
+        if isinstance(path, str | Path) and Path(path).is_relative_to(at):
+            raise OSError(number, os.strerror(number), str(path))
+        return plain(path, *rest, **named)
+
+    monkeypatch.setattr(os, function, refuse)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
+def test_a_run_that_nothing_can_be_asked_about_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    kept, refused = made(tmp_path, "kept"), made(tmp_path, "refused")
+    refusing(monkeypatch, "stat", refused.path, number)
+    index = RunIndex(tmp_path)
+    index.look()
+    assert [run.key for run in index.runs] == [f"{kept.name}/{kept.run_id}"]
+
+
+def test_a_folder_that_goes_while_it_is_listed_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, gone = made(tmp_path, "kept"), made(tmp_path, "gone")
+    refusing(monkeypatch, "listdir", gone.path.parent, errno.ENOENT)
+    index = RunIndex(tmp_path)
+    index.look()
+    assert [run.run.path for run in index.runs] == [kept.path]
+
+
+def test_looks_go_on_after_one_that_failed_and_say_since_when_nothing_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    made(tmp_path, "first")
+    index = RunIndex(tmp_path)
+    index.start()
+    try:
+        until(lambda: len(index.runs) == 1)
+        with monkeypatch.context() as broken:
+            refusing(broken, "listdir", tmp_path, errno.ESTALE)
+            until(lambda: index.behind is not None)
+            assert index.behind is not None
+            assert "OSError" in index.behind.problem
+            assert abs(index.behind.since - time.time()) < 20
+            assert len(index.runs) == 1
+        made(tmp_path, "second")
+        until(lambda: len(index.runs) == 2)
+        until(lambda: index.behind is None)
+    finally:
+        index.stop()
+
+
+def test_measurements_stay_as_they_are_while_they_are_drawn(tmp_path: Path) -> None:
+    run = made(tmp_path, steps=3)
+    index = RunIndex(tmp_path)
+    seen: list[int] = []
+
+    def read() -> None:
+        with index.reading(run) as series:
+            seen.append(len(series.iterations))
+
+    with index.reading(run) as series:
+        measure(run, 4, 6)
+        other = threading.Thread(target=read)
+        other.start()
+        other.join(0.2)
+        assert (len(series.iterations), seen) == (3, [])
+    other.join()
+    assert seen == [6]
+
+
+def test_runs_at_rest_are_not_read_again_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made(tmp_path)
+    index = RunIndex(tmp_path)
+    read: list[RunDir] = []
+    plain = looking.summarize_each
+    monkeypatch.setattr(looking, "summarize_each", lambda runs: (read.extend(runs), plain(runs))[1])
+    for _ in range(3):
+        index.look()
+    assert index.runs[0].state == "created"
+    assert len(read) == 1
+    run.append_event("launched", launch_id="a", host="elsewhere", pid=1, started=0.0, boot="b")
+    index.look()
+    assert len(read) == 2, "a change of its files is seen at once"
+    monkeypatch.setattr(looking, "_SECONDS_BETWEEN_SECOND_LOOKS", 0.0)
+    index.look()
+    assert len(read) == 3
+
+
+def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_SERIES_BYTES", 0)
+    runs = [made(tmp_path, f"run{number}", steps=4) for number in range(5)]
+    index = RunIndex(tmp_path)
+    read: list[RunDir] = []
+    plain = index.reading
+
+    @contextmanager
+    def counted(run: RunDir) -> Iterator[Series]:
+        read.append(run)
+        with plain(run) as series:
+            yield series
+
+    monkeypatch.setattr(index, "reading", counted)
+    beside = Beside(index)
+    charts = [CHARTS["loss"], CHARTS["lr"]]
+    for chart in charts * 2:
+        for run in runs:
+            [curve] = beside.curves(run, chart, charts)
+            assert curve.points["x"] == [1, 2, 3, 4]
+    assert len(read) == len(runs)
+    for _ in range(2):
+        assert [beside.facts(run).values["tokens"] for run in runs] == [256.0] * 5
+    assert len(read) == 2 * len(runs)
+    measure(runs[0], 5, 5)
+    assert beside.curves(runs[0], charts[0])[0].points["x"] == [1, 2, 3, 4, 5]
+    assert beside.facts(runs[0]).values["tokens"] == 320.0
+
+
+def test_what_is_kept_weighs_no_more_than_it_may() -> None:
+    kept: Kept[str] = Kept(10)
+    kept.put("a", "one", 4)
+    kept.put("b", "two", 4)
+    assert kept.get("a") == "one"
+    kept.put("c", "three", 4)
+    assert (kept.get("a"), kept.get("b"), kept.get("c")) == ("one", None, "three")
+    kept.put("c", "more", 11)
+    assert kept.get("c") is None
+    kept.put("d", "four", 6)
+    assert (kept.get("a"), kept.get("d")) == ("one", "four")
