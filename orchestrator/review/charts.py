@@ -189,7 +189,7 @@ def figure_of_curves(
 
 def _traces(curve: Curve, label: str, line: Mapping[str, str]) -> list[dict[str, Any]]:
     """As plotly has them; where a curve is smoothed, the plain one stands behind it."""
-    whole = {
+    whole: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines" if len(curve.points["x"]) > 1 else "markers",
         "name": label,
