@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from browser.conftest import Dashboards, Visitor
 from browser.reviewed import Reviewed
+from support.faults import wait_until
 
 
 def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed) -> None:
     page = visitor(f"{dashboards.start(reviewed.runs_dir).address}/cluster")
     page.get_by_text("14 completed").wait_for()  # three jobs and eleven cells
     assert page.get_by_text("3 failed").is_visible()
-    assert page.get_by_text("0 GPUs are at work in 0 active runs").is_visible()
-    page.reload()  # the folder is read whole now
-    resumed = page.get_by_role("row").filter(has_text="resumed").get_by_role("cell").all_inner_texts()
-    assert resumed[2:4] == ["1", "2"]
-    assert int(resumed[5]) > 0  # steps of its first launch that were done again
+    assert page.get_by_text("0 GPUs are at work in 0 runs").is_visible()
+
+    def shares() -> list[str]:
+        page.reload()
+        return page.get_by_role("row").filter(has_text="resumed").get_by_role("cell").all_inner_texts()
+
+    # Steps of its first launch that were done again: they are counted once the folder is read whole.
+    wait_until(lambda: int(shares()[5]) > 0, 30)
+    assert shares()[2:4] == ["1", "2"]
     page.wait_for_selector(".chart .main-svg")
     visitor.photograph("cluster")
     page.get_by_role("combobox", name="Period").select_option("all")

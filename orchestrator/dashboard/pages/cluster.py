@@ -25,10 +25,13 @@ def cluster(request: Request, its: Annotated[Shared, Depends(shared)], period: P
     runs = its.index.runs
     active = [(run, gpus_of(run)) for run in runs if run.is_active]
     active.sort(key=lambda each: (each[0].state == "queued", -(each[0].launched or each[0].created or 0.0)))
+    waiting = sum(run.state == "queued" for run, _ in active)
     values = {
         "use": _usage(its, period),
         "runs": runs,
         "active": active[:_MOST_ACTIVE],
+        "at_work": len(active) - waiting,
+        "waiting": waiting,
         "hidden": max(0, len(active) - _MOST_ACTIVE),
         "is_complete": its.index.is_complete,
         "period": period,

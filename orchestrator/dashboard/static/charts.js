@@ -85,10 +85,22 @@
         figure.tagged = asked.href;
         await draw(figure, await answer.json());
       }
-      figure.removeAttribute("data-problem");
+      say(figure, "");
     } catch (error) {
-      figure.dataset.problem = `not up to date: ${error.message}`;
+      say(figure, `not up to date: ${error.message}`);
     }
+  }
+
+  // Beside the curve, and said aloud once: the place for it is there before its text, as readers of screens want it.
+  function say(figure, text) {
+    const place = figure.querySelector("[role=status]");
+    if (place.textContent !== text) place.textContent = text;
+  }
+
+  function placeForProblems(figure) {
+    const place = document.createElement("figcaption");
+    place.setAttribute("role", "status");
+    figure.append(place);
   }
 
   const all = (selector = "") => [...document.querySelectorAll(`[data-figure]${selector}`)];
@@ -120,6 +132,7 @@
     const known = new WeakSet();
     const look = () => all().filter((figure) => !known.has(figure)).forEach((figure) => {
       known.add(figure);
+      placeForProblems(figure);
       seen.observe(figure);
     });
     look();
