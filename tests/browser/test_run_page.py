@@ -166,7 +166,9 @@ def test_the_machines_of_a_run(shown: Dashboard, own: Reviewed, visitor: Visitor
     expect(row).to_contain_text("<b>n1</b>")
     expect(row).to_contain_text("GB")
     page.get_by_label("Processor utilisation").locator(".main-svg").first.wait_for()
-    assert page.get_by_label("Processor utilisation").locator(".scatterlayer .trace").count() == 2
+    chart = page.get_by_label("Processor utilisation")
+    assert chart.locator(".scatterlayer .trace").count() == 2
+    expect(chart.locator(".legendtext").last).to_have_text("1 <b>n1</b>")
     visitor.photograph("machines")
     visitor.narrow()
     visitor.photograph("machines-phone")
