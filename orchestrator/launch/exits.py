@@ -34,6 +34,7 @@ _FAILED_RANK = re.compile(
 _ENDED_BY_TORCHRUN = re.compile(
     r"^W\d{4} .*torch/distributed/elastic.* Sending process (\d+) closing signal", re.MULTILINE
 )
+_SIGNALS_OF_TORCHRUN = (-signal.SIGTERM, -signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,11 @@ class RankEnd:
 def failed_ranks(output: str) -> dict[int, RankEnd]:
     """The failed ranks, from what torchrun printed."""
     ended = set(_ENDED_BY_TORCHRUN.findall(output))
-    return {int(rank): RankEnd(int(code), host, pid in ended) for host, rank, code, pid in _FAILED_RANK.findall(output)}
+    return {
+        # Another host may have a process of the same number: what torchrun ends, ends by one of its two signals.
+        int(rank): RankEnd(int(code), host, pid in ended and int(code) in _SIGNALS_OF_TORCHRUN)
+        for host, rank, code, pid in _FAILED_RANK.findall(output)
+    }
 
 
 def before_the_report(output: str) -> str:

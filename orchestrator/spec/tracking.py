@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import NonNegative, Positive, ReferringText, Text
 
+_SHORTEST_INTERVAL = 0.1
 _ADDRESS = re.compile(r"https?://[^/@\s]+(/\S*)?")
 
 
@@ -17,6 +18,12 @@ def _check_address(text: str) -> str:
     if _ADDRESS.fullmatch(text) is None:
         raise ValueError("an address is like https://dashboard.example.org:8080, without a user or password")
     return text
+
+
+def _check_interval(seconds: float) -> float:
+    if 0 < seconds < _SHORTEST_INTERVAL:
+        raise ValueError(f"at least {_SHORTEST_INTERVAL:g} seconds, or 0 for no measurements")
+    return seconds
 
 
 Address = Annotated[Text, AfterValidator(_check_address)]
@@ -48,8 +55,9 @@ class TrackingSpec(Section):
     dashboard_url: Address | None = None
     """Address of the dashboard that shows these runs: each MLflow run links to its page there.
     $ORCHESTRATOR_DASHBOARD_URL of who sends it by default."""
-    system_metrics_seconds: NonNegative | None = 10.0
-    """Seconds between measurements of each node's processors, memory, disk, network and GPUs; 0 or null for none."""
+    system_metrics_seconds: Annotated[NonNegative, AfterValidator(_check_interval)] | None = 10.0
+    """Seconds between measurements of each node's processors, memory, disk, network and GPUs, at least 0.1;
+    0 or null for none."""
     tensorboard: bool = False
     """Write TensorBoard's event files too, to `tensorboard` in the run directory."""
     wandb: WandbSpec | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -25,7 +26,7 @@ class EventFiles:
     """A sink. Each process writes a file of its own; a START in it takes back later steps of the files before."""
 
     def __init__(self, run: RunDir) -> None:
-        self.name, self.title = "tensorboard", "TensorBoard"
+        self.name, self.title, self.keeps_at_once = "tensorboard", "TensorBoard", True
         self._run = run
         self._writer: EventFileWriter | None = None
         self._step = 0
@@ -60,6 +61,13 @@ class EventFiles:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def drop(self) -> None:
+        """The file ends here; the next one takes back what is too much in it."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(Exception):  # its thread may have ended by the error that is known already
+                writer.close()
 
     def _add(self, event: Event) -> None:
         assert self._writer is not None, "open"

@@ -13,7 +13,7 @@ _NO_ANSWER = {
     "Connection refused": "it cannot be reached: connection refused",
     "Name or service not known": "it cannot be reached: no such host",
     "Failed to resolve": "it cannot be reached: no such host",
-    "Read timed out": f"it does not answer within {os.environ.get('MLFLOW_HTTP_REQUEST_TIMEOUT')} s",
+    "Read timed out": "it does not answer within {seconds} s",
     "timed out": "it cannot be reached: no connection in time",
     "Connection aborted": "it broke the connection",
 }
@@ -57,7 +57,7 @@ def _meaning(error: BaseException) -> str:
             return f"it answers with error {status.group(1)}"
     for sign, meaning in _NO_ANSWER.items():
         if any(sign in text for text in texts):
-            return meaning
+            return meaning.format(seconds=os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", "120"))
     if refusal := _REFUSAL.search(texts[0]):
         code = refusal["code"] or _CODES[refusal["status"]]
         return f"{_REFUSED[code]} ({(refusal['said'] or refusal['body'] or code).strip()})"

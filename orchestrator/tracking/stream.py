@@ -46,6 +46,8 @@ class Sink(Protocol):
 
     name: str
     title: str
+    keeps_at_once: bool
+    """Whether what is written is kept for good when `write` returns; else it is when `close` does."""
 
     def open(self, position: Position) -> None:
         """Go on after `position`; where the tracker has no such run, this may set it back to the start."""
@@ -54,13 +56,16 @@ class Sink(Protocol):
         """Everything but the metrics, as it is now."""
 
     def write(self, records: Sequence[Metric]) -> None:
-        """Steps, kept for good when this returns."""
+        """Steps."""
 
     def rewind(self, step: int) -> None:
         """Training fell back: the steps from this one on are written anew."""
 
     def close(self, state: State) -> None:
-        """The run is in this state, and nothing follows from this process."""
+        """The run is in this state, and nothing follows from this process. Raises where not all is kept."""
+
+    def drop(self) -> None:
+        """Let go after an error, of which there may be more; what this process wrote and is not kept is lost."""
 
 
 class Stream:
@@ -78,7 +83,14 @@ class Stream:
         self._signature: object = None
 
     def send(self, lock_seconds: float = 5.0) -> None:
-        """Send what is not sent yet."""
+        """Send what is not sent yet. After an error the next pass begins where the run directory says."""
+        try:
+            self._send(lock_seconds)
+        except Exception:
+            self._drop()
+            raise
+
+    def _send(self, lock_seconds: float) -> None:
         position = self._hold(lock_seconds)
         if MetricTail(self._run.metrics_file, position.offset).poll(1):
             self._open()
@@ -91,17 +103,31 @@ class Stream:
                 position.step = part[-1].iteration
                 self.num_metrics += sum(len(record.values) for record in part)
             position.offset = tail.offset
-            self._save()
+            self._note()
         self._send_evaluations()
         self._describe()
 
     def close(self) -> None:
-        """Let go of the sink, and of the lock."""
+        """Let go of the sink, and of the lock. Raises where not all is kept: the next pass sends that again."""
+        if self._is_open:
+            try:
+                self._sink.close(self._state)
+                self._save()
+            except Exception:
+                self._drop()
+                raise
+            self._is_open = False
+        self._let_go()
+
+    def _drop(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._sink.close(self._state)
+            self._sink.drop()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._opened.close()
-        self._position = None
+        self._position = self._signature = None
 
     def explain(self, error: BaseException) -> str:
         """One line that says what went wrong, free of secrets."""
@@ -112,7 +138,8 @@ class Stream:
 
     def bytes_left(self) -> int:
         """How much of metrics.jsonl is not sent yet."""
-        position = self._position or _read(self._run, self._sink.name)
+        known = self._position if self._sink.keeps_at_once else None
+        position = known or _read(self._run, self._sink.name)
         return max(0, size_of(self._run.metrics_file) - position.offset)
 
     def _hold(self, lock_seconds: float) -> Position:
@@ -147,7 +174,7 @@ class Stream:
             position.step = max(position.step, result.iteration)
             position.sent[name] = digest
             self.num_metrics += len(values)
-            self._save()
+            self._note()
 
     def _describe(self) -> None:
         signature = (description_signature(self._run), replace(self.ending))
@@ -160,8 +187,13 @@ class Stream:
             self._open()
             self._sink.describe(description)
             position.sent["description"] = digest
-            self._save()
+            self._note()
         self._signature = signature
+
+    def _note(self) -> None:
+        """Keep how far it has come, where the tracker has kept what it got."""
+        if self._sink.keeps_at_once:
+            self._save()
 
     def _save(self) -> None:
         path = self._run.path / f"{self._sink.name}.json"

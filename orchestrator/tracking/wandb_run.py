@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +18,13 @@ import wandb
 
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import Description, State, read_spec
+from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.metrics import Metric
 from orchestrator.tracking.stream import Position, Stream, with_progress
 
 _SECONDS_TO_BEGIN = 30.0
-_SECONDS_TO_FINISH = 20.0
+_SECONDS_TO_FINISH = 0.7 * DRAIN_SECONDS
+"""Less than a follower has at the end, so that it can say what was not uploaded."""
 _TAG_LENGTH = 64
 
 
@@ -30,6 +34,7 @@ class WandbRun:
     def __init__(self, run: RunDir) -> None:
         self.name, self.title = "wandb", "Weights & Biases"
         self._run = run
+        self.keeps_at_once = True
         self._session: wandb.Run | None = None
 
     def open(self, position: Position) -> None:
@@ -44,8 +49,9 @@ class WandbRun:
         tracking = read_spec(self._run).get("tracking") or {}
         asked: dict[str, Any] = tracking.get("wandb") or {}
         mode: Literal["online", "offline"] = "offline" if asked.get("mode") == "offline" else "online"
+        self.keeps_at_once = mode == "offline"  # online, a row is only put into the queue of an upload
         tags = [f"{key}:{value}"[:_TAG_LENGTH] for key, value in (tracking.get("tags") or {}).items()]
-        self._session = wandb.init(
+        self._session = self._begin(
             project=asked.get("project") or tracking.get("experiment") or self._run.name,
             entity=asked.get("entity"),
             id=position.run_id,
@@ -58,6 +64,19 @@ class WandbRun:
         )
         self._session.define_metric("iteration", hidden=True)
         self._session.define_metric("*", step_metric="iteration")
+
+    def _begin(self, **options: Any) -> wandb.Run:
+        """A folder that an attempt made in vain goes again: there may be many until somebody logs in."""
+        before = self._folders()
+        try:
+            return wandb.init(**options)
+        except Exception:
+            for folder in self._folders() - before:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _folders(self) -> set[Path]:
+        return set((self._run.path / "wandb").glob("*run-*"))
 
     def describe(self, description: Description) -> None:
         """The spec is its configuration, as the newest start has it; what we say of a run is in its summary."""
@@ -78,9 +97,18 @@ class WandbRun:
         """Rows cannot be taken back: the iterations are there twice, and the later row is the latest value."""
 
     def close(self, state: State) -> None:
-        """The run is finished, failed, or goes on with the next start."""
+        """The run is finished, failed, or goes on with the next start. Raises TimeoutError where the upload is not done
+        in time.
+        """
         session, self._session = self._opened(), None
         session.finish(exit_code=0 if state in ("finished", "running") else 1)
+
+    def drop(self) -> None:
+        """No more is uploaded."""
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):  # what went wrong is known already
+                session.finish(exit_code=1)
 
     def _opened(self) -> wandb.Run:
         assert self._session is not None, "open"
@@ -98,6 +126,7 @@ def _settings(mode: Literal["online", "offline"]) -> wandb.Settings:
         save_code=False,
         init_timeout=_SECONDS_TO_BEGIN,
         finish_timeout=_SECONDS_TO_FINISH,
+        finish_timeout_raises=True,
         x_disable_stats=True,
         x_disable_meta=True,
         x_disable_machine_info=True,

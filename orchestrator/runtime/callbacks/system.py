@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 
-import psutil
 import torch
 
 from orchestrator.errors import LeaseLost, is_full_disk
@@ -48,24 +47,28 @@ class SystemMetrics(Callback):
             self._thread.join(timeout=5)  # a disk that does not answer must not keep the run from ending
 
     def _watch(self, session: Session, gpus: list[str], seconds: float) -> None:
+        try:
+            self._measure(session, gpus, seconds)
+        except (LeaseLost, FileNotFoundError):
+            return  # a newer start measures now, or the run was removed
+        except Exception as error:  # whatever psutil, NVML and the disk raise: the training goes on
+            print(f"system metrics end here: {type(error).__name__}: {error}", flush=True)
+
+    def _measure(self, session: Session, gpus: list[str], seconds: float) -> None:
         use = MachineUse(session.run.path, gpus)
         path = session.run.system_log(int(os.environ.get("GROUP_RANK", "0")))
         path.parent.mkdir(exist_ok=True)
-        while True:
+        ended = False
+        while not ended:
             ended = self._ended.wait(seconds)
+            measured = {"time": time.time(), "iteration": session.state.iteration, "host": socket.gethostname()}
+            measured["values"] = use.measure()
+            session.lease.check()
             try:
-                measured = {"time": time.time(), "iteration": session.state.iteration, "host": socket.gethostname()}
-                measured["values"] = use.measure()
-                session.lease.check()
                 append_line(path, measured)
-            except (LeaseLost, FileNotFoundError):
-                return  # a newer start measures now, or the run was removed
-            except (OSError, psutil.Error) as error:
-                if not (isinstance(error, OSError) and is_full_disk(error)):
-                    print(f"system metrics end here: {error}", flush=True)
-                    return
-            if ended:
-                return
+            except OSError as error:
+                if not is_full_disk(error):
+                    raise
 
 
 def _visible_gpus() -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.causes import CAUSES, by_word_of_the_ranks
-from orchestrator.launch.exits import LogMarks, classify, last_exception
+from orchestrator.launch.exits import LogMarks, classify, failed_ranks, last_exception
 from orchestrator.rundir import RunDir
 
 TORCHRUN_REPORT = """\
@@ -192,3 +192,9 @@ def test_cause_of_another_version_is_an_error(run: RunDir, record: Callable[...,
 )
 def test_last_exception(text: str, expected: str | None) -> None:
     assert last_exception(text) == expected
+
+
+@pytest.mark.parametrize(("code", "by_torchrun"), [(-15, True), (-9, True), (-11, False), (1, False)])
+def test_a_process_of_another_host_with_the_same_number_was_not_ended_by_torchrun(code: int, by_torchrun: bool) -> None:
+    [end] = failed_ranks(TORCHRUN_CLOSES + TORCHRUN_REPORT.format(rank=0, code=code)).values()
+    assert (end.code, end.by_torchrun) == (code, by_torchrun)

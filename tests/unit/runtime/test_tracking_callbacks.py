@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.rundir import RunDir
+from orchestrator.runtime.callbacks.system import SystemMetrics
 from orchestrator.runtime.callbacks.tracking import Tracking
 from orchestrator.spec.tracking import TrackingSpec
 
@@ -34,3 +36,16 @@ def test_a_follower_that_cannot_be_started(session: Any, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert said.startswith("no metrics are sent during this start: [Errno 17] File exists")
     assert said.count("\n") == 1
+
+
+def test_a_machine_that_cannot_be_measured(
+    session: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**options: object) -> None:
+        raise RuntimeError("couldn't find /proc/net/dev")
+
+    monkeypatch.setattr(psutil, "net_io_counters", refuse)
+    measuring = SystemMetrics()
+    measuring.on_start(session)
+    measuring.on_end(session)
+    assert capfd.readouterr() == ("system metrics end here: RuntimeError: couldn't find /proc/net/dev\n", "")

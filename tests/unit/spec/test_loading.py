@@ -263,6 +263,12 @@ def test_what_a_newer_key_says_counts(small: Any) -> None:
     assert len({small.job(*overrides).config_hash for overrides in [(), *((each,) for each in said)]}) == 4
 
 
+def test_measurements_of_the_machine_have_a_shortest_interval(small: Any) -> None:
+    assert small.job("tracking.system_metrics_seconds=0.1").tracking.system_metrics_seconds == 0.1
+    [message] = small.messages("tracking.system_metrics_seconds=0.01")
+    assert "at least 0.1 seconds, or 0 for no measurements" in message
+
+
 _PRINT_MODULES = """
 import sys
 from orchestrator.spec.loading import load_text

@@ -19,6 +19,7 @@ from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
 from orchestrator.tracking.description import Ending, describe, description_signature, flatten, read_target, run_state
+from orchestrator.tracking.failures import explain
 from orchestrator.tracking.limits import entity_name, truncated
 from orchestrator.tracking.redaction import Redactor
 from tests.unit.tracking.conftest import SPEC, make_run, write_spec
@@ -216,6 +217,12 @@ def test_what_the_environment_holds_stays_there(monkeypatch: pytest.MonkeyPatch)
     assert redact("memorable and tok-123") == "${env:PASS} and ${env:MLFLOW_TRACKING_TOKEN}"
     assert redact("see https://a:b@host/path") == "see https://***@host/path"
     assert redact("see https://a:p@ss@host/path") == "see https://***@host/path"
+
+
+def test_how_long_an_answer_was_waited_for_is_what_holds_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
+    said = explain(RuntimeError("Read timed out"), "http://host")
+    assert said == "MLflow at http://host: it does not answer within 7 s"
 
 
 def test_why_a_run_failed_is_said_without_its_secrets(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

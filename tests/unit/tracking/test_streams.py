@@ -7,7 +7,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
+from orchestrator.tracking.description import Description, State
 from orchestrator.tracking.follower import finish_follower, start_follower
 from orchestrator.tracking.metrics import Metric
-from orchestrator.tracking.stream import runs_of_steps
+from orchestrator.tracking.stream import Position, Stream, runs_of_steps
 from tests.unit.tracking.conftest import log_steps, make_run, once, wait_for, write_spec
 
 BOARD = {"mlflow": False, "tensorboard": True}
@@ -181,6 +182,73 @@ def test_without_a_key_one_line_says_so(tmp_path: Path) -> None:
     assert record["message"].startswith("Weights & Biases: ")
     assert "\n" not in record["message"]
     assert "login" in record["message"] or "key" in record["message"]
+    assert list((run.path / "wandb").glob("*run-*")) == []
+
+
+class _Failing:
+    """A sink that fails when it is told to, as a disk or a server does, and works again afterwards."""
+
+    name, title = "failing", "Failing"
+
+    def __init__(self, *, keeps_at_once: bool) -> None:
+        self.keeps_at_once = keeps_at_once
+        self.opened: list[int] = []
+        self.written: list[int] = []
+        self.fails = ""
+
+    def open(self, position: Position) -> None:
+        self.opened.append(position.step)
+
+    def describe(self, description: Description) -> None:
+        pass
+
+    def write(self, records: Sequence[Metric]) -> None:
+        self._fail("write")
+        self.written += [record.iteration for record in records]
+
+    def rewind(self, step: int) -> None:
+        raise AssertionError("training went on")
+
+    def close(self, state: State) -> None:
+        self._fail("close")
+
+    def drop(self) -> None:
+        self.written = [step for step in self.written if step <= self.opened[-1] or self.keeps_at_once]
+
+    def _fail(self, at: str) -> None:
+        if self.fails == at:
+            raise ConnectionError("key-of-wandb is refused")
+
+
+@pytest.mark.parametrize("keeps_at_once", [True, False])
+def test_a_stream_that_failed_goes_on_from_what_is_kept(
+    keeps_at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "key-of-wandb")
+    run = make_run(tmp_path)
+    sink = _Failing(keeps_at_once=keeps_at_once)
+    stream = Stream(run, sink)
+    log_steps(run, range(1, 4))
+    stream.send()
+    log_steps(run, range(4, 6))
+    sink.fails = "write"
+    for _ in range(2):
+        with pytest.raises(ConnectionError) as refused:
+            stream.send()
+    assert stream.explain(refused.value) == "Failing: ${env:WANDB_API_KEY} is refused"
+    sink.fails = "close"
+    stream.send()
+    with pytest.raises(ConnectionError):
+        stream.close()
+    assert (stream.bytes_left() == 0) == keeps_at_once
+    sink.fails = ""
+    stream.send()
+    stream.close()
+    assert sink.written == [1, 2, 3, 4, 5]
+    assert sink.opened == ([-1, 3, 3] if keeps_at_once else [-1, -1, -1, -1])
+    assert stream.bytes_left() == 0
+    stream.send()
+    assert sink.written == [1, 2, 3, 4, 5]
 
 
 @given(st.lists(st.integers(0, 8)), st.integers(-1, 8))
