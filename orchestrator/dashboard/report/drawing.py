@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import unescape
 from typing import Any
 
 from orchestrator.dashboard.rendering import count
@@ -58,13 +59,13 @@ def drawn(figure: Figure) -> Drawing:
     def y_at(y: float) -> float:
         return round(_BOTTOM - (y - low_y) / (high_y - low_y) * (_BOTTOM - _TOP), 1)
 
-    lines, names = [], list(dict.fromkeys(str(trace.get("name", "")) for trace in traces))
+    lines, names = [], list(dict.fromkeys(name_of(trace) for trace in traces))
     for trace, points in reversed(list(zip(traces, curves, strict=True))):
         parts = _unbroken([None if point is None else (x_at(point[0]), y_at(point[1])) for point in points])
         style = "area" if "stackgroup" in trace else "undone" if trace.get("meta") == "undone" else "line"
         if style == "area":
             parts = [[(part[0][0], y_at(0.0)), *part, (part[-1][0], y_at(0.0))] for part in parts]
-        name = str(trace.get("name", ""))
+        name = name_of(trace)
         written = tuple(" ".join(f"{x:g},{y:g}" for x, y in part) for part in parts)
         lines.append(Line(name, names.index(name) % _COLOURS + 1, written, style))
     marks = [
@@ -81,6 +82,11 @@ def drawn(figure: Figure) -> Drawing:
         y_ticks=tuple((y_at(tick), _tick(tick, layout.get("yaxis", {}))) for tick in ticks(low_y, high_y, _TICKS)),
         marks=tuple((place, name) for place, name in marks if _LEFT <= place <= _RIGHT),
     )
+
+
+def name_of(trace: dict[str, Any]) -> str:
+    """What a curve is called: plotly has it with its `<` and `&` written as HTML does."""
+    return unescape(str(trace.get("name", "")))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.dashboard.rendering import clock, number
 from orchestrator.dashboard.report.document import Block, Curves, Document, Facts, Lines, Section, Table, Words
+from orchestrator.dashboard.report.drawing import name_of
 
 _SPARK = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 40
@@ -74,19 +75,12 @@ def _curves(found: Curves) -> str:
     for _, figure in found.charts:
         title = str(figure["layout"].get("title", {}).get("text", ""))
         unit = str(figure["layout"].get("yaxis", {}).get("title", {}).get("text", ""))
+        title = f"{title} ({unit})" if unit else title
         for trace in figure["data"]:
             values = _values(trace)
             if values:
-                name = str(trace.get("name", ""))
-                rows.append(
-                    (
-                        f"{title} ({unit})" if unit else title,
-                        name,
-                        sparkline(values),
-                        number(values[0]),
-                        number(values[-1]),
-                    )
-                )
+                ends = number(values[0]), number(values[-1])
+                rows.append((title, name_of(trace), sparkline(values), *ends))
     return _table(Table(("Chart", "Curve", "", "From", "To"), tuple(rows), frozenset((3, 4)))) if rows else ""
 
 

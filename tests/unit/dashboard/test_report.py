@@ -103,6 +103,14 @@ def first_key(run: RunDir) -> str:
     return f"{run.name}/{run.run_id}"
 
 
+def test_names_of_curves_are_as_they_were_written(tmp_path: Path) -> None:
+    run = run_of(tiny_job("named"), tmp_path)
+    MetricLog(run, check=lambda: None).append(4, 8, 512, {"validation/a&b/loss": 1.0})
+    document = build(Wanted((run,)))
+    assert "&amp;" not in Read(to_html(document, light=True)).text
+    assert "| Loss | validation/a&b/loss |" in to_markdown(document)
+
+
 def test_drawings_have_units(tmp_path: Path) -> None:
     run = run_of(tiny_job("used"), tmp_path)
     log = MetricLog(run, check=lambda: None)
