@@ -18,7 +18,7 @@ def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Revi
         return page.get_by_role("row").filter(has_text="resumed").get_by_role("cell").all_inner_texts()
 
     # Steps of its first launch that were done again: they are counted once the folder is read whole.
-    wait_until(lambda: int(shares()[5]) > 0, 30)
+    wait_until(lambda: int(shares()[5]) > 0, "the steps that were lost")
     assert shares()[2:4] == ["1", "2"]
     page.wait_for_selector(".chart .main-svg")
     visitor.photograph("cluster")
