@@ -82,6 +82,15 @@ def test_zooming_asks_for_the_points_between(shown: Dashboard, own: Reviewed, vi
     wait_until(lambda: page.evaluate("document.querySelector('.js-plotly-plot').data[0].x.length == 13"), "the page")
 
 
+def test_a_curve_that_does_not_come_is_said_aloud(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
+    visitor.page.route("**/figure/lr*", lambda route: route.fulfill(body="no figure"))
+    page = visitor(place(shown, own.changed))
+    chart = page.locator('[data-figure$="/figure/lr"]')
+    chart.scroll_into_view_if_needed()
+    expect(chart.get_by_role("status")).to_contain_text("not up to date")
+    visitor.photograph("no-curve")
+
+
 def test_nothing_new_is_not_sent_again(shown: Dashboard, own: Reviewed) -> None:
     address = place(shown, own.completed, "/figure/loss?x=steps")
     with urllib.request.urlopen(address) as answer:
@@ -128,6 +137,10 @@ def test_a_live_run_moves_on_while_one_looks(shown: Dashboard, own: Reviewed, vi
         wait_until(
             lambda: page.evaluate(f"document.querySelector('.js-plotly-plot').data[0].x.length > {first}"), "the page"
         )
+        before = page.locator("#head b").inner_text()
+        expect(page.locator("#head b")).not_to_have_text(before, timeout=60_000)
+        with page.expect_response(re.compile(r"/head\?tab=events$")):
+            page.goto(place(shown, run, "/events"))
         before = page.locator("#head b").inner_text()
         expect(page.locator("#head b")).not_to_have_text(before, timeout=60_000)
         page.goto(place(shown, run, "/logs?file=logs/rank-00000.log"))
