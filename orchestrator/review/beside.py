@@ -1,28 +1,36 @@
-"""What pages of many runs show of their measurements: read one run at a time, and kept as far as it is small."""
+"""What pages show of the measurements of runs: read one run at a time, and kept as far as it is small."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable, Mapping
 
 from orchestrator.review.charts import Chart, Curve, Range, XAxis, curves_of
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
 from orchestrator.review.kept import Kept
+from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
+from orchestrator.tracking.goodput import Goodput, goodput_of
 
 _MOST_POINTS = 400_000
 """Of all curves that are kept: some 25 MB."""
 _MOST_BYTES = 32 << 20
 _FACTS_BYTES = 4 << 10
+_MOST_TIMES = 256
+_SECONDS_OF_TIME_SPENT = 30
 
 
 class Beside:
-    """Curves and figures of runs, of which many are shown together. Safe for use by several threads."""
+    """Curves and figures of runs, which take long to read. Safe for use by several threads."""
 
     def __init__(self, index: RunIndex) -> None:
         self._index = index
         self._curves: Kept[Mapping[str, tuple[Curve, ...]]] = Kept(_MOST_POINTS)
         self._facts: Kept[Facts] = Kept(_MOST_BYTES)
+        self._spent: Kept[Goodput] = Kept(_MOST_TIMES)
+        self._finding = threading.Lock()
 
     def curves(
         self,
@@ -52,6 +60,20 @@ class Beside:
                 kept = {**kept, **made}
                 self._curves.put(key, kept, sum(1 + curve.size for curves in kept.values() for curve in curves))
         return kept[chart.name]
+
+    def time_spent(self, run: RunSummary) -> Goodput:
+        """Where a run's time went; of one at work, as it was up to half a minute ago. One reading at a time is in hand.
+        Raises OSError where its logs cannot be read.
+        """
+        now = time.time()
+        # What it measures changes all the time: its visitors share what was found out in the same half minute.
+        key = (run.run.path, int(now // _SECONDS_OF_TIME_SPENT) if run.is_active else signature(run.run)[:2])
+        with self._finding:
+            found = self._spent.get(key)
+            if found is None:
+                found = goodput_of(run.run, now if run.is_active else None)
+                self._spent.put(key, found)
+        return found
 
     def facts(self, run: RunDir) -> Facts:
         """What a run is compared by. Raises OSError where its measurements cannot be read."""

@@ -88,6 +88,12 @@ def measures_of(run: RunDir) -> list[Measure]:
     return [measure for measure in MEASURES.values() if measure.key in keys]
 
 
+def system_version(run: RunDir) -> tuple[tuple[int, int], ...]:
+    """Changes whenever a machine that is drawn measured something."""
+    found = (path.stat() for path in list(system_logs(run).values())[:_MOST_NODES])
+    return tuple((each.st_mtime_ns, each.st_size) for each in found)
+
+
 def machine_figure(run: RunDir, measure: Measure) -> Figure:
     """One measure of the first 16 machines over time: of a single machine each GPU, of several the mean of theirs.
 

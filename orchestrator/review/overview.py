@@ -11,12 +11,11 @@ from orchestrator.causes import cause_of
 from orchestrator.lease import read_holder
 from orchestrator.review.logs import closing_lines
 from orchestrator.review.story import Event, evidence_of, last, last_end
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.goodput import Goodput
 from orchestrator.tracking.links import mlflow_url
 
-_KEY = "checkpoint.pretrained"
 _LEAST_SECONDS = 0.05
 
 
@@ -127,7 +126,7 @@ def _parent(run: RunDir, events: Sequence[Event], summary: RunSummary) -> Relati
         if event.get("from_run"):
             return _relative(run.path.parent.parent, str(event["from_run"]), f"{event['from_run']}, {at}")
         return Relative(f"{event.get('checkpoint')}, {at}")
-    written = summary.spec.get(_KEY)
+    written = summary.spec.get(PRETRAINED)
     return None if written in (None, "null") else Relative(str(written))
 
 
@@ -144,10 +143,5 @@ def _children(run: RunDir, others: Iterable[RunSummary]) -> Iterable[Relative]:
     """Runs that began with the weights of this one."""
     key = f"{run.name}/{run.run_id}"
     for other in others:
-        written = other.spec.get(_KEY)
-        if written is None or other.run.path == run.path or not (run.name in written or run.run_id in written):
-            continue
-        event = last(other.run.events(), "pretrained")
-        if event.get("from_run") == key:
-            at = f"from iteration {event.get('from_iteration')}"
-            yield Relative(f"{other.key}, {at}", other.run.name, other.run.run_id)
+        if other.from_run == key and other.run.path != run.path:
+            yield Relative(f"{other.key}, from iteration {other.from_iteration}", other.run.name, other.run.run_id)

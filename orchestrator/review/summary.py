@@ -28,6 +28,8 @@ NONSENSE = (
     *(TypeError, ValueError, UserError),
 )
 """What reading damaged files of a run may raise."""
+PRETRAINED = "checkpoint.pretrained"
+"""The field of a spec that says where the first weights come from."""
 SPARK_KEYS = ("train/loss", "validation/loss")
 _SPARK_POINTS = 48
 _LINE_BYTES = 4 << 10
@@ -72,6 +74,9 @@ class RunSummary:
     """Steps that a resume did again; found out with the goodput."""
     world_size: int | None = None
     layout: str = ""
+    from_run: str | None = None
+    """The run (`name/run_id`) that its first weights came from, and the iteration there."""
+    from_iteration: int | None = None
 
     @property
     def key(self) -> str:
@@ -133,6 +138,7 @@ def _summary(status: RunStatus) -> RunSummary:
         except NONSENSE as error:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)
+    from_run, from_iteration = _origin(run, spec)
     return RunSummary(
         run=run,
         state=status.state,
@@ -157,7 +163,20 @@ def _summary(status: RunStatus) -> RunSummary:
         problem=problem,
         world_size=world_size,
         layout=layout,
+        from_run=from_run,
+        from_iteration=from_iteration,
     )
+
+
+def _origin(run: RunDir, spec: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """The run that the first weights came from, as its start said; the events of few runs are read for that."""
+    if spec.get(PRETRAINED) in (None, "null"):
+        return None, None
+    told = [event for event in run.events() if event.get("event") == "pretrained" and event.get("from_run")]
+    if not told:
+        return None, None
+    iteration = told[-1].get("from_iteration")
+    return str(told[-1]["from_run"]), iteration if isinstance(iteration, int) else None
 
 
 def layout_of(job: JobSpec) -> str:

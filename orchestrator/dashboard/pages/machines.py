@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
+from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section, tag_of, unchanged
 from orchestrator.review.damage import readable
-from orchestrator.review.machines import MEASURES, machine_figure, measures_of, nodes_of
+from orchestrator.review.machines import MEASURES, machine_figure, measures_of, nodes_of, system_version
 
 router = APIRouter(prefix=PREFIX + "/machines")
 
@@ -22,9 +22,13 @@ def machines(request: Request, run: Asked) -> Response:
 
 
 @router.get("/figure/{measure}")
-def figure(measure: str, run: AskedFolder) -> Response:
+def figure(request: Request, measure: str, run: AskedFolder) -> Response:
     """One measure of each machine over time."""
     if measure not in MEASURES:
         raise HTTPException(404, f"nothing is measured that is called {measure}")
+    tag = tag_of(readable(lambda: system_version(run)), measure)
+    if (same := unchanged(request, tag)) is not None:
+        return same
     found, _ = readable(lambda: machine_figure(run, MEASURES[measure]))
-    return JSONResponse(found or {"data": [], "layout": {}})
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    return JSONResponse(found or {"data": [], "layout": {}}, headers=headers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
@@ -16,7 +15,6 @@ from orchestrator.review.index import signature
 from orchestrator.review.measured import references_of
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.timeline import marks_of
-from orchestrator.tracking.goodput import goodput_of
 
 router = APIRouter(prefix=PREFIX)
 
@@ -50,9 +48,9 @@ def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], 
 
 
 @router.get("/time")
-def spent(request: Request, run: Asked) -> Response:
+def spent(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) -> Response:
     """Where its time went: all of its measurements are read for that, so it is a part that comes later."""
-    found, problem = readable(lambda: goodput_of(run.run, time.time() if run.is_active else None))
+    found, problem = readable(lambda: its.beside.time_spent(run))
     parts = parts_of_time(found) if found is not None else []
     return part(request, run, "run_time.html", {"goodput": found, "parts": parts, "problem": problem})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
@@ -17,6 +18,10 @@ router = APIRouter(prefix=PREFIX + "/logs")
 
 _MOST_LISTED = 200
 _LONGEST_QUESTION = 500
+_SEARCHES_AT_ONCE = 2
+_SEARCHES = BoundedSemaphore(_SEARCHES_AT_ONCE)
+"""Each is a program that reads as fast as it can, and takes a thread that pages are answered by."""
+_SECONDS_OF_WAITING = 1.0
 
 
 @router.get("")
@@ -55,10 +60,14 @@ def logs(
 
 
 def _search(logs: list[LogFile], q: str, regex: bool, start: Place | None) -> tuple[Found | None, str | None]:
+    if not _SEARCHES.acquire(timeout=_SECONDS_OF_WAITING):
+        return None, f"{_SEARCHES_AT_ONCE} searches are at work already: ask again in a moment"
     try:
         return search(logs, Wanted(q, regex), start), None
     except UserError as error:
         return None, str(error)
+    finally:
+        _SEARCHES.release()
 
 
 @router.get("/new")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,11 +12,18 @@ from fastapi.testclient import TestClient
 from support.training import tiny_job
 
 from orchestrator.dashboard.app import create_app
+from orchestrator.dashboard.pages import machines, run_logs
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
+from orchestrator.process import Process
+from orchestrator.review import beside
 from orchestrator.review.index import Behind
+from orchestrator.review.log_search import Found
+from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
+
+MEASURED = json.dumps({"time": 1e9, "iteration": 1, "host": "n", "values": {"cpu_utilization_percentage": 5.0}}) + "\n"
 
 
 class Asked:
@@ -58,3 +68,67 @@ def test_measurements_that_cannot_be_read_are_no_error_of_the_server(asked: Aske
     assert asked.visitor.get(addresses[0]).status_code == 503
     assert asked.visitor.get(addresses[1]).json()["data"] == []
     assert asked.visitor.get(addresses[2]).status_code == 200
+
+
+def test_where_the_time_went_is_found_out_once_for_all_visitors(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[RunDir] = []
+    plain = beside.goodput_of
+    monkeypatch.setattr(beside, "goodput_of", lambda run, now: (read.append(run), plain(run, now))[1])
+    for _ in range(3):
+        assert asked.visitor.get(f"{asked.address}/time").status_code == 200
+    assert len(read) == 1
+    asked.measure(11, 12)
+    asked.visitor.get(f"{asked.address}/time")
+    assert len(read) == 2
+    start = launched(asked.run)
+    monkeypatch.setattr("orchestrator.review.beside.time.time", lambda: start + 31.0)
+    for count in (1, 2, 3):
+        asked.measure(12 + count, 12 + count)
+        assert asked.visitor.get(f"{asked.address}/time").status_code == 200
+    assert len(read) == 3, "of a run at work, twice in a minute"
+
+
+def launched(run: RunDir) -> float:
+    """A start of this very process, which is at work; when it was."""
+    run.append_event("launched", launch_id="a", **Process.current().to_record())
+    return float(run.events()[-1]["time"])
+
+
+def test_machines_that_measured_nothing_new_are_not_drawn_again(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    plain = machines.machine_figure
+    monkeypatch.setattr(machines, "machine_figure", lambda run, it: (drawn.append(it.name), plain(run, it))[1])
+    asked.run.system.mkdir()
+    log = asked.run.system / "node-00000.jsonl"
+    log.write_text(MEASURED)
+    address = f"{asked.address}/machines/figure/cpu"
+    first = asked.visitor.get(address)
+    assert len(first.json()["data"]) == 1
+    seen = {"If-None-Match": first.headers["ETag"]}
+    assert asked.visitor.get(address, headers=seen).status_code == 304
+    assert drawn == ["cpu"]
+    log.write_text(MEASURED * 2)
+    assert asked.visitor.get(address, headers=seen).status_code == 200
+
+
+def test_searches_leave_the_threads_to_the_pages(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_logs, "_SECONDS_OF_WAITING", 0.01)
+    (asked.run.logs / "launcher.log").write_text("the word\n")
+    begun, ended = threading.Barrier(3), threading.Event()
+
+    def search(*asked_for: object) -> Found:
+        begun.wait(10)
+        ended.wait(10)
+        return Found((), None)
+
+    address = f"{asked.address}/logs?q=word"
+    with monkeypatch.context() as slow, ThreadPoolExecutor(2) as others:
+        slow.setattr(run_logs, "search", search)
+        answers = [others.submit(asked.visitor.get, address) for _ in range(2)]
+        begun.wait(10)
+        assert "2 searches are at work already" in asked.visitor.get(address).text
+        ended.set()
+        assert all(answer.result().status_code == 200 for answer in answers)
+    found = asked.visitor.get(address).text
+    assert "at work already" not in found
+    assert "the word" in found

@@ -74,6 +74,21 @@ def test_what_a_resume_changed_and_what_it_means(tmp_path: Path) -> None:
         differences(first.resolved, second.resolved)
 
 
+def test_the_events_of_other_runs_are_not_read_for_the_head_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = created(tiny_job("parent"), tmp_path)
+    child = created(tiny_job("child", checkpoint={"pretrained": parent.run_id[:4]}), tmp_path)
+    child.append_event("pretrained", from_run=f"parent/{parent.run_id}", from_iteration=4, checkpoint="x")
+    summaries = summarize([parent, child])
+    read: list[RunDir] = []
+    plain = RunDir.events
+    monkeypatch.setattr(RunDir, "events", lambda run: (read.append(run), plain(run))[1])
+    [found] = overview_of(summaries[0], summaries).children
+    assert found.text == f"child/{child.run_id}, from iteration 4"
+    assert {run.path for run in read} == {parent.path}
+
+
 def test_a_run_knows_its_parent_and_its_children(tmp_path: Path) -> None:
     parent = created(tiny_job("first"), tmp_path)
     child = created(tiny_job("tuned", checkpoint={"pretrained": f"first/{parent.run_id}"}), tmp_path)
