@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,8 +132,8 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
         holder=holder,
         launch_id=launched["launch_id"] if launched else None,
         created=_first_time(events, "created"),
-        launched=launched["time"] if launched else None,
-        ended=launched["exited"]["time"] if launched and launched["exited"] else None,
+        launched=_moment(launched) if launched else None,
+        ended=_moment(launched["exited"]) if launched and launched["exited"] else None,
         launches=sum(event.get("event") == "launched" for event in events),
         job=job,
         reason=reason,
@@ -195,4 +195,12 @@ def _where_it_came_from(events: list[dict[str, Any]]) -> str | None:
 
 
 def _first_time(events: list[dict[str, Any]], kind: str) -> float | None:
-    return next((float(event["time"]) for event in events if event.get("event") == kind), None)
+    return next((_moment(event) for event in events if event.get("event") == kind), None)
+
+
+def _moment(event: Mapping[str, Any]) -> float | None:
+    """When it happened, in seconds since the epoch; None where a damaged log has something else there."""
+    try:
+        return float(event["time"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None

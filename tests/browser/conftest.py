@@ -40,9 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser for all tests of a process."""
+    """One browser for the tests of a file. Playwright leaves an event loop running meanwhile, which tests elsewhere may
+    not find.
+    """
     if reason := what_is_missing():
         if os.environ.get("ORCHESTRATOR_TEST_BROWSER") == "required":
             pytest.fail(f"ORCHESTRATOR_TEST_BROWSER=required: {reason}")

@@ -128,7 +128,7 @@ def get(dashboard: Dashboard, path: str) -> tuple[int, str, str]:
     """Status, type and text."""
     connection = http.client.HTTPConnection(urlsplit(dashboard.address).netloc)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {dashboard.token}"})
         response = connection.getresponse()
         return response.status, response.getheader("content-type", ""), response.read().decode()
     finally:
@@ -188,7 +188,7 @@ def test_every_page_of_the_folder(dashboard: Dashboard, damaged: Reviewed) -> No
 
 
 def test_in_the_browser_nothing_of_it_runs(visitor: Visitor, dashboard: Dashboard, damaged: Reviewed) -> None:
-    page = visitor(f"{dashboard.address}/?cells=all&q=%22%3Cscript%22")
+    page = visitor(dashboard.page("/?cells=all&q=%22%3Cscript%22"))
     expect(page.locator("table.runs tbody tr").first).to_contain_text("<script>alert", timeout=30_000)
     visitor.photograph("hostile")
     page.get_by_role("link", name=re.compile("<script>alert")).first.click()
@@ -201,7 +201,7 @@ def test_a_run_that_is_removed_while_its_page_is_open(
 ) -> None:
     run = RunDir(damaged.runs_dir / "removed" / "00000000")
     shutil.copytree(damaged.completed.path, run.path)
-    page = visitor(f"{dashboard.address}/?q=removed")
+    page = visitor(dashboard.page("/?q=removed"))
     expect(page.locator("table.runs tbody tr").first).to_contain_text("removed/00000000", timeout=15_000)
     page.get_by_role("link", name="removed/00000000").click()
     page.wait_for_selector(".chart .main-svg")

@@ -171,7 +171,8 @@ class Cluster:
         self._disturbed.clear()
         for name in self.nodes:
             self.start_node(name)
-        if self._is_idle():
+        # A job that waits, to be started again for example, is seen on no node yet.
+        if self._is_idle() and not self.call("squeue", "--noheader"):
             return
         wait_until(self._has_no_jobs, 90, "all jobs have ended")
         for name in self.call("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N").split():
