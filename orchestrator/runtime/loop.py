@@ -19,6 +19,15 @@ def train(session: Session, callbacks: list[Callback]) -> Outcome:
 
     Raises DivergenceError after `runtime.max_bad_steps` steps in a row that were not finite.
     """
+    try:
+        return _train(session, callbacks)
+    except Exception:
+        for callback in callbacks:
+            callback.on_error(session)
+        raise
+
+
+def _train(session: Session, callbacks: list[Callback]) -> Outcome:
     session.loss_listeners = [callback.on_loss for callback in callbacks]
     for callback in callbacks:
         callback.on_start(session)

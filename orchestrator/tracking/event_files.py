@@ -27,6 +27,7 @@ class EventFiles:
 
     def __init__(self, run: RunDir) -> None:
         self.name, self.title, self.keeps_at_once = "tensorboard", "TensorBoard", True
+        self.longest_wait_seconds = 60.0
         self._run = run
         self._writer: EventFileWriter | None = None
         self._step = 0

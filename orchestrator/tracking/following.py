@@ -19,7 +19,6 @@ from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
 POLL_SECONDS = 2.0
-LONGEST_WAIT_SECONDS = 60.0
 _LAST_ATTEMPTS = 3
 
 
@@ -136,7 +135,9 @@ class _Line:
         """Send until the run's end, and the rest then."""
         wait = POLL_SECONDS
         while not finish.is_set():
-            wait = POLL_SECONDS if self._succeeds(self.tracker.send) else min(2 * wait, LONGEST_WAIT_SECONDS)
+            wait = (
+                POLL_SECONDS if self._succeeds(self.tracker.send) else min(2 * wait, self.tracker.longest_wait_seconds)
+            )
             finish.wait(wait * random.uniform(0.75, 1.0))
         for attempt in range(_LAST_ATTEMPTS):
             if self._succeeds(self._send_the_rest):

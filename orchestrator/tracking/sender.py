@@ -55,6 +55,7 @@ class Sender:
     run: RunDir
     ending: Ending = field(default_factory=Ending)
     num_metrics: int = 0
+    longest_wait_seconds: float = 60.0
     mlflow_run_id: str | None = None
     _described: object = None
     _uri: str | None = None

@@ -48,6 +48,8 @@ class Sink(Protocol):
     title: str
     keeps_at_once: bool
     """Whether what is written is kept for good when `write` returns; else it is when `close` does."""
+    longest_wait_seconds: float
+    """Between two attempts to open it."""
 
     def open(self, position: Position) -> None:
         """Go on after `position`; where the tracker has no such run, this may set it back to the start."""
@@ -74,6 +76,7 @@ class Stream:
     def __init__(self, run: RunDir, sink: Sink) -> None:
         self.ending = Ending()
         self.num_metrics = 0
+        self.longest_wait_seconds = sink.longest_wait_seconds
         self._run = run
         self._sink = sink
         self._state: State = "running"

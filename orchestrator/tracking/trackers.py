@@ -17,11 +17,13 @@ from orchestrator.tracking.description import Ending, read_spec
 class Tracker(Protocol):
     """Sends one run to one place, pass by pass. What was sent, and how far, is kept in the run directory.
 
-    `ending`: what is known of the run's end beside its files; `num_metrics`: values sent so far.
+    `ending`: what is known of the run's end beside its files; `num_metrics`: values sent so far;
+    `longest_wait_seconds`: between two attempts while they fail.
     """
 
     ending: Ending
     num_metrics: int
+    longest_wait_seconds: float
 
     def send(self, lock_seconds: float = 5.0) -> None:
         """Send what is not sent yet. Raises OrchestratorError, and whatever the tracker's library raises."""

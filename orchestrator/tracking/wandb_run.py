@@ -35,6 +35,7 @@ class WandbRun:
         self.name, self.title = "wandb", "Weights & Biases"
         self._run = run
         self.keeps_at_once = True
+        self.longest_wait_seconds = 900.0  # nobody logs in while it runs, and each attempt takes half a minute
         self._session: wandb.Run | None = None
 
     def open(self, position: Position) -> None:

@@ -239,7 +239,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "synchronous-save": {"checkpoint": {**SHORT["checkpoint"], "async_save": False}, "parallelism": layout(pp=2)},
     "saves-that-overlap": {"checkpoint": {"save_interval": 2}, "parallelism": layout(tp=2)},
-    "bf16": {"precision": {"dtype": "bf16"}, "parallelism": layout(dp=2)},
+    "bf16": {  # two micro-batches on each rank: their gradients add up
+        "precision": {"dtype": "bf16"},
+        "parallelism": layout(dp=2),
+        "batch": {"micro_batch_size": 2},
+    },
     "bf16-plain-optimizer": {"precision": {"dtype": "bf16"}, "parallelism": layout(use_distributed_optimizer=False)},
     "interleaved": {"parallelism": layout(pp=2, vp=2)},
     "sequence-parallel-and-full-recompute": {

@@ -24,3 +24,6 @@ class Callback:
 
     def on_stop(self, session: Session) -> None:
         """After the last step before a requested stop."""
+
+    def on_error(self, session: Session) -> None:
+        """After an exception on this rank, which ends the training. The other ranks may hang: none is waited for."""

@@ -41,6 +41,9 @@ class SystemMetrics(Callback):
     def on_stop(self, session: Session) -> None:
         self._stop()
 
+    def on_error(self, session: Session) -> None:
+        self._stop()
+
     def _stop(self) -> None:
         self._ended.set()
         if self._thread is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, read_lines
+from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.system import SystemMetrics
 from orchestrator.runtime.callbacks.tracking import Tracking
+from orchestrator.runtime.loop import train
+from orchestrator.runtime.session import Session
 from orchestrator.spec.tracking import TrackingSpec
 
 
@@ -25,6 +29,8 @@ def session(tmp_path: Path) -> Any:
         run=run,
         ranks=SimpleNamespace(is_first=True),
         device=SimpleNamespace(is_cuda=False),
+        state=SimpleNamespace(iteration=3),
+        lease=SimpleNamespace(check=lambda: None),
         job=SimpleNamespace(tracking=TrackingSpec(system_metrics_seconds=0.1)),
     )
 
@@ -49,3 +55,15 @@ def test_a_machine_that_cannot_be_measured(
     measuring.on_start(session)
     measuring.on_end(session)
     assert capfd.readouterr() == ("system metrics end here: RuntimeError: couldn't find /proc/net/dev\n", "")
+
+
+class _Broken(Callback):
+    def on_start(self, session: Session) -> None:
+        raise RuntimeError("no data")
+
+
+def test_a_training_that_fails_is_measured_no_more(session: Any) -> None:
+    with pytest.raises(RuntimeError, match="no data"):
+        train(session, [SystemMetrics(), _Broken()])
+    assert "system-metrics" not in [thread.name for thread in threading.enumerate()]
+    assert [line["iteration"] for line in read_lines(session.run.system_log(0))] == [3]

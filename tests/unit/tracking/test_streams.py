@@ -188,7 +188,7 @@ def test_without_a_key_one_line_says_so(tmp_path: Path) -> None:
 class _Failing:
     """A sink that fails when it is told to, as a disk or a server does, and works again afterwards."""
 
-    name, title = "failing", "Failing"
+    name, title, longest_wait_seconds = "failing", "Failing", 60.0
 
     def __init__(self, *, keeps_at_once: bool) -> None:
         self.keeps_at_once = keeps_at_once
