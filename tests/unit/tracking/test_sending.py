@@ -27,6 +27,27 @@ from tests.unit.tracking.conftest import (
 )
 
 
+@pytest.mark.slow(reason="one sending, the start of an MLflow process")
+def test_inputs_that_are_refused_keep_nothing_else_back(tmp_path: Path, store_in: Path) -> None:
+    run = make_run(tmp_path)
+    log_steps(run, range(1, 4))
+    run.append_event("exited", launch_id="l1", code=0, cause="completed", iteration=3)
+    damaged = {"part": "training", "path": "/corpus", "digest": "00", "weight": "half"}
+    run.datasets_file.write_text(json.dumps([damaged]))
+    for node in range(2):
+        path = run.system_log(node)
+        path.parent.mkdir(exist_ok=True)
+        measured = {"time": 1e9, "iteration": 2, "host": "n", "values": {"disk_usage_percentage": 50.0 + node}}
+        path.write_text(json.dumps(measured) + "\n")
+    code, [record] = once(run)
+    assert (code, record["state"]) == (1, "failed")
+    assert "format code 'g'" in record["message"]
+    stored = only_run(store_in)
+    assert (stored.status, len(losses(stored))) == ("FINISHED", 3)
+    assert stored.metrics["system/disk_usage_percentage"] == [(2, 50.0)]
+    assert stored.metrics["system/node-1/disk_usage_percentage"] == [(2, 51.0)]
+
+
 @pytest.mark.slow(reason="three sendings, each the start of an MLflow process")
 def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_store: Path) -> None:
     runs_dir = tmp_path / "runs with blanks"
