@@ -10,6 +10,7 @@ from orchestrator.review.charts import Chart, Curve, Range, XAxis, curves_of
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
 from orchestrator.review.kept import Kept
+from orchestrator.review.series import Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.goodput import Goodput, goodput_of
@@ -45,11 +46,13 @@ class Beside:
         """The curves of a run in a chart. Those in `among`, the charts that will be asked for with it, are made while
         its measurements are at hand. Raises OSError where these cannot be read.
         """
-        key = (run.path, _version(run), x, smoothing, within)
+        version = _version(run)  # before it is read: what comes meanwhile is read again
+        key = (run.path, version, x, smoothing, within)
         kept = self._curves.get(key) or {}
         if chart.name in kept:
             return kept[chart.name]
         with self._index.reading(run) as series:
+            self._note(run, version, series)  # the page that shows curves of several runs asks for their facts, too
             kept = self._curves.get(key) or {}  # whoever waited finds what another one made
             if chart.name not in kept:
                 made = {
@@ -77,11 +80,19 @@ class Beside:
 
     def facts(self, run: RunDir) -> Facts:
         """What a run is compared by. Raises OSError where its measurements cannot be read."""
-        key = (run.path, _version(run))
+        version = _version(run)
+        found = self._facts.get((run.path, version))
+        if found is not None:
+            return found
+        with self._index.reading(run) as series:
+            return self._note(run, version, series)
+
+    def _note(self, run: RunDir, version: tuple[int, int], series: Series) -> Facts:
+        """The facts of measurements that are at hand."""
+        key = (run.path, version)
         found = self._facts.get(key)
         if found is None:
-            with self._index.reading(run) as series:
-                found = facts_of(series)
+            found = facts_of(series)
             self._facts.put(key, found, _FACTS_BYTES + found.bytes)
         return found
 

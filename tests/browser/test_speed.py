@@ -17,12 +17,15 @@ from orchestrator.rundir import RunDir
 pytestmark = [pytest.mark.alone, pytest.mark.slow("2,000 runs are made and read")]
 
 RUNS, LONG, STEPS = 2000, 50, 100_000
-PAINT_OF_THE_RUNS, PAINT_OF_A_RUN = 1.0, 1.5
+PAINT_OF_THE_RUNS, PAINT_OF_A_RUN, PAINT_OF_A_COMPARISON = 1.0, 1.5, 3.0
 """Seconds."""
 CURVES = 8.0
 """Seconds from opening the page of a run of 100,000 steps, which the server reads first."""
 MEGABYTES = 400
 VISITED = 12
+COMPARED = 12
+A_LONG_LOG = 4
+"""Seconds to read one."""
 
 
 @pytest.fixture(scope="module")
@@ -85,4 +88,25 @@ def test_runs_of_many_steps(visitor: Visitor, dashboard: Dashboard, many: list[R
     print(f"first paint {max(paints):.2f} s, curves {max(curves):.1f} s, {megabytes(dashboard):.0f} MB")
     assert max(paints) < PAINT_OF_A_RUN
     assert max(curves) < CURVES
+    assert megabytes(dashboard) < MEGABYTES
+
+
+def test_many_long_runs_beside_each_other(visitor: Visitor, dashboard: Dashboard, many: list[RunDir]) -> None:
+    """Each of their logs is read for all charts together, and none of them for a chart that is asked for again."""
+    chosen = many[:COMPARED]
+    query = "&".join(f"run={run.name}/{run.run_id}" for run in chosen)
+    begun = time.monotonic()
+    page = visitor(f"{dashboard.address}/compare?{query}")
+    paint = first_paint(page)
+    expect(page.locator(".chart .main-svg").first).to_be_visible(timeout=1000 * COMPARED * A_LONG_LOG)
+    expect(page.locator("#measures").get_by_text("tokens seen")).to_be_visible(timeout=60_000)
+    first = time.monotonic() - begun
+    begun = time.monotonic()
+    for chart in ("loss", "lr", "speed"):
+        found = page.request.get(f"{dashboard.address}/compare/figure/{chart}?{query}").json()
+        assert len(found["data"]) == COMPARED
+    again = time.monotonic() - begun
+    print(f"first paint {paint:.2f} s, curves {first:.1f} s, again {again:.1f} s, {megabytes(dashboard):.0f} MB")
+    assert paint < PAINT_OF_A_COMPARISON
+    assert again < A_LONG_LOG * 3
     assert megabytes(dashboard) < MEGABYTES
