@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from support.faults import wait_until
 from support.training import tiny_job
 
 from orchestrator.cli.main import main
@@ -20,6 +21,7 @@ from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
+from orchestrator.sweeps.ledger import sweep_dir
 
 SECRET = "hf_it's a secret"
 HOOK = "https://hooks.example.com/services/T0/B0/abcdef"
@@ -129,3 +131,16 @@ def test_the_folder_of_the_runs_has_two_names(tmp_path: Path, capsys: pytest.Cap
     for name in ("--runs", "--runs-dir"):
         assert main(["dashboard", name, str(absent)]) == 2
         assert f"{absent} is no folder of runs" in " ".join(capsys.readouterr().err.split())
+
+
+def test_cells_are_compared_by_what_is_measured(tmp_path: Path) -> None:
+    cell = {"id": "0" * 64, "name": "lr=1", "values": {"optimizer.lr": "1"}, "run": "cell/00000000"}
+    sweep = sweep_dir("rates", tmp_path)
+    sweep.path.mkdir(parents=True)
+    sweep.append("planned", generation=1, metric="validation/loss", goal="min", cells=[cell])
+    with TestClient(create_app(Settings(tmp_path))) as client:
+        wait_until(lambda: "are being read" not in client.get("/sweeps/rates").text, "the folder to be read")
+        assert client.get("/sweeps/rates?metric=validation/loss").status_code == 200
+        refused = client.get("/sweeps/rates", params={"metric": "<b>loss"})
+        assert refused.status_code == 404
+        assert "has measured &lt;b&gt;loss" in refused.text
