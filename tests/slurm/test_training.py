@@ -225,7 +225,8 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     assert losses(killed.run) == undisturbed["pp2"]
 
     preempted = submit("dp2", exclude=("n1", "n2"), partition="low", stop_margin=10)
-    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2)
+    # SLURM misses a node within half a minute: until then this start is not to be done.
+    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2, env={"FIRST_STEP_SECONDS": "1.5"})
     for each in (preempted, lost):
         each.wait_for_step(10)
     nodes = events(preempted.run, "launched")[-1]["nodes"]
