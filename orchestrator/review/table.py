@@ -83,9 +83,13 @@ def ordered(runs: Iterable[RunSummary], column: Column, *, falling: bool) -> lis
 
     pairs = [(column.value(run), run) for run in runs]
     known = [(value, run) for value, run in pairs if not is_missing(value)]
-    # All values of a column are of one kind; which one, its type does not say.
-    known.sort(key=lambda pair: pair[0], reverse=falling)  # type: ignore[arg-type, return-value]
+    known.sort(key=lambda pair: _place(pair[0]), reverse=falling)
     return [run for _, run in known] + [run for value, run in pairs if is_missing(value)]
+
+
+def _place(value: str | float | None) -> tuple[str, float]:
+    """By what a value is ordered among those of its column, which are all texts or all numbers."""
+    return (value, 0.0) if isinstance(value, str) else ("", value or 0.0)
 
 
 def counts(runs: Iterable[RunSummary]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
@@ -35,13 +36,13 @@ def place(shown: Dashboard, run: RunDir, section: str = "") -> str:
     return f"{shown.address}/runs/{run.name}/{run.run_id}{section}"
 
 
-def traces(page: Page, chart: str) -> list[dict[str, object]]:
+def traces(page: Page, chart: str) -> list[dict[str, Any]]:
     """What plotly has drawn of a chart, once it is there."""
     page.locator(f'[data-figure$="/figure/{chart}"]').scroll_into_view_if_needed()
     page.wait_for_selector(f'[data-figure$="/figure/{chart}"] .main-svg')
     script = """chart => document.querySelector(`[data-figure$="/figure/${chart}"] .js-plotly-plot`).data
         .map(({name, meta, x, y}) => ({name, meta, x: [...x], y: [...y]}))"""
-    found: list[dict[str, object]] = page.evaluate(script, chart)
+    found: list[dict[str, Any]] = page.evaluate(script, chart)
     return found
 
 
@@ -132,7 +133,7 @@ def test_a_failed_run_says_why_and_shows_the_lines(shown: Dashboard, own: Review
 def test_a_live_run_moves_on_while_one_looks(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
     with own.live(tiny_job("watched", schedule={"train_iters": 400}), seconds=0.1) as run:
         page = visitor(place(shown, run))
-        first = len(traces(page, "loss")[0]["x"])  # type: ignore[arg-type]
+        first = len(traces(page, "loss")[0]["x"])
         expect(page.locator("#head .state")).to_have_text("running")
         wait_until(
             lambda: page.evaluate(f"document.querySelector('.js-plotly-plot').data[0].x.length > {first}"), "the page"

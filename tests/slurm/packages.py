@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from slurm.machine import search_path
+from support.packages import install, install_for
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "iproute2", "util-linux"]
 PACKAGES += ["slurmdbd", "mariadb-server-core", "mariadb-client-core"]  # accounting
 PACKAGES += ["shellcheck"]  # for the batch scripts
 PROGRAMS = ["slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd", "mariadb", "ip"]
 PROGRAMS += ["nsenter", "setpriv", "unshare"]
-
-
-class InstallationError(Exception):
-    """The packages could not be installed; the message says why."""
 
 
 def what_is_missing() -> str | None:
@@ -30,10 +26,8 @@ def what_is_missing() -> str | None:
     )
 
 
-def install() -> None:
-    """Install what is missing. Raises InstallationError."""
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-qq", "--no-install-recommends", "-o=DPkg::Lock::Timeout=120", *PACKAGES]
+def install_quietly() -> None:
+    """Install the packages, none of whose daemons is to start. Raises InstallationError."""
     # Packages start their daemons unless this file says no. The tests start their own.
     policy = Path("/usr/sbin/policy-rc.d")
     is_ours = not policy.exists()
@@ -41,29 +35,15 @@ def install() -> None:
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     try:
-        for command in (install, ["apt-get", "update", "-qq"], install):
-            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-            if done.returncode == 0 and command is install:
-                return
+        install(PACKAGES)
     finally:
         if is_ours:
             policy.unlink()
-    raise InstallationError(done.stderr.strip())
 
 
 def main() -> None:
-    """Install SLURM where that is possible; say in one line what happens, or why it does not."""
-    reason = what_is_missing()
-    if reason is None:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print(f"The tests on a SLURM cluster will be skipped: installing it needs root and apt-get. {reason}")
-        return
-    print(f"Installing for the tests on a SLURM cluster: {' '.join(PACKAGES)}", flush=True)
-    try:
-        install()
-    except InstallationError as error:
-        print(f"The tests on a SLURM cluster will be skipped: {error}")
+    """Install SLURM where that is possible."""
+    install_for("on a SLURM cluster", PACKAGES, what_is_missing(), install_quietly)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,16 @@ from support.training import tiny_job
 from orchestrator.cli.runs.compare import as_record
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.review.compare import best_places, common_step, compare, differences, facts_of, labels, told_apart
+from orchestrator.review.compare import (
+    Goal,
+    best_places,
+    common_step,
+    compare,
+    differences,
+    facts_of,
+    labels,
+    told_apart,
+)
 from orchestrator.review.series import Series
 from orchestrator.review.summary import summarize_each
 from orchestrator.rundir import RunDir
@@ -71,8 +80,9 @@ def test_the_same_job_twice_goes_by_its_run_ids() -> None:
 @given(values=st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), max_size=8))
 def test_the_best_is_finite_and_nothing_beats_it(values: list[float | None]) -> None:
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    for goal, best in (("min", min), ("max", max)):
-        places = best_places(values, goal)  # type: ignore[arg-type] # of a tuple, mypy knows no literals
+    goals: tuple[tuple[Goal, Callable[[list[float]], float]], ...] = (("min", min), ("max", max))
+    for goal, best in goals:
+        places = best_places(values, goal)
         assert all(values[place] == best(finite) for place in places)
         assert bool(places) == (len(set(finite)) > 1)
     assert best_places(values, None) == frozenset()
