@@ -217,9 +217,10 @@ def test_what_slurm_refuses_is_said_in_one_line_and_loses_nothing(
 
 
 def test_nobody_answers(
-    cluster_without_accounting: Cluster, orchestrator: CommandLine, write_job: Callable[..., Path]
+    cluster_without_accounting: Cluster, orchestrator: CommandLine, write_job: Callable[..., Path], tmp_path: Path
 ) -> None:
-    cluster, job = cluster_without_accounting, write_job(env={"FAKE_STEP_SECONDS": "0.2"})
+    cluster, go_on = cluster_without_accounting, tmp_path / "go_on"
+    job = write_job(env={"FAKE_HOLD": f"5:{go_on}"})
     said = orchestrator("submit", job)
     assert said.code == 0, said.err
     run = orchestrator.run()
@@ -237,5 +238,6 @@ def test_nobody_answers(
     assert refused.code == 1
     assert "munge" in one_clear_line(refused)
     cluster.start_munge()
+    go_on.touch()
     # SLURM itself may have put it back into the queue, if it had not got to know of the start.
     assert wait_for_state(run, "completed").iteration == 20

@@ -2,8 +2,9 @@
 
 The loss of a step follows from the one before, so a resume that restores nothing shows. Variables say what it does:
 FAKE_STEP_SECONDS, and FAKE_END for a step: "nan@7", "raise@3", "memory@3", "kill1@5" (rank 1 kills itself), "kill0@5".
-FAKE_FORGETS makes a resume start from a slightly wrong state; FAKE_LATE_SECONDS keep the other ranks from hearing
-signals, as their imports do.
+FAKE_HOLD="7:FILE" holds it after step 7 (0: before the first one) until FILE exists or it is told to stop, so that a
+test decides how long a run goes on, not the speed of the machine. FAKE_FORGETS makes a resume start from a slightly
+wrong state; FAKE_LATE_SECONDS keep the other ranks from hearing signals, as their imports do.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ WORLD_SIZE = int(os.environ["WORLD_SIZE"])
 LAUNCH_ID = os.environ["ORCHESTRATOR_LAUNCH_ID"]
 STEP_SECONDS = float(os.environ.get("FAKE_STEP_SECONDS", "0.01"))
 END, _, END_AT = os.environ.get("FAKE_END", "@-1").partition("@")
+HOLD_AT, _, HOLD_UNTIL = os.environ.get("FAKE_HOLD", "-1:").partition(":")
+MOST_SECONDS_HELD = 600  # what a test that died has left behind ends at last
 
 stop_signals: list[str] = []
 
@@ -75,8 +78,9 @@ def train(run: RunDir, lease: Lease) -> int:
     if iteration:
         run.append_event("resumed", iteration=iteration, checkpoint=f"iter_{iteration:07d}")
     while iteration < total:
-        by = stop_signals[0] if stop_signals else "stop file" if run.stop_file.exists() else None
-        if by is not None:
+        if int(HOLD_AT) == iteration:
+            hold(run, lease)
+        if (by := stop_request(run)) is not None:
             run.append_event("stop_requested", by=by, iteration=iteration)
             save(run, lease, iteration, loss)
             return end(run, "stopped", "", iteration)
@@ -93,6 +97,19 @@ def train(run: RunDir, lease: Lease) -> int:
     save(run, lease, iteration, loss)
     run.append_event("finished", iteration=iteration)
     return end(run, "completed", "", iteration)
+
+
+def stop_request(run: RunDir) -> str | None:
+    return stop_signals[0] if stop_signals else "stop file" if run.stop_file.exists() else None
+
+
+def hold(run: RunDir, lease: Lease) -> None:
+    deadline = time.monotonic() + MOST_SECONDS_HELD
+    while not Path(HOLD_UNTIL).exists() and stop_request(run) is None:
+        lease.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{HOLD_UNTIL} has not come")
+        time.sleep(0.01)
 
 
 def misbehave(run: RunDir, iteration: int) -> int | None:
