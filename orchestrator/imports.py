@@ -1,10 +1,12 @@
-"""Importing large libraries without the work that Python's garbage collector makes of it."""
+"""Importing large libraries without what nobody needs of it."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -22,3 +24,19 @@ def staying() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """As if these modules were not installed, for libraries that import them where they can and do without elsewhere.
+
+    One that is imported already stays as it is. Afterwards each can be imported as ever.
+    """
+    hidden = [name for name in names if name not in sys.modules]
+    refusals: dict[str, Any] = dict.fromkeys(hidden)  # by the language's reference, None there refuses the import
+    sys.modules.update(refusals)
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]

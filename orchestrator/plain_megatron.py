@@ -5,6 +5,9 @@ shim turns compilation off anyway, so that nothing is computed in another way. I
 megatron-core decorates functions with torch.compile, and torch's optimizers have methods that the compiler is told to
 leave alone when they are first called.
 
+Without W&B's and TensorBoard's clients, which megatron-core imports wherever they are installed, for writers that
+nothing here gives it: an eighth of a rank's imports. Our own trackers import them when a job asks for them.
+
 Where there is CUDA, with one cuDNN for torch and Transformer Engine.
 """
 
@@ -18,7 +21,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.imports import staying
+from orchestrator.imports import staying, without
 
 
 def _as_it_is(model: Any = None, **options: Any) -> Any:
@@ -75,6 +78,7 @@ with staying():
     elif importlib.util.find_spec("transformer_engine") is not None:
         share_torchs_cudnn()
     try:
-        importlib.import_module("megatron.core.jit")  # from here on megatron-core's own decorator is this one
+        with without("wandb", "torch.utils.tensorboard"):
+            importlib.import_module("megatron.core.jit")  # from here on megatron-core's own decorator is this one
     finally:
         _torch.compile = _compile

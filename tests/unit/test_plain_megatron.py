@@ -52,3 +52,17 @@ def test_a_persons_own_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     share_torchs_cudnn()
     assert os.environ["CUDNN_HOME"] == "/opt/mine"
     assert _file_of("libcudnn_adv") is None
+
+
+def test_clients_of_trackers_are_left_to_who_asks_for_them() -> None:
+    program = """
+import orchestrator.plain_megatron, sys
+from megatron.core.inference.contexts import dynamic_context
+clients = ("wandb", "tensorboard", "torch.utils.tensorboard")
+print(*(name in sys.modules for name in clients), dynamic_context.HAVE_WANDB)
+import wandb
+from torch.utils.tensorboard import SummaryWriter
+print(wandb.__name__, SummaryWriter.__name__)
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.split() == ["False"] * 4 + ["wandb", "SummaryWriter"]
