@@ -22,6 +22,7 @@ from pathlib import Path
 from slurm.machine import Machine, MachineError, run, wait_until
 
 GPU_TYPE = "h200"
+SLURMD_PORT = 6818
 ENDED = {
     "BOOT_FAIL",
     "CANCELLED",
@@ -34,7 +35,8 @@ ENDED = {
     "TIMEOUT",
 }
 
-# Waiting times are about as short as they work.
+# Waiting times are short, so that faults are soon seen; but a daemon or a command that stands still for eight seconds
+# on a busy machine loses no node, no job and no answer by it.
 SLURM_CONF = """\
 ClusterName=test
 SlurmctldHost=controller({network}.1)
@@ -42,7 +44,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 # The credentials' lifetime is what a requeued job waits for: 120 s by default.
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/run/slurmctld.pid
@@ -60,7 +62,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=5
-MessageTimeout=5
+MessageTimeout=10
 TCPTimeout=1
 BatchStartTimeout=10
 InactiveLimit=0
@@ -103,6 +105,11 @@ StorageHost=localhost
 StorageUser=root
 StorageLoc=slurm
 """
+
+
+def hardware_address(number: int) -> str:
+    """Of the machine whose address in the network ends with this number."""
+    return f"02:00:00:00:00:{number:02x}"
 
 
 class Cluster:
@@ -148,7 +155,7 @@ class Cluster:
         self.start_controller()
         for name in self.nodes:
             self.start_node(name)
-        wait_until(self._is_idle, 90, "all nodes are idle")
+        wait_until(self._is_idle, "all nodes are idle")
 
     def stop(self) -> None:
         """End every process of the cluster and remove its files."""
@@ -174,22 +181,27 @@ class Cluster:
         # A job that waits, to be started again for example, is seen on no node yet.
         if self._is_idle() and not self.call("squeue", "--noheader"):
             return
-        wait_until(self._has_no_jobs, 90, "all jobs have ended")
-        for name in self.call("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N").split():
-            self.call("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
-        wait_until(self._is_idle, 30, "all nodes are idle")
+        wait_until(self._has_no_jobs, "all jobs have ended")
+        wait_until(self._is_idle_again, "all nodes are idle")
 
     def _has_no_jobs(self) -> bool:
         # Again and again: a job may requeue itself when it is cancelled.
         self.call("scancel", "--user=root", check=False)
         return not self.call("squeue", "--noheader")
 
+    def _is_idle_again(self) -> bool:
+        # Again and again: SLURM may take a node out of service late, when it misses a job there.
+        for name in self.call("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N").split():
+            self.call("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
+        return self._is_idle()
+
     def _is_idle(self) -> bool:
         return set(self.node_states().values()) == {"idle"}
 
     def _connect_controller(self) -> str:
         """Make the bridge and link this machine to it. Returns the first three numbers of a network that is free."""
-        self._controller.ip("link", "add", "bridge", "type", "bridge")
+        # By itself a bridge has the least address of what is plugged in: another one whenever that node goes.
+        self._controller.ip("link", "add", "bridge", "address", hardware_address(1), "type", "bridge")
         routes = run("ip", "-4", "route", "show").stdout
         for number in random.sample(range(512), 512):
             network = f"198.{18 + number // 256}.{number % 256}"  # of 198.18.0.0/15, which is set aside for tests
@@ -255,7 +267,7 @@ class Cluster:
         options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
         self._controller.run("sh", "-c", '"$@" >"$0" 2>&1 &', str(log), "mariadbd", *options)
         create = ["mariadb", "--no-defaults", f"--socket={socket}", "--execute=create database slurm"]
-        wait_until(lambda: run(*create, check=False).returncode == 0, 30, f"the database is up ({log})")
+        wait_until(lambda: run(*create, check=False).returncode == 0, f"the database is up ({log})")
 
     def _add_accounts(self) -> None:
         self._account("cluster", "test")
@@ -269,11 +281,12 @@ class Cluster:
     # What runs on the controller
 
     def start_munge(self) -> None:
-        run, socket = self._folder / "run", self._folder / "munge.socket"
-        files = {"key-file": self._folder / "munge.key", "socket": socket, "pid-file": run / "munged.pid"}
-        files |= {"log-file": self._folder / "log" / "munged", "seed-file": run / "munged.seed"}
+        socket, seed = self._folder / "munge.socket", self._folder / "run" / "munged.seed"
+        files = {"key-file": self._folder / "munge.key", "socket": socket, "pid-file": self._pid_file("munged")}
+        files |= {"log-file": self._folder / "log" / "munged", "seed-file": seed}
         self._controller.run("munged", "--force", *(f"--{name}={path}" for name, path in files.items()))
-        wait_until(socket.exists, 5, "munged is up")
+        ask = ["munge", "--no-input", f"--socket={socket}"]
+        wait_until(lambda: run(*ask, check=False).returncode == 0, "munged is up")
 
     def stop_munge(self) -> None:
         """No SLURM command and no daemon can authenticate itself any more."""
@@ -284,7 +297,7 @@ class Cluster:
         socket = {"MYSQL_UNIX_PORT": str(self._folder / "database.socket")}
         self._controller.run("slurmdbd", variables=self.variables | socket)
         answers = ["sacctmgr", "--noheader", "list", "cluster"]
-        wait_until(lambda: run(*answers, check=False, variables=self.variables).returncode == 0, 20, "slurmdbd is up")
+        wait_until(lambda: run(*answers, check=False, variables=self.variables).returncode == 0, "slurmdbd is up")
 
     def stop_accounting(self) -> None:
         self._end(self._controller, "slurmdbd", "TERM")
@@ -293,7 +306,7 @@ class Cluster:
         """slurmctld."""
         self._controller.run("slurmctld", variables=self.variables)
         # It may end after it said that it has started.
-        wait_until(lambda: "is UP" in self.call("scontrol", "ping", check=False), 20, "slurmctld is up")
+        wait_until(lambda: "is UP" in self.call("scontrol", "ping", check=False), "slurmctld is up")
 
     def stop_controller(self) -> None:
         """Jobs go on; no command that asks slurmctld is answered."""
@@ -302,20 +315,21 @@ class Cluster:
     # What happens to nodes
 
     def start_node(self, name: str) -> None:
-        """The node (again), booted if it was killed, with its slurmd."""
-        node = self._machines[name]
+        """The node (again), booted if it was killed, with its slurmd, which can be reached from here."""
+        node, number = self._machines[name], 10 + int(name[1:])
         if not node.is_up:
             self._pid_file(name).unlink(missing_ok=True)  # its number may be in use after the boot
             node.boot()
-            link = ["type", "veth", "peer", "name", "eth0", "netns", str(node.pid)]
-            self._controller.ip("link", "add", name, "master", "bridge", *link)
-            address = f"{self._network}.{10 + int(name[1:])}/24"
-            node.ip("address", "add", address, "dev", "eth0")
+            # The same address after each boot, as of real machines: the others remember it for up to ten seconds.
+            eth0 = ["name", "eth0", "address", hardware_address(number), "netns", str(node.pid)]
+            self._controller.ip("link", "add", name, "master", "bridge", "type", "veth", "peer", *eth0)
+            node.ip("address", "add", f"{self._network}.{number}/24", "dev", "eth0")
             node.ip("link", "set", "eth0", "up")
         self.heal(name)
         if not self._lives(node, name):
             node.run("slurmd", "-N", name, variables=self.variables)
-            wait_until(lambda: self._lives(node, name), 10, f"slurmd of {name} is up")
+            connect = ["timeout", "5", "bash", "-c", f"exec 3<>/dev/tcp/{self._network}.{number}/{SLURMD_PORT}"]
+            wait_until(lambda: run(*connect, check=False).returncode == 0, f"slurmd of {name} listens")
 
     def kill_node(self, name: str) -> None:
         """Power failure: nothing of it goes on, and nothing is heard of it."""
@@ -347,7 +361,7 @@ class Cluster:
     def _end(self, machine: Machine, daemon: str, signal: str) -> None:
         pid = self._pid_file(daemon).read_text().strip()
         machine.run("kill", f"-{signal}", pid)
-        wait_until(lambda: machine.run("kill", "-0", pid, check=False).returncode != 0, 10, f"{daemon} has ended")
+        wait_until(lambda: machine.run("kill", "-0", pid, check=False).returncode != 0, f"{daemon} has ended")
         self._pid_file(daemon).unlink(missing_ok=True)
 
     # Asking
@@ -369,7 +383,7 @@ class Cluster:
     def job_state(self, job_id: int) -> str:
         return self.job(job_id)["JobState"]
 
-    def wait_for(self, job_id: int, *states: str, restarts: int = 0, timeout: float = 30) -> dict[str, str]:
+    def wait_for(self, job_id: int, *states: str, restarts: int = 0) -> dict[str, str]:
         """The job, as soon as it is in one of the states and has been requeued at least `restarts` times."""
         job: dict[str, str] = {}
 
@@ -381,7 +395,7 @@ class Cluster:
             now = ", ".join(f"{key}={job[key]}" for key in ("JobState", "Reason", "Restarts", "ExitCode", "NodeList"))
             return f"job {job_id} {' or '.join(states)} after {restarts} restarts, but {now}"
 
-        wait_until(is_there, timeout, what)
+        wait_until(is_there, what)
         return job
 
     def node_states(self) -> dict[str, str]:

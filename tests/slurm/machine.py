@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 SYSTEM_FOLDERS = "/usr/sbin:/sbin"
-MOST_SECONDS = 60
+PATIENCE = 120.0
+"""Seconds that something may take on a machine that is busy with other things. Only what hangs takes as long."""
 
 # It reaps orphans, as an init does. A look-up of a name is answered from /etc/hosts or refused at once.
 INIT = """
@@ -33,7 +34,7 @@ def search_path() -> str:
     return f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_FOLDERS}"
 
 
-def wait_until(condition: Callable[[], object], timeout: float, what: str | Callable[[], str]) -> None:
+def wait_until(condition: Callable[[], object], what: str | Callable[[], str], timeout: float = PATIENCE) -> None:
     """Return as soon as the condition holds; AssertionError when it does not within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
@@ -52,7 +53,7 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=MOST_SECONDS,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0 or not check, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
     return done

@@ -97,7 +97,7 @@ def test_states_of_jobs_that_end_in_every_way(cluster_without_accounting: Cluste
     assert (put_back.restarts, put_back.started) == (1, None)
     tasks = job_states([array])
     assert set(tasks) == {f"{array}_{task}" for task in range(3)}
-    wait_until(lambda: state_of(f"{array}_0").state == "RUNNING", 30, "the first task runs")
+    wait_until(lambda: state_of(f"{array}_0").state == "RUNNING", "the first task runs")
     assert state_of(f"{array}_2").state == "PENDING"
     assert job_states(["99999", "99998_1"]) == {}
     assert wait_for(over_time, "TIMEOUT", seconds=150).is_over
@@ -126,7 +126,7 @@ def test_states_that_only_accounting_remembers(
     squeue.write_text("#!/bin/sh\nexit 0\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
-    wait_until(lambda: set(job_states(everything)) == set(everything), 30, "accounting has caught up")
+    wait_until(lambda: set(job_states(everything)) == set(everything), "accounting has caught up")
     found = job_states([*everything, running])
     assert running not in found, "who runs is known to squeue"
     for job_id in everything:
@@ -165,7 +165,7 @@ def test_what_slurm_refuses(cluster: Cluster, scripts: Scripts) -> None:
         scripts.submit("true", "--qos=debug", "--time=60")
     # Unless EnforcePartLimits is set, what is more than the partition gives is taken and waits for ever.
     too_long = scripts.submit("true", "--time=9-00:00:00")
-    wait_until(lambda: state_of(too_long).reason == "PartitionTimeLimit", 10, "9 days are too long")
+    wait_until(lambda: state_of(too_long).reason == "PartitionTimeLimit", "9 days are too long")
 
 
 def test_a_controller_that_is_away(cluster: Cluster, scripts: Scripts) -> None:
@@ -195,7 +195,7 @@ def test_munge_that_is_down(cluster_without_accounting: Cluster, scripts: Script
 def test_signals_reach_the_batch_shell_alone(cluster: Cluster, scripts: Scripts, tmp_path: Path) -> None:
     said = tmp_path / "said"
     job_id = scripts.submit(f"trap 'echo stop >{said}; exit 0' USR1; echo up >{said}; sleep 600 & wait")
-    wait_until(lambda: said.exists() and said.read_text() == "up\n", 30, "the job runs")
+    wait_until(lambda: said.exists() and said.read_text() == "up\n", "the job runs")
     cancel([job_id], signal=signal.Signals.SIGUSR1.name)
     assert wait_for(job_id, "COMPLETED").exit_code == 0
     assert said.read_text() == "stop\n"

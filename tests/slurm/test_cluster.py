@@ -49,7 +49,7 @@ def test_a_job_that_is_requeued_or_preempted_is_told_and_starts_again(cluster: C
         job = cluster.submit(
             script, f"--nodelist={node}", "--exclusive", "--open-mode=append", *options, folder=tmp_path
         )
-        wait_until(lambda: output(tmp_path, job) == ["0"], 10, f"job {job} has started")
+        wait_until(lambda: output(tmp_path, job) == ["0"], f"job {job} has started")
         return job
 
     requeued = submit("n1")
@@ -57,11 +57,11 @@ def test_a_job_that_is_requeued_or_preempted_is_told_and_starts_again(cluster: C
 
     cluster.call("scontrol", "requeue", str(requeued))
     urgent = cluster.submit("sleep 1", "--nodelist=n2", "--exclusive", folder=tmp_path)
-    cluster.wait_for(requeued, "RUNNING", restarts=1, timeout=20)
+    cluster.wait_for(requeued, "RUNNING", restarts=1)
     cluster.wait_for(urgent, "COMPLETED")
     cluster.wait_for(preempted, "RUNNING", restarts=1)
-    wait_until(lambda: output(tmp_path, requeued)[-1] == "1", 10, "the requeued job runs again")
-    wait_until(lambda: output(tmp_path, preempted)[-1] == "1", 10, "the preempted job runs again")
+    wait_until(lambda: output(tmp_path, requeued)[-1] == "1", "the requeued job runs again")
+    wait_until(lambda: output(tmp_path, preempted)[-1] == "1", "the preempted job runs again")
     assert output(tmp_path, requeued) == ["0", "TERM", "1"]
     assert output(tmp_path, preempted) == ["0", "USR1", "TERM", "1"]
 
@@ -76,7 +76,7 @@ def test_a_job_leaves_a_lost_node_and_yet_goes_on_there(cluster: Cluster, tmp_pa
 
     def goes_on(job_id: int, node: str) -> None:
         before = beats(job_id, node)
-        wait_until(lambda: beats(job_id, node) > before + 3, 10, f"job {job_id} beats on {node}")
+        wait_until(lambda: beats(job_id, node) > before + 3, f"job {job_id} beats on {node}")
 
     silent = cluster.submit(beat, "--exclude=n3,n4", folder=tmp_path)
     cut_off = cluster.submit(beat, "--exclude=n1,n2", folder=tmp_path)
@@ -89,13 +89,14 @@ def test_a_job_leaves_a_lost_node_and_yet_goes_on_there(cluster: Cluster, tmp_pa
     cluster.kill_slurmd("n1")
     cluster.cut("n3")
     for job, lost, other in ((silent, "n1", "n2"), (cut_off, "n3", "n4")):
-        assert cluster.wait_for(job, "RUNNING", restarts=1, timeout=60)["NodeList"] == other
+        assert cluster.wait_for(job, "RUNNING", restarts=1)["NodeList"] == other
         goes_on(job, other)
         goes_on(job, lost)
     assert cluster.node_states() == {"n1": "down*", "n2": "mixed", "n3": "down*", "n4": "mixed"}
-    assert "NODE_FAIL" in cluster.call("sacct", "--duplicates", "--format=State", f"--jobs={silent}")
+    ends = ["sacct", "--duplicates", "--format=State", f"--jobs={silent}"]
+    wait_until(lambda: "NODE_FAIL" in cluster.call(*ends), "accounting knows why the job was started again")
 
-    wait_until(lambda: output(tmp_path, limited) == ["USR1"], 40, "the job is told of its time limit")
+    wait_until(lambda: output(tmp_path, limited) == ["USR1"], "the job is told of its time limit")
 
     cluster.kill_node("n2")
     before = beats(silent, "n2")
@@ -128,7 +129,7 @@ def test_no_command_works_without_munge(cluster_without_accounting: Cluster) -> 
 def test_accounting_refuses_what_a_qos_does_not_allow(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit("true", "--qos=debug", "--time=10", folder=tmp_path)
     shown = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=State,Account,QOS", f"--jobs={job}"]
-    wait_until(lambda: cluster.call(*shown) == "COMPLETED|research|debug", 10, "sacct says how the job ended")
+    wait_until(lambda: cluster.call(*shown) == "COMPLETED|research|debug", "sacct says how the job ended")
     sbatch = ["sbatch", "--qos=debug", "--time=60", str(tmp_path / "job.sh")]
     refused = subprocess.run(sbatch, capture_output=True, text=True)
     assert "QOSMaxWallDurationPerJobLimit" in refused.stderr
