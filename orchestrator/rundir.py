@@ -38,7 +38,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,11 @@ class RunDir:
 
     def append_event(self, kind: str, **fields: Any) -> None:
         """Add one line to the event log: {"time": seconds since the epoch, "event": kind, …}."""
-        append_line(self.events_file, {"time": time.time(), "event": kind, **fields})
+        self.append_events([event(kind, **fields)])
+
+    def append_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Add lines of the event log that belong together: a reader sees all of them or none."""
+        append_lines(self.events_file, events)
 
     def events(self) -> list[dict[str, Any]]:
         """All events so far; a torn last line is left out."""
@@ -227,18 +231,28 @@ def _iterations(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match.group(1)), path) for match, path in found)
 
 
+def event(kind: str, **fields: Any) -> dict[str, Any]:
+    """A line of the event log, of this moment."""
+    return {"time": time.time(), "event": kind, **fields}
+
+
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append a record as one JSON line with one write call, after mending a torn line left by a crash.
 
     Raises OSError when the disk refuses, wholly or in part.
     """
-    line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+    append_lines(path, [record])
+
+
+def append_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """`append_line` for several records, still with one write call."""
+    lines = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line
-        if os.write(descriptor, line) != len(line):
+            lines = b"\n" + lines
+        if os.write(descriptor, lines) != len(lines):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)

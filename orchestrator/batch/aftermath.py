@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from typing import Any
 
 from orchestrator.batch.policy import Decision, decide
 from orchestrator.batch.slurm_job import SlurmJob
@@ -16,7 +17,7 @@ from orchestrator.launch.local import last_launch
 from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.lease import supersedes
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, event
 from orchestrator.spec.job import JobSpec
 
 _SECONDS_BEFORE_A_REQUEUE = 10.0
@@ -33,18 +34,23 @@ def conclude(run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | 
     """Write down how this incarnation ended, decide what comes next, and do it.
 
     A stale incarnation writes nothing and asks for nothing. Going back into the queue is written down first: SLURM
-    ends this job's processes as soon as it is asked.
+    ends this job's processes as soon as it is asked. It is written together with the end, which would otherwise look
+    like that of the run for a moment.
     """
     if is_stale(run, slurm.launch_id):
         return Decision(False, "a newer start of this run has taken over")
-    write_exit(run, slurm.launch_id, end, code)
-    decision = decide(job.launch, end, run.events())
+    exited = exit_event(slurm.launch_id, end, code)
+    decision = decide(job.launch, end, [*run.events(), exited])
     if end.cause == "requeued":
-        write_requeue(run, slurm, slurm.launch_id, Decision(True, end.cause), by="slurm")
+        run.append_events([exited, requeue_event(slurm, slurm.launch_id, Decision(True, end.cause), by="slurm")])
     elif decision.requeue:
+        run.append_events([exited, requeue_event(slurm, slurm.launch_id, decision, by="orchestrator")])
         requeue(run, job, slurm, decision)
     elif end.code and end.cause not in ("stopped", "cancelled"):
-        run.append_event("gave_up", launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason)
+        gave_up = event("gave_up", launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason)
+        run.append_events([exited, gave_up])
+    else:
+        run.append_events([exited])
     if not decision.requeue:
         tell_now(run, job, slurm.launch_id, longest(job))
     return decision
@@ -55,27 +61,29 @@ def account_for_previous(run: RunDir, slurm: SlurmJob) -> None:
     launched: list[str] = []
     ended: set[str] = set()
     queued: set[str] = set()
-    for event in run.events():
-        launch_id = str(event.get("launch_id"))
-        if event.get("event") == "launched" and supersedes(slurm.launch_id, launch_id):
+    for known in run.events():
+        launch_id = str(known.get("launch_id"))
+        if known.get("event") == "launched" and supersedes(slurm.launch_id, launch_id):
             launched.append(launch_id)
-        elif event.get("event") == "exited":
+        elif known.get("event") == "exited":
             ended.add(launch_id)
-        elif event.get("event") == "requeued":
+        elif known.get("event") == "requeued":
             queued.add(launch_id)
     for launch_id in launched:
-        cause = "cancelled"
+        cause, unspoken = "cancelled", []
         if launch_id not in ended:
             end = unspoken_end(by_word_of_the_ranks(run, launch_id), earlier_ends(slurm.job_id))
             cause = end.cause
-            write_exit(run, launch_id, end, None)
+            unspoken.append(exit_event(launch_id, end, None))
         if launch_id not in queued:
-            write_requeue(run, slurm, launch_id, Decision(True, cause), by="slurm")
+            unspoken.append(requeue_event(slurm, launch_id, Decision(True, cause), by="slurm"))
+        if unspoken:
+            run.append_events(unspoken)
 
 
-def write_exit(run: RunDir, launch_id: str, end: Exit, code: int | None) -> None:
+def exit_event(launch_id: str, end: Exit, code: int | None) -> dict[str, Any]:
     """The `exited` event of a launch."""
-    run.append_event(
+    return event(
         "exited",
         launch_id=launch_id,
         code=code,
@@ -98,7 +106,6 @@ def left_to_caller(decision: Decision) -> int | None:
 
 def requeue(run: RunDir, job: JobSpec, slurm: SlurmJob, decision: Decision) -> None:
     """Put the job back into the queue, to start after the decision's delay and not on the nodes it excludes."""
-    write_requeue(run, slurm, slurm.launch_id, decision, by="orchestrator")
     tell_now(run, job, slurm.launch_id, _SECONDS_BEFORE_A_REQUEUE)
     if left_to_caller(decision) is not None:
         return
@@ -111,9 +118,9 @@ def requeue(run: RunDir, job: JobSpec, slurm: SlurmJob, decision: Decision) -> N
         tell_now(run, job, slurm.launch_id, longest(job))
 
 
-def write_requeue(run: RunDir, slurm: SlurmJob, launch_id: str, decision: Decision, by: str) -> None:
+def requeue_event(slurm: SlurmJob, launch_id: str, decision: Decision, by: str) -> dict[str, Any]:
     """The `requeued` event after the end of a launch."""
-    run.append_event(
+    return event(
         "requeued",
         launch_id=launch_id,
         job_id=slurm.job_id,

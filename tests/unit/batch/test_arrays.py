@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.batch.policy import Decision
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.causes import Exit
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.submission import latest_job
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_text
@@ -62,3 +64,23 @@ def test_it_is_written_down_whoever_does_it(
     assert decision.requeue
     assert len(calls) == asked
     assert [event["event"] for event in run.events()[2:]] == ["exited", "requeued"]
+
+
+@pytest.mark.parametrize(("cause", "is_over"), [("preempted", False), ("requeued", False), ("nan", True)])
+def test_a_run_that_goes_back_into_the_queue_is_over_at_no_moment(
+    cause: str, is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aftermath, "requeue_later", lambda *arguments: None)
+    run, slurm = RunDir(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
+    run.append_event("submitted", job_id="5", cluster="alps")
+    run.append_event("launched", launch_id=slurm.launch_id, job_id="5")
+    append, seen = RunDir.append_events, []
+
+    def watched(self: RunDir, events: Sequence[Mapping[str, Any]]) -> None:
+        append(self, events)
+        found = latest_job(self.events())
+        seen.append(found is not None and found.is_over)
+
+    monkeypatch.setattr(RunDir, "append_events", watched)
+    conclude(run, load_text(JOB).job, slurm, Exit.of(cause, "", 3), 0)
+    assert seen == [is_over]
