@@ -34,13 +34,17 @@ def search_path() -> str:
     return f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_FOLDERS}"
 
 
-def wait_until(condition: Callable[[], object], what: str | Callable[[], str], timeout: float = PATIENCE) -> None:
-    """Return as soon as the condition holds; AssertionError when it does not within `timeout` seconds."""
+def wait_until(
+    condition: Callable[[], object], what: str | Callable[[], str], timeout: float = PATIENCE, pause: float = 0.1
+) -> None:
+    """Return as soon as the condition holds, looked at after each `pause`; AssertionError when it does not within
+    `timeout` seconds.
+    """
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what}")
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def run(

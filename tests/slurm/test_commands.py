@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from support.faults import QUICK_TORCHRUN, CommandLine, Said, wait_until
+from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, Said, wait_until
 from support.training import events, tiny_job
 
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 FAKE_RUNTIME = Path(__file__).parents[1] / "unit" / "launch"
 
@@ -52,7 +52,7 @@ def status(orchestrator: CommandLine, run: RunDir) -> dict[str, Any]:
 
 
 def wait_for_state(run: RunDir, *states: str) -> RunStatus:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while (found := status_of(run)).state not in states:
         assert time.monotonic() < deadline, f"waited for {states}: {found.describe()}"
         time.sleep(0.5)
@@ -75,7 +75,8 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
 ) -> None:
     blocker = cluster.submit("sleep 600", "--nodes=4", "--exclusive", folder=tmp_path)
     cluster.wait_for(blocker, "RUNNING")
-    job = write_job(env={"FAKE_STEP_SECONDS": "0.2"})
+    go_on = tmp_path / "go_on"
+    job = write_job(env={"FAKE_HOLD": f"3:{go_on}"})
     said = orchestrator("submit", job)
     assert said.code == 0, said.err
     run = orchestrator.run()
@@ -100,8 +101,8 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
 
     resumed = orchestrator("resume", run.run_id)
     assert resumed.code == 0, resumed.err
-    wait_for_state(run, "running")
-    wait_until(lambda: status_of(run).iteration, "the first step")
+    wait_until(run.metrics_file.exists, "the first step")
+    assert status(orchestrator, run)["state"] == "running"
     stopped = orchestrator("cancel", run.run_id)
     assert stopped.code == 0, stopped.err
     found = status(orchestrator, run)
@@ -111,19 +112,24 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
     assert third is not None
     cluster.wait_for(int(third.job_id), "COMPLETED")
 
+    go_on.touch()
     assert orchestrator("resume", run.run_id).code == 0
     wait_for_state(run, "completed")
     logs = orchestrator("logs", run.run_id, "--rank", "0")
     assert "rank 0 of 1 in launch test-" in logs.out
 
 
-def test_one_run_after_another(cluster: Cluster, orchestrator: CommandLine, write_job: Callable[..., Path]) -> None:
-    first = orchestrator("submit", write_job("first", env={"FAKE_STEP_SECONDS": "0.2"}), "--json")
+def test_one_run_after_another(
+    cluster: Cluster, orchestrator: CommandLine, write_job: Callable[..., Path], tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go_on"
+    first = orchestrator("submit", write_job("first", env={"FAKE_HOLD": f"3:{go_on}"}), "--json")
     assert first.code == 0, first.err
     second = orchestrator("submit", write_job("second"), "--after", "first", "--json")
     assert second.code == 0, second.err
     waiting, job_id = RunDir(Path(json.loads(second.out)["path"])), json.loads(second.out)["job_id"]
     assert "Dependency" in status_of(waiting).describe()
+    go_on.touch()
     wait_for_state(waiting, "completed")
     assert int(job_id) > int(json.loads(first.out)["job_id"])
     assert status_of(RunDir(Path(json.loads(first.out)["path"]))).state == "completed"

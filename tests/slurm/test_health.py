@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from support.faults import CommandLine
+from support.faults import PATIENCE, CommandLine
 from support.training import events, layout, logs, tiny_job
 
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400), pytest.mark.slow("two real jobs of two nodes")]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.slow("two real jobs of two nodes")]
 
 
 def submitted(folder: Path, **launch: Any) -> RunDir:
@@ -38,7 +38,7 @@ def submitted(folder: Path, **launch: Any) -> RunDir:
 
 
 def ended(run: RunDir) -> RunStatus:
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + PATIENCE
     while (status := status_of(run)).is_active and time.monotonic() < deadline:
         time.sleep(1)
     return status

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from support.faults import QUICK_TORCHRUN, CommandLine, Said
+from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, Said
 from support.training import events, tiny_job
 
 from orchestrator.data.index import read_index
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 FAKE_RUNTIME = Path(__file__).parents[1] / "unit" / "launch"
 TEMPLATE = """\
@@ -54,7 +54,7 @@ def submit(orchestrator: CommandLine) -> Callable[..., Said]:
 
 
 def wait_for_state(run: RunDir, *states: str) -> RunStatus:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while (found := status_of(run)).state not in states:
         assert time.monotonic() < deadline, f"waited for {states}: {found.describe()}"
         time.sleep(0.5)

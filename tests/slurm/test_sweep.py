@@ -52,7 +52,9 @@ TWELVE = "base: job.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3, 4e-3], runtime.seed: [1,
 
 
 class Sweeps:
-    """The command line, in a folder with a job and a profile of the cluster."""
+    """The command line, in a folder with a job and a profile of the cluster. No cell goes beyond step 6 before
+    `go_on`, unless it is told to stop.
+    """
 
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -62,6 +64,9 @@ class Sweeps:
         code = main(["sweep", *arguments])
         said = self._capfd.readouterr()
         return code, said.out, said.err
+
+    def go_on(self) -> None:
+        (self.folder / "go_on").touch()
 
     def cells(self) -> dict[str, dict[str, Any]]:
         code, out, err = self("status", "tiny", "--json")
@@ -74,8 +79,18 @@ class Sweeps:
     def runs(self) -> dict[str, RunDir]:
         return {name: RunDir(Path(cell["path"])) for name, cell in self.cells().items()}
 
-    def wait(self, condition: Callable[[dict[str, str]], bool], what: str, seconds: float = 300) -> None:
-        wait_until(lambda: condition(self.states()), seconds, lambda: f"{what}: {self.cells()}")
+    def wait(self, condition: Callable[[dict[str, str]], bool], what: str) -> None:
+        wait_until(lambda: condition(self.states()), lambda: f"{what}: {self.cells()}", timeout=600, pause=1)
+
+    def wait_until_training(self, count: int) -> list[RunDir]:
+        """The runs that train, of which there are to be so many."""
+        runs = self.runs().values()
+
+        def training() -> list[RunDir]:
+            return [run for run in runs if run.metrics_file.exists() and not events(run, "exited")]
+
+        wait_until(lambda: len(training()) >= count, f"{count} cells train", timeout=300)
+        return training()
 
 
 @pytest.fixture
@@ -87,6 +102,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIMES}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
+    monkeypatch.setenv("FAKE_HOLD", f"6:{tmp_path / 'go_on'}")
     request = functools.partial(cluster_request, module="sweep_runtime")
     monkeypatch.setattr(sweeping, "cluster_request", request)
     return Sweeps(tmp_path, capfd)
@@ -114,7 +130,6 @@ def test_retry_touches_exactly_the_cells_that_failed(
 ) -> None:
     bad = {"lr=2e-3,runtime.seed=3", "lr=4e-3,runtime.seed=2"}
     monkeypatch.setenv("FAKE_BAD_CELLS", "0.002/3,0.004/2")
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")
     (sweeps.folder / "sweep.yaml").write_text(TWELVE)
     known = arrays_of(cluster)
     code, out, err = sweeps("run", "sweep.yaml", "--max-parallel", "3")
@@ -123,19 +138,15 @@ def test_retry_touches_exactly_the_cells_that_failed(
     assert submitted is not None, out
     assert arrays_of(cluster) - known == {submitted.group(1)}, "one array"
 
-    def some_cell_trains() -> RunDir | None:
-        running = [run for run in sweeps.runs().values() if run.metrics_file.exists() and not events(run, "exited")]
-        return running[0] if running else None
-
-    wait_until(some_cell_trains, 240, "a cell trains")
-    preempted = some_cell_trains()
-    assert preempted is not None
+    preempted = sweeps.wait_until_training(3)[0]
     [launched] = events(preempted, "launched")
     cluster.submit(
         "sleep 1", f"--nodelist={launched['nodes'][0]}", "--exclusive", "--partition=main", folder=sweeps.folder
     )
+    wait_until(lambda: events(preempted, "exited"), "the cell makes room")
+    sweeps.go_on()
 
-    sweeps.wait(lambda states: not {"pending", "running"} & set(states.values()), "every cell has ended", 600)
+    sweeps.wait(lambda states: not {"pending", "running"} & set(states.values()), "every cell has ended")
     assert most_at_once(sweeps.runs().values()) == 3
     states = sweeps.states()
     assert {name for name, state in states.items() if state == "failed"} == bad
@@ -164,17 +175,18 @@ def test_retry_touches_exactly_the_cells_that_failed(
 
 @pytest.mark.timeout(600)
 def test_submitit_carries_on_a_cell_that_has_got_slurm_s_notice(
-    cluster_without_accounting: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+    cluster_without_accounting: Cluster, sweeps: Sweeps
 ) -> None:
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.5")
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
     assert sweeps("run", "sweep.yaml")[0] == 0
     first = sweeps.runs()["lr=1e-3"]
-    wait_until(first.metrics_file.exists, 240, "the first cell trains")
+    wait_until(first.metrics_file.exists, "the first cell trains", timeout=300)
     [submitted] = events(first, "submitted")
     call = cluster_without_accounting.call
     assert call("squeue", "--noheader", f"--jobs={submitted['job_id']}", "--format=%k") == COMMENT
     call("scancel", "--signal=USR1", "--batch", submitted["job_id"])
+    wait_until(lambda: events(first, "stop_requested"), "the first cell has heard of it")
+    sweeps.go_on()
     sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
     assert [event["cause"] for event in events(first, "exited")] == ["preempted", "completed"]
     [stopped] = events(first, "stop_requested")
@@ -186,21 +198,20 @@ def test_submitit_carries_on_a_cell_that_has_got_slurm_s_notice(
 
 @pytest.mark.timeout(600)
 def test_a_cancelled_sweep_leaves_nothing_in_the_queue_and_goes_on_when_it_is_run_again(
-    cluster_without_accounting: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+    cluster_without_accounting: Cluster, sweeps: Sweeps
 ) -> None:
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "1")
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3]}\n")
     assert sweeps("run", "sweep.yaml", "--max-parallel", "1")[0] == 0
     first = sweeps.runs()["lr=1e-3"]
-    wait_until(first.metrics_file.exists, 240, "the first cell trains")
+    wait_until(first.metrics_file.exists, "the first cell trains", timeout=300)
     code, out, err = sweeps("cancel", "tiny")
     assert (code, out, err) == (0, "sweep tiny: 2 cells will not start, 1 save and stop\n", "")
     sweeps.wait(lambda states: set(states.values()) == {"cancelled"}, "nothing is under way")
-    wait_until(lambda: not cluster_without_accounting.call("squeue", "--noheader"), 60, "the queue is empty")
+    wait_until(lambda: not cluster_without_accounting.call("squeue", "--noheader"), "the queue is empty")
     assert [event["cause"] for event in events(first, "exited")] == ["stopped"]
     assert sorted(len(events(run, "launched")) for run in all_runs(sweeps.folder / "runs")) == [0, 0, 1]
 
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.01")
+    sweeps.go_on()
     assert sweeps("run", "sweep.yaml")[0] == 0
     sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
     assert len(events(first, "resumed")) == 1
@@ -213,6 +224,7 @@ def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_se
     monkeypatch.setenv(
         "PYTHONPATH", FAKE_RUNTIMES
     )  # two nodes are checked before the start, which takes the real torch
+    sweeps.go_on()
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE.replace("low", "nowhere"))
     code, _, err = sweeps("run", "sweep.yaml")
