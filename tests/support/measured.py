@@ -89,7 +89,7 @@ class Meter:
         scratch: Path,
         kept: Path | None = None,
         *,
-        patience: float = 100,
+        patience: float = 240,
         inject: Path | None = None,
     ) -> None:
         """`kept`: a folder in which `measured.jsonl` holds what was measured, in earlier processes as well.

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import runpy
 import signal
 import socket
@@ -27,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 _SECONDS_TO_END = 10.0
+_FIRST_PORT = 10_000
+_CHANCE = random.SystemRandom()  # the tests of several processes must not draw the same
 _BEFORE_THE_FORKS = {
     # Whether there is a GPU is asked of the driver's management library, which leaves CUDA alone.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -159,9 +162,7 @@ def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
     """Fork the ranks, wait for them, leave the exit code. Never returns. `afresh`: ranks import for themselves."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     ranks = []
     for rank in range(request["world_size"]):
         pid = os.fork()
@@ -192,6 +193,18 @@ def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
     draft.write_text(str(int(failed)))
     draft.rename(request["done"])
     os._exit(0)
+
+
+def free_port() -> int:
+    """A port for a program that is yet to start. It is none of those that the system hands out by itself: of these,
+    whoever asks for any port meanwhile may get it.
+    """
+    first_handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = _CHANCE.randrange(_FIRST_PORT, first_handed_out)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def uses_cuda() -> bool:

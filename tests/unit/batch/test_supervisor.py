@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ TIMES_UP = "kill -USR1 $PPID; until [ -e {stop} ]; do sleep 0.05; done; {word}"
 def told(tmp_path: Path, when: list[str]) -> dict[str, Any]:
     """Notifications by a command that keeps what it is told."""
     keeps = 'printf "%s %s\\n" "$ORCHESTRATOR_OCCASION" "$ORCHESTRATOR_CAUSE" >>"$0"'
-    return {"command": ["sh", "-c", keeps, str(tmp_path / "told")], "when": when}
+    return {"command": ["sh", "-c", keeps, str(tmp_path / "told")], "when": when, "timeout": 120}
 
 
 def test_a_run_that_goes_on_tells_nobody_of_each_requeue(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_run_that_goes_on_tells_nobody_of_each_requeue(run: RunDir, slurm: Fak
 def test_each_requeue_is_told_of_where_that_is_asked_for(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> None:
     script = TIMES_UP.format(stop=run.stop_file, word=word(run, "stopped"))
     start(run, script, job=incarnation(ends_in=60), notifications=told(tmp_path, ["started", "requeued"]))
-    wait(lambda: len((tmp_path / "told").read_text().splitlines()) == 2)
+    wait(lambda: (tmp_path / "told").exists() and len((tmp_path / "told").read_text().splitlines()) == 2)
     assert sorted((tmp_path / "told").read_text().splitlines()) == ["requeued time_limit", "started "]
 
 
@@ -192,22 +193,36 @@ def test_the_next_start_tells_the_end_that_nobody_lived_to_tell(
 def test_a_controller_that_is_away_is_asked_again(
     run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requeueing, "_SECONDS_BETWEEN_ATTEMPTS", 0.01)
-    monkeypatch.setattr(requeueing, "_SECONDS_TO_INSIST", 0.5)
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    # Its own clock: how long a question takes is nobody's business here.
+    monkeypatch.setattr(requeueing, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    monkeypatch.setattr(requeueing, "_SECONDS_TO_INSIST", 2 * requeueing._SECONDS_BETWEEN_ATTEMPTS)
     slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
     start(run, "exit 1", on_failure={"bug": "requeue"})
-    assert len(slurm.calls("scontrol")) > 1
+    assert len(slurm.calls("scontrol")) == 4
     [failed] = events(run, "requeue_failed")
     assert "does not answer" in failed["message"]
 
 
 NODE = """
-import os, sys
-from pathlib import Path
+import os, sys, time
+from types import SimpleNamespace
 from orchestrator.batch import node
-sys.argv = ["node", *sys.argv[1:]]
+
+def sleep(seconds):
+    with open(os.environ["LOOKS"], "a") as file:
+        file.write("x")
+    time.sleep(seconds)
+
+node.time = SimpleNamespace(sleep=sleep)
 sys.exit(node.main())
 """
+"""The node program, which leaves a letter in the file $LOOKS each time that it has looked around."""
 
 
 @pytest.fixture
@@ -225,6 +240,7 @@ def beside(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> Callable[[str, str]
             "print(child.pid, flush=True)\n" + batch
         )
         names = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "lab", "SLURM_JOB_NODELIST": "n1", "SLURM_NODEID": "0"}
+        names["LOOKS"] = str(tmp_path / "looks")
         run.append_event("launched", launch_id="lab-7.0", job_id="7")
         return subprocess.Popen(
             [sys.executable, str(tmp_path / "batch.py")], env={**os.environ, **names}, stdout=subprocess.PIPE, text=True
@@ -239,7 +255,7 @@ def ended(pid: int) -> bool:
 
 
 def wait(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -261,17 +277,26 @@ def test_the_node_program_takes_over_from_a_killed_batch_script(
 
 
 def test_a_job_that_slurm_ends_is_not_raised_from_the_dead(
-    run: RunDir, slurm: FakeSlurm, beside: Callable[[str, str], subprocess.Popen[str]]
+    run: RunDir, slurm: FakeSlurm, beside: Callable[[str, str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     """scancel: everything is sent SIGTERM, and the batch script is killed when it takes too long."""
-    begun = run.path / "begun"
-    with beside("child.wait()", f"touch {begun}; sleep 4") as batch:
+    begun, over = run.path / "begun", run.path / "over"
+
+    def wait_for_a_look() -> None:
+        # The second one from now: the first may have begun before.
+        seen = (tmp_path / "looks").stat().st_size
+        wait(lambda: (tmp_path / "looks").stat().st_size >= seen + 2)
+
+    with beside("child.wait()", f"touch {begun}; until [ -e {over} ]; do sleep 0.05; done") as batch:
         assert batch.stdout is not None
         node = int(batch.stdout.readline())
         wait(begun.exists)
+        wait((tmp_path / "looks").exists)
         os.kill(node, signal.SIGTERM)
-        time.sleep(2)  # it looks five times a second
+        wait_for_a_look()
         batch.kill()
+    wait_for_a_look()
+    over.touch()
     wait(lambda: ended(node))
     assert slurm.calls("scontrol") == []
     assert events(run, "exited") == []

@@ -263,6 +263,7 @@ def test_a_person_who_asks_it_to_stop(
     """The stop file is what Ctrl-C writes; the program sees it before its first step."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
+    monkeypatch.setenv("FAKE_HOLD", "0:nothing-that-comes")
     monkeypatch.setattr("orchestrator.bench.measuring.MODULE", "fake_runtime")
 
     def stopping(run: RunDir, job: Any, *, watcher: Watcher, module: str) -> Exit:

@@ -98,7 +98,7 @@ def test_init_on_a_terminal_asks_for_the_partition(slurm: FakeSlurm, home: Path,
         command, cwd=tmp_path, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     os.write(ours, b"gpux\ngpu\n")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     os.close(ours)
     os.close(theirs)
     assert process.returncode == 0, out

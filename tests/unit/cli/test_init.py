@@ -275,6 +275,6 @@ def test_on_a_terminal(tmp_path: Path) -> None:
             break
         shown += part
     os.close(leader)
-    assert process.wait(timeout=30) == 0, shown
+    assert process.wait(timeout=120) == 0, shown
     assert b"Which model preset" in shown
     assert load_text((tmp_path / "job.yaml").read_text()).job.name == "from-terminal"

@@ -92,6 +92,7 @@ def test_the_largest_layout_stays_readable(orchestrator: Any, tmp_path: Path) ->
     assert len(orchestrator("plan", job, "--json").json["topology"]["ranks"]) == 6144
 
 
+@pytest.mark.alone
 def test_the_largest_layout_takes_little(tmp_path: Path) -> None:
     """A second and 200 MB on an idle machine. What is asserted is processor time: others may use this one too. Where
     they share the caches and the core it runs on, that grows as well; the best of a few tells least of them.

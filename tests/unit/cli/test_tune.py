@@ -280,12 +280,13 @@ def test_the_best_are_measured_here_and_known_afterwards(
 @needs_torch
 @pytest.mark.distributed
 def test_an_interrupt_keeps_what_is_known(tiny: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "orchestrator", "tune", "tiny.yaml", "--measure", "--best", "1"]
+    endless = ("--measure", "--best", "1", "--steps", "20000")
+    command = [sys.executable, "-m", "orchestrator", "tune", "tiny.yaml", *endless]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not _is_launched(tmp_path) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)  # its ranks are importing torch
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "stopped; what was measured is kept" in err

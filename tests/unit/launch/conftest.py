@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import QUICK_TORCHRUN
+from support.gate import Gate
 
 from orchestrator.cli import running
 from orchestrator.cli.main import main
@@ -80,6 +81,12 @@ def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> str:
     """
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{QUICK_TORCHRUN}")
     return "fake_runtime"
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """A gate that is closed."""
+    return Gate(tmp_path / "gate-is-open")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gate import Gate
 
 from orchestrator.cli import running
 from orchestrator.cli.models import generate
@@ -153,6 +154,7 @@ def test_run_as_json_prints_one_object(
 def test_stopped_run_says_where_and_how_to_go_on(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FAKE_HOLD", "0:nothing-that-comes")
     launch_fake = running.launch
 
     def stop_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
@@ -273,16 +275,20 @@ def test_background_run_can_be_followed_and_cancelled(
     fake_runtime: str,
     until: Callable[..., None],
     step_of: Callable[[RunDir], int],
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = make_run(job := make_job(schedule__train_iters=2000, launch__env={"FAKE_STEP_SECONDS": "0.05"}))
+    run = make_run(job := make_job(launch__env=gate.after(2)))
     launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
-    until(lambda: step_of(run) >= 2)
+    until(lambda: step_of(run) == 2)
     assert json.loads(orchestrator("status", "tiny", "--json")[1])["state"] == "running"
     code, out, _ = orchestrator("cancel", "tiny")
     assert code == 0
     assert ": stopped as asked, after saving" in out
     until(lambda: processes_of(launch_id) == {})
 
+    gate.open()
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "600")  # in the middle of which nobody stops by himself
     launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
     until(lambda: any(event["event"] == "resumed" for event in run.events()))
     code, out, _ = orchestrator("cancel", "tiny", "--now")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.gate import Gate
 
 from orchestrator.checkpoints import write_commit
 from orchestrator.errors import JobError, UserError
@@ -48,10 +49,31 @@ def test_weights_of_a_job_beside_this_one_are_found_from_the_drill(make_job: Mak
         shortened(make_job(checkpoint__pretrained="another"), 8, 5, tmp_path / "runs")
 
 
-def test_drill_passes_for_a_program_that_resumes(make_job: MakeJob, runs_dir: Path, fake_runtime: str) -> None:
-    job = shortened(make_job(launch__env={"FAKE_STEP_SECONDS": "0.1"}), 10, 5, runs_dir)
+@pytest.fixture
+def held(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """held(line): hears what a drill says, and holds the training that is to be killed after step 5 until it is."""
+
+    def hear(line: str) -> None:
+        if line.startswith("training again"):
+            for name, value in gate.after(5).items():
+                monkeypatch.setenv(name, value)
+        elif line.startswith("resuming"):
+            gate.open()
+
+    return hear
+
+
+def test_drill_passes_for_a_program_that_resumes(
+    make_job: MakeJob, runs_dir: Path, fake_runtime: str, held: Callable[[str], None]
+) -> None:
+    job = shortened(make_job(), 10, 5, runs_dir)
     said: list[str] = []
-    result = drill(job, kill_at=5, folder=runs_dir, tell=said.append, module=fake_runtime)
+
+    def tell(line: str) -> None:
+        held(line)
+        said.append(line)
+
+    result = drill(job, kill_at=5, folder=runs_dir, tell=tell, module=fake_runtime)
     assert result.equal
     assert [step.iteration for step in result.steps] == list(range(1, 11))
     assert result.resumed_from == 3
@@ -61,11 +83,10 @@ def test_drill_passes_for_a_program_that_resumes(make_job: MakeJob, runs_dir: Pa
 
 
 def test_drill_fails_for_a_program_that_forgets_and_keeps_the_runs(
-    make_job: MakeJob, runs_dir: Path, fake_runtime: str
+    make_job: MakeJob, runs_dir: Path, fake_runtime: str, held: Callable[[str], None]
 ) -> None:
-    env = {"FAKE_STEP_SECONDS": "0.1", "FAKE_FORGETS": "1"}
-    job = shortened(make_job(launch__env=env), 10, 5, runs_dir)
-    result = drill(job, kill_at=5, folder=runs_dir, tell=lambda line: None, module=fake_runtime)
+    job = shortened(make_job(launch__env={"FAKE_FORGETS": "1"}), 10, 5, runs_dir)
+    result = drill(job, kill_at=5, folder=runs_dir, tell=held, module=fake_runtime)
     assert not result.equal
     assert [step.iteration for step in result.steps if not step.equal] == list(range(4, 11))
     assert result.folder.is_dir()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gate import Gate
+from support.ranks import free_port
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
@@ -28,7 +29,8 @@ Start = Callable[..., subprocess.Popen[str]]
 Until = Callable[..., None]
 StepOf = Callable[[RunDir], int]
 
-SLOW = {"FAKE_STEP_SECONDS": "0.05"}
+ENDLESS_STEP = {"FAKE_STEP_SECONDS": "600"}
+"""Who is in the middle of it hears no request to stop."""
 
 
 @pytest.fixture
@@ -82,11 +84,12 @@ def test_signal_to_the_launcher_saves_and_stops(
     until: Until,
     step_of: StepOf,
     fake_runtime: str,
+    gate: Gate,
 ) -> None:
-    job = make_job(schedule__train_iters=60, launch__env=SLOW)
+    job = make_job(launch__env=gate.after(7))
     run = make_run(job)
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 7)
+    until(lambda: step_of(run) == 7)
     assert status_of(run).state == "running"
     launcher.send_signal(number)
     assert launcher.wait(120) == 1
@@ -94,17 +97,16 @@ def test_signal_to_the_launcher_saves_and_stops(
     assert (status.state, status.cause) == ("stopped", "stopped")
     assert committed(run)[-1].iteration == status.iteration
     assert processes_of(launch_id(run)) == {}
+    gate.open()
     assert launch(run, job, module=fake_runtime).cause == "completed"
-    assert losses(run) == expected_losses(60)
-    assert len(list(read_lines(run.metrics_file))) == 60  # no step was lost, none done twice
+    assert losses(run) == expected_losses(20)
+    assert len(list(read_lines(run.metrics_file))) == 20  # no step was lost, none done twice
 
 
-def test_second_interrupt_ends_at_once(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
-) -> None:
-    run = make_run(make_job(schedule__train_iters=60, launch__env={"FAKE_STEP_SECONDS": "1"}))
+def test_second_interrupt_ends_at_once(make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until) -> None:
+    run = make_run(make_job(launch__env=ENDLESS_STEP))
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 1)
+    until(lambda: events(run, "started"))
     launcher.send_signal(signal.SIGINT)
     until(run.stop_file.exists)
     launcher.send_signal(signal.SIGINT)
@@ -116,26 +118,33 @@ def test_second_interrupt_ends_at_once(
 
 
 def test_killed_launcher_makes_the_ranks_save_and_stop(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, fake_runtime: str
+    make_job: MakeJob,
+    make_run: Run,
+    start_launcher: Start,
+    until: Until,
+    step_of: StepOf,
+    fake_runtime: str,
+    gate: Gate,
 ) -> None:
-    job = make_job(schedule__train_iters=100, launch__env=SLOW)
+    job = make_job(launch__env=gate.after(7))
     run = make_run(job)
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 7)
+    until(lambda: step_of(run) == 7)
     launcher.kill()
     launcher.wait()
     until(lambda: processes_of(launch_id(run)) == {})
     assert events(run, "stop_requested")[0]["by"] == "SIGTERM"
     assert events(run, "exited") == []
     assert status_of(run).state == "stopped"
+    gate.open()
     assert launch(run, job, module=fake_runtime).cause == "completed"
-    assert losses(run) == expected_losses(100)
+    assert losses(run) == expected_losses(20)
 
 
 def test_killed_rank_is_named_with_its_signal_and_resumes(
-    make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+    make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    job = make_job(launch__env=SLOW)
+    job = make_job(launch__env=gate.after(8))
     run = make_run(job)
     monkeypatch.setenv("FAKE_END", "kill1@8")
     end = launch(run, job, module=fake_runtime)
@@ -143,18 +152,18 @@ def test_killed_rank_is_named_with_its_signal_and_resumes(
     assert end.message.startswith("rank 1 was ended by SIGKILL")
     assert status_of(run).state == "failed"
     monkeypatch.delenv("FAKE_END")
+    gate.open()
     assert launch(run, job, module=fake_runtime).cause == "completed"
     assert losses(run) == expected_losses(20)
 
 
 def test_killed_torchrun_leaves_nobody_behind(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, gate: Gate
 ) -> None:
-    run = make_run(make_job(schedule__train_iters=200, launch__env=SLOW))
+    run = make_run(make_job(launch__env=gate.after(3)))
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 3)
-    ranks = ranks_of(launch_id(run))
-    assert sorted(ranks) == [0, 1]
+    until(lambda: step_of(run) == 3)
+    until(lambda: sorted(ranks_of(launch_id(run))) == [0, 1])
     torchrun = [pid for pid, environment in processes_of(launch_id(run)).items() if "RANK" not in environment]
     assert len(torchrun) == 1
     os.kill(torchrun[0], signal.SIGKILL)
@@ -183,7 +192,7 @@ def test_failure_has_a_cause(
     """Also where torchrun's SIGTERM ends the other rank, which is still on its way."""
     run = make_run(job := make_job())
     monkeypatch.setenv("FAKE_END", end)
-    monkeypatch.setenv("FAKE_LATE_SECONDS", "30")
+    monkeypatch.setenv("FAKE_LATE_SECONDS", "600")
     found = launch(run, job, module=fake_runtime)
     assert "closing signal SIGTERM" in run.launcher_log.read_text()
     assert (found.cause, found.message, found.code) == (cause, message, 1)
@@ -210,14 +219,15 @@ def test_resume_that_finds_no_checkpoint_fails_unless_told_to_start_over(
 
 
 def test_run_of_a_live_run_is_refused(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, gate: Gate
 ) -> None:
-    run = make_run(job := make_job(schedule__train_iters=200, launch__env=SLOW))
+    run = make_run(job := make_job(launch={"python": gate.python(), "env": ENDLESS_STEP}))
     launcher = start_launcher(run)
     until(lambda: events(run, "launched"))
     with pytest.raises(RunIsHeld, match=f"pid {launcher.pid} on {os.uname().nodename} since"):
         launch(run, job)
-    until(lambda: step_of(run) >= 1)
+    gate.open()
+    until(lambda: events(run, "started"))
     rank = ranks_of(launch_id(run))[0]
     with pytest.raises(RunIsHeld, match=f"held by pid {rank} on {os.uname().nodename} since"):
         launch(run, job)
@@ -225,14 +235,17 @@ def test_run_of_a_live_run_is_refused(
 
 
 def test_lost_race_for_the_lease_is_held_and_does_not_change_the_state(
-    make_job: MakeJob, make_run: Run, fake_runtime: str
+    make_job: MakeJob, make_run: Run, fake_runtime: str, gate: Gate
 ) -> None:
     """Another host takes the run between our look and our start."""
-    run = make_run(job := make_job())
+    run = make_run(job := make_job(launch__python=gate.python()))
     leases = []
-    end = launch(
-        run, job, module=fake_runtime, on_launched=lambda _: leases.append(Lease.acquire(run, launch_id="elsewhere"))
-    )
+
+    def take_it(launch_id: str) -> None:
+        leases.append(Lease.acquire(run, launch_id="elsewhere"))
+        gate.open()
+
+    end = launch(run, job, module=fake_runtime, on_launched=take_it)
     assert (end.cause, end.code) == ("held", 2)
     assert f"held by pid {os.getpid()}" in end.message
     assert status_of(run).state == "running"
@@ -240,45 +253,55 @@ def test_lost_race_for_the_lease_is_held_and_does_not_change_the_state(
 
 
 def test_stop_file_stops_and_an_old_one_does_not(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, fake_runtime: str
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, fake_runtime: str, gate: Gate
 ) -> None:
-    run = make_run(job := make_job(schedule__train_iters=100, launch__env=SLOW))
+    run = make_run(job := make_job(launch__env=gate.after(3)))
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 3)
+    until(lambda: events(run, "started"))
     request_stop(run, "cancel")
     assert launcher.wait(120) == 1
     assert status_of(run).state == "stopped"
     assert run.stop_file.exists()
+    gate.open()
     assert launch(run, job, module=fake_runtime).cause == "completed"
 
 
 def test_stop_at_once_through_the_stop_file(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf
+    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until
 ) -> None:
-    run = make_run(make_job(schedule__train_iters=100, launch__env={"FAKE_STEP_SECONDS": "1"}))
+    run = make_run(make_job(launch__env=ENDLESS_STEP))
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 1)
+    until(lambda: events(run, "started"))
     request_stop(run, "cancel --now", at_once=True)
     assert launcher.wait(120) == 1
     assert "cancel --now" in events(run, "exited")[0]["message"]
 
 
 def test_everything_killed_is_lost_and_resumes(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, fake_runtime: str
+    make_job: MakeJob,
+    make_run: Run,
+    start_launcher: Start,
+    until: Until,
+    step_of: StepOf,
+    fake_runtime: str,
+    gate: Gate,
 ) -> None:
-    run = make_run(job := make_job(schedule__train_iters=40, launch__env=SLOW))
+    run = make_run(job := make_job(launch__env=gate.after(7)))
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 7)
+    until(lambda: step_of(run) == 7)
+    until(lambda: sorted(ranks_of(launch_id(run))) == [0, 1])
     launcher.send_signal(signal.SIGSTOP)  # so that it writes nothing when its children die
-    for pid in processes_of(launch_id(run)):
+    found = processes_of(launch_id(run))
+    for pid in sorted(found, key=lambda pid: "RANK" in found[pid]):  # torchrun first, which would end the ranks
         os.kill(pid, signal.SIGKILL)
     launcher.kill()
     launcher.wait()
     until(lambda: status_of(run).state == "lost")  # the ranks are nobody's children here: they end when they end
     with open(run.events_file, "ab") as file:
         file.write(b'{"time": 1, "event": "chec')  # a line torn by the crash
+    gate.open()
     assert launch(run, job, module=fake_runtime).cause == "completed"
-    assert losses(run) == expected_losses(40)
+    assert losses(run) == expected_losses(20)
     assert [event["iteration"] for event in events(run, "resumed")] == [5]
 
 
@@ -324,15 +347,9 @@ def test_numbers_of_machines_order_the_ranks(make_job: MakeJob, make_run: Run, f
     machines = [
         subprocess.Popen(["bash", str(run.launch_script)], env={**of_all, "NODE_RANK": number}) for number in ("1", "0")
     ]
-    assert [machine.wait(60) for machine in machines] == [0, 0]
+    assert [machine.wait(120) for machine in machines] == [0, 0]
     for rank in (0, 1):
         assert run.rank_log(rank).read_text() == f"rank {rank} of 2 in launch two-nodes on machine {rank}\n"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def test_several_machines(make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +369,6 @@ def test_several_machines(make_job: MakeJob, make_run: Run, fake_runtime: str, m
             log.close()
 
     end = launch(run, job, module=fake_runtime, watcher=StartTheOther())
-    assert [other.wait(30) for other in others] == [0]
+    assert [other.wait(120) for other in others] == [0]
     assert end.cause == "completed"
     assert "rank 1 of 2" in run.rank_log(1).read_text()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gate import Gate
 
 from orchestrator.launch.local import launch
 from orchestrator.launch.notifications.notice import notice_of
@@ -109,6 +110,7 @@ def test_a_run_that_completes(
             "command": [sys.executable, "-c", KEEP, str(kept)],
             "webhook": "${env:HOOK}",
             "webhook_fields": {"topic": "mine"},
+            "timeout": 120,
         }
     )
     run = make_run(job)
@@ -145,10 +147,11 @@ def test_a_run_that_fails_is_told_with_its_evidence(
     make_hook: Callable[..., Hook],
     until: Until,
     monkeypatch: pytest.MonkeyPatch,
+    gate: Gate,
 ) -> None:
     hook = make_hook(503)  # once; then it is well again
     monkeypatch.setenv("FAKE_END", ends)
-    job = make_job(notifications={"webhook": "${env:HOOK}"})
+    job = make_job(notifications={"webhook": "${env:HOOK}", "timeout": 120}, launch__env=gate.after(5))
     run = make_run(job)
     end = launch(run, job, module=fake_runtime)
     assert end.cause == cause
@@ -161,17 +164,19 @@ def test_a_run_that_fails_is_told_with_its_evidence(
 
 
 def test_a_launcher_that_is_killed_is_told_of(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, make_hook: Callable[..., Hook], until: Until, step_of: Any
+    make_job: MakeJob,
+    make_run: Run,
+    start_launcher: Start,
+    make_hook: Callable[..., Hook],
+    until: Until,
+    step_of: Any,
+    gate: Gate,
 ) -> None:
     hook = make_hook()
-    job = make_job(
-        notifications={"webhook": "${env:HOOK}"},
-        schedule__train_iters=500,
-        launch__env={"FAKE_STEP_SECONDS": "0.05"},
-    )
+    job = make_job(notifications={"webhook": "${env:HOOK}", "timeout": 120}, launch__env=gate.after(3))
     run = make_run(job)
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 3)
+    until(lambda: step_of(run) == 3)
     launcher.send_signal(signal.SIGKILL)
     until(lambda: notified(run))
     [body] = hook.received
@@ -181,6 +186,7 @@ def test_a_launcher_that_is_killed_is_told_of(
     until(lambda: ranks_of(body["run"]["launch_id"]) == {})  # the last of them may still be on its way out
 
 
+@pytest.mark.alone
 def test_a_command_and_a_webhook_that_hang_harm_no_run(
     make_job: MakeJob, make_run: Run, fake_runtime: str, make_hook: Callable[..., Hook], until: Until
 ) -> None:
@@ -218,7 +224,7 @@ def ended_run(make_job: MakeJob, make_run: Run) -> Callable[..., RunDir]:
 def told_of(run: RunDir) -> None:
     """The program, to its end; it says nothing and never fails."""
     program = [sys.executable, "-m", "orchestrator.launch.notifications", str(run.path), "l"]
-    done = subprocess.run(program, timeout=60, capture_output=True)
+    done = subprocess.run(program, timeout=120, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
@@ -284,7 +290,7 @@ def test_somebody_is_told_where_no_log_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
     telling = start_telling("platform", [], tmp_path / "logs", subprocess.DEVNULL)
     assert telling is not None
-    assert telling.wait(30) == 0
+    assert telling.wait(120) == 0
 
 
 def test_nobody_is_told_of_what_nobody_asked_for(

@@ -2,15 +2,19 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.gate import Gate
 
+from orchestrator.cli import running
+from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states import status_of
-from orchestrator.lease import Lease
+from orchestrator.lease import Holder, Lease, read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
@@ -112,19 +116,35 @@ def test_resume_that_cannot_start_leaves_the_spec_as_it_was(
 
 def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
     orchestrator: Orchestrator,
+    monkeypatch: pytest.MonkeyPatch,
+    gate: Gate,
     make_job: MakeJob,
     make_run: Callable[[JobSpec], RunDir],
     start_launcher: Callable[..., subprocess.Popen[str]],
     until: Callable[..., None],
     step_of: Callable[[RunDir], int],
 ) -> None:
-    run = make_run(make_job(schedule__train_iters=60, launch__env={"FAKE_STEP_SECONDS": "0.5"}))
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # a rank that is stopped is not killed meanwhile
+    run = make_run(make_job(launch__env=gate.after(2)))
     launcher = start_launcher(run)
-    until(lambda: step_of(run) >= 2)
+    until(lambda: step_of(run) == 2)
+    [launched] = (event for event in run.events() if event["event"] == "launched")
+    rank = ranks_of(launched["launch_id"])[0]
+    os.kill(rank, signal.SIGSTOP)
     launcher.kill()
     launcher.wait()
-    words = ("--set=launch.env.FAKE_STEP_SECONDS=0.01", "--set=schedule.train_iters=10", "--allow-changes")
-    code, out, err = orchestrator("resume", run.path, *words)
+    looks = 0
+
+    def look(run: RunDir) -> Holder | None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            gate.open()
+            os.kill(rank, signal.SIGCONT)
+        return read_holder(run)
+
+    monkeypatch.setattr(running, "read_holder", look)
+    code, out, err = orchestrator("resume", run.path, "--set=schedule.train_iters=10", "--allow-changes")
     assert (code, err) == (0, "")
     assert "the processes of the last start are still saving and stopping: waiting for them" in out
     assert len(run.resolved_generations()) == 2
