@@ -258,9 +258,13 @@ class Cluster:
 
     def _start_database(self) -> None:
         socket, log = self._folder / "database.socket", self._folder / "log" / "mariadbd"
-        options = ["--no-defaults", "--user=root", f"--datadir={self._folder}/database", "--innodb-log-file-size=16M"]
+        data, temporary = self._folder / "database" / "data", self._folder / "database" / "temporary"
+        options = ["--no-defaults", "--user=root", f"--datadir={data}", "--innodb-log-file-size=16M"]
+        # Its files there have the process's id in their names, which is another cluster's database's as well.
+        options += [f"--tmpdir={temporary}"]
         # In memory that goes with the controller: quick on any disk, and gone when the test run is killed.
         self._controller.run("mount", "-t", "tmpfs", "tmpfs", f"{self._folder}/database")
+        self._controller.run("mkdir", str(data), str(temporary))
         access = ["--auth-root-authentication-method=socket", "--auth-root-socket-user=root"]
         self._controller.run("mariadb-install-db", *options, *access)
         options += [f"--socket={socket}", "--skip-networking", "--innodb-buffer-pool-size=64M"]
