@@ -12,7 +12,13 @@ from orchestrator.rundir import RunDir
 _BY_SLURM = (
     ("time_limit", re.compile(r"^.*(?:CANCELLED AT .* DUE TO TIME LIMIT|Job time limit).*$", re.MULTILINE)),
     ("preempted", re.compile(r"^.*CANCELLED AT .* DUE TO PREEMPTION.*$", re.MULTILINE)),
-    ("node_fail", re.compile(r"^.*(?:CANCELLED AT .* DUE TO NODE FAILURE|[Nn]ode failure on \S+).*$", re.MULTILINE)),
+    (
+        "node_fail",
+        re.compile(
+            r"^.*(?:CANCELLED AT .* DUE TO NODE FAILURE|[Nn]ode failure on \S+|Task launch .* failed on node \S+).*$",
+            re.MULTILINE,
+        ),
+    ),
     (
         "host_out_of_memory",
         re.compile(r"^.*(?:oom.kill event|Exceeded (?:job|step) memory limit|Out Of Memory).*$", re.MULTILINE),
@@ -21,7 +27,7 @@ _BY_SLURM = (
     ("cancelled", re.compile(r"^.*CANCELLED AT .*$", re.MULTILINE)),
 )
 """What slurmstepd and srun write into a job's output, most telling first."""
-_NODE = re.compile(r"[Nn]ode failure on (\S+?)[,:.;)]*(?:\s|$)")
+_NODE = re.compile(r"(?:[Nn]ode failure on|failed on node) (\S+?)[,:.;)]*(?:\s|$)")
 _FAULTS_OF_THE_JOB = ("out_of_memory", "nan", "hang", "user_error", "checkpoint", "disk_full", "lease_lost", "held")
 
 

@@ -49,11 +49,18 @@ def test_causes(end: Exit, signal: str | None, time_is_over: bool, output: str, 
     assert (found.cause, found.iteration) == (cause, end.iteration)
 
 
-def test_the_line_that_shows_it_and_the_node_at_fault() -> None:
-    output = "srun: error: Node failure on n2\n" + STEPD.format("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS")
-    found = verdict(KILLED, "SIGTERM", False, output)
-    assert found.node == "n2"
-    assert found.evidence == ("srun: error: Node failure on n2",)
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [
+        (KILLED, "srun: error: Node failure on n2"),
+        (BUG, "srun: error: Task launch for StepId=27.0 failed on node n2: Communication connection failure"),
+        (BUG, "srun: error: Task launch for StepId=27.0 failed on node n2: Job credential expired"),
+    ],
+)
+def test_the_line_that_shows_it_and_the_node_at_fault(end: Exit, line: str) -> None:
+    found = verdict(end, None, False, f"{line}\n" + STEPD.format("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"))
+    assert (found.cause, found.node, found.evidence) == ("node_fail", "n2", (line,))
+    assert verdict(end, None, False, f"{line}\nsrun: Job step aborted\n").cause == "node_fail"
 
 
 @pytest.mark.parametrize(
