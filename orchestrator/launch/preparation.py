@@ -103,10 +103,18 @@ def _link_into(folder: Path, missing: Sequence[Source]) -> None:
 
 
 def _under_way(run: RunDir) -> str | None:
-    """The run's latest data job, when it waits or works still: its training job was refused, or withdrawn."""
-    submitted = [str(event["job_id"]) for event in run.events() if event.get("event") == "data_submitted"]
-    known = job_states(submitted[-1:])
+    """The run's latest data job, when it waits or works still: its training job was refused, or withdrawn. One that has
+    said that it failed is about to end.
+    """
+    events = run.events()
+    submitted = [str(event["job_id"]) for event in events if event.get("event") == "data_submitted"]
+    known = job_states([job_id for job_id in submitted[-1:] if not _has_failed(events, job_id)])
     return next((job_id for job_id, state in known.items() if not state.is_over), None)
+
+
+def _has_failed(events: Sequence[Mapping[str, Any]], job_id: str) -> bool:
+    said = data_job(events, job_id)
+    return said is not None and said.failure is not None
 
 
 def render_preparation(job: JobSpec, cluster: ClusterSpec, place: Place, missing: Sequence[Source]) -> str:

@@ -249,8 +249,11 @@ def test_a_data_job_that_is_under_way_is_not_submitted_again(
     monkeypatch.setattr(preparation, "submit", lambda script, warn: "22")
     submitted(run)
     assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "11"
-    states["11"] = state("CANCELLED")
-    assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "22"
+    run.append_event("data_failed", job_id="11", message="raw/a.txt:2 is no JSON")
+    assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "22", "that one only has to end"
+    states["22"] = state("CANCELLED")
+    monkeypatch.setattr(preparation, "submit", lambda script, warn: "33")
+    assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "33"
 
 
 WITH_TEXT = {"blend": [{"path": "data/a", "text": "raw/a.txt"}], "split": "1,0,0"}
