@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import QUICK_TORCHRUN
+from support.gate import Gate
 
 from orchestrator.cli.main import main
 from orchestrator.cli.runs import sweeping
@@ -74,6 +75,15 @@ def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
         return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def gate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """A closed gate: every cell is held after its first step."""
+    gate = Gate(folder / "gate-is-open")
+    for name, value in gate.after(1).items():
+        monkeypatch.setenv(name, value)
+    return gate
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gate import Gate
 
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
@@ -42,8 +43,7 @@ def launches(folder: Path) -> dict[str, int]:
 
 def told(folder: Path) -> list[dict[str, Any]]:
     """What the command of the job's notifications was told, in order."""
-    path = folder / "told"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("told/*.json"))]
 
 
 def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
@@ -51,7 +51,10 @@ def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
 ) -> None:
     monkeypatch.setenv("FAKE_BAD_LR", "0.001,0.003")
     monkeypatch.setenv("FAKE_MENDED", str(folder / "mended"))
-    tells = {"command": ["sh", "-c", 'cat >>"$0"; echo >>"$0"', str(folder / "told")]}
+    # A file for each: two cells may end at the same time.
+    (folder / "told").mkdir()
+    keeps = 'cat >"$0/$$.draft"; mv "$0/$$.draft" "$0/$(date +%s%N).json"'
+    tells = {"command": ["sh", "-c", keeps, str(folder / "told")]}
     (folder / "job.yaml").write_text(f"{JOB}notifications: {json.dumps(tells)}\n")
     sweep = write("grid: {lr: [1e-3, 2e-3, 3e-3], tp: [1, 3]}")
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--max-parallel", "3")
@@ -122,10 +125,9 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
     orchestrator: Run,
     write: Callable[[str], Path],
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gate: Gate,
     until: Callable[..., None],
 ) -> None:
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.3")
     sweep = write("grid: {lr: [1e-3, 2e-3]}")
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--detach")
     assert (code, err) == (0, "")
@@ -145,11 +147,11 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
     code, out, err = orchestrator("sweep", "retry", "tiny")
     assert "nothing to start" in out, "what a person stopped has not failed"
 
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.01")
+    gate.open()
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--max-parallel", "2")
     assert (code, err) == (0, "")
     assert set(states(orchestrator).values()) == {"completed"}
-    assert [event["iteration"] > 0 for event in running.events() if event["event"] == "resumed"] == [True]
+    assert [event["iteration"] for event in running.events() if event["event"] == "resumed"] == [1]
 
 
 PROGRAM = """if True:
@@ -165,17 +167,20 @@ def test_ctrl_c_lets_the_cells_save_and_stop(
     orchestrator: Run,
     write: Callable[[str], Path],
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gate: Gate,
     until: Callable[..., None],
 ) -> None:
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.3")
     words = ["sweep", "run", str(write("grid: {lr: [1e-3, 2e-3]}")), "--local"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    said = folder / "said"
+    with said.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *words], stdout=output, stderr=subprocess.PIPE, text=True
+        )
+    until(lambda: "lr=1e-3: running\n" in said.read_text())
     until(lambda: any(run.metrics_file.exists() for run in all_runs(folder / "runs")))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=120)
+    out = said.read_text()
     assert process.returncode == 1
     assert err == "\nthe cells save and stop; Ctrl-C again leaves them to it\n"
     assert "sweep tiny: 2 cells: 2 cancelled" in out
@@ -188,19 +193,19 @@ def test_submitit_carries_on_a_cell_that_is_told_to_make_room(
     orchestrator: Run,
     write: Callable[[str], Path],
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gate: Gate,
     until: Callable[..., None],
 ) -> None:
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")
     assert orchestrator("sweep", "run", write("grid: {lr: [1e-3]}"), "--local", "--detach")[0] == 0
     [run] = all_runs(folder / "runs")
     until(run.metrics_file.exists)
     os.kill(task_of(run), signal.SIGUSR1)
+    until(lambda: any(event["event"] == "stop_requested" for event in run.events()))
+    gate.open()
     until(lambda: states(orchestrator) == {"lr=1e-3": "completed"})
     kinds = [event["event"] for event in run.events()]
     assert kinds.count("launched") == 2
-    [saved] = [event["iteration"] for event in run.events() if event["event"] == "stop_requested"]
-    assert [event["iteration"] for event in run.events() if event["event"] == "resumed"] == [saved]
+    assert [event["iteration"] for event in run.events() if event["event"] == "resumed"] == [1]
     said = "".join(path.read_text() for path in find_sweep("tiny", folder / "runs").submitit.glob("*_log.*"))
     assert "Calling checkpoint method" in said
 
@@ -215,16 +220,16 @@ def test_a_driver_that_is_killed_leaves_its_cells_missing_and_they_are_retried(
     orchestrator: Run,
     write: Callable[[str], Path],
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gate: Gate,
     until: Callable[..., None],
 ) -> None:
-    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.1")
     sweep = write("grid: {lr: [1e-3, 2e-3]}")
     assert orchestrator("sweep", "run", sweep, "--local", "--detach")[0] == 0
     until(lambda: "running" in states(orchestrator).values())
     driver = next(iter(find_sweep("tiny", folder / "runs").submissions().values())).driver
     assert driver is not None
     os.kill(driver.pid, signal.SIGKILL)
+    gate.open()
     until(lambda: sorted(states(orchestrator).values()) == ["completed", "missing"])
     assert orchestrator("sweep", "retry", "tiny")[0] == 0
     assert set(states(orchestrator).values()) == {"completed"}
