@@ -33,7 +33,7 @@ __all__ = ["inject", "ranks", "real_text"]
 
 pytestmark = [
     pytest.mark.distributed,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.slow("SLURM needs half a minute to see a lost node, and ten seconds to start a job again"),
 ]
 
@@ -42,15 +42,25 @@ QUICKSTART = Path(__file__).parents[2] / "jobs" / "quickstart.yaml"
 QUICKSTART_STEPS = 20
 PATIENCE = 400.0
 LAYOUTS = {"tp2": layout(tp=2), "pp2": layout(pp=2), "dp2": layout(dp=2)}
-SLOW = """
+HOLD_AT = 12
+HOLD = f"""
 import time
 import orchestrator.runtime.loop as loop
 step = loop.train_step
-seconds = float(os.environ.get("FIRST_STEP_SECONDS", "0.4")) if "SLURM_RESTART_COUNT" not in os.environ else 0.4
-def slow_step(session):
-    time.sleep(seconds)
+def held_step(session):
+    while (
+        session.state.iteration >= {HOLD_AT}
+        and not os.path.exists(os.environ["GO_ON"])
+        and not session.stop.is_set()
+        and not session.run.stop_file.exists()
+    ):
+        time.sleep(0.05)
     return step(session)
-loop.train_step = slow_step
+if "SLURM_RESTART_COUNT" not in os.environ:
+    loop.train_step = held_step
+"""
+"""A job's first start goes no further than that, with a checkpoint committed, unless it is told to stop or to go on: it
+is there for whatever happens to it, however slow that or the machine is.
 """
 
 
@@ -110,8 +120,12 @@ class Submitted:
     run: RunDir
     job_id: str
 
-    def wait_for_step(self, step: int) -> None:
-        wait_for_step(self.run, step)
+    def go_on(self) -> None:
+        """Let the first start train on."""
+        (self.command.folder / "go_on").touch()
+
+    def wait_until_held(self) -> None:
+        wait_for_step(self.run, HOLD_AT - 2)  # a step's loss is known to the rank that writes it after the next one
 
     def wait_to_complete(self) -> RunStatus:
         """The status at the end, which is to be a good one."""
@@ -128,12 +142,10 @@ class Submitted:
 
 @pytest.fixture
 def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
-    """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`. `mlflow`: with
-    trackers, and with somebody who is told.
-
-    A step takes 0.4 s, or FIRST_STEP_SECONDS of the environment before the first requeue.
+    """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`, whose first start is
+    held. `mlflow`: with trackers, and with somebody who is told.
     """
-    slow = inject(SLOW).parent
+    holding = inject(HOLD).parent
 
     def start(
         name: str,
@@ -146,7 +158,7 @@ def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[s
         (folder / "clusters").mkdir(parents=True)
         (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
         command = CommandLine(folder)
-        environment = {"PYTHONPATH": str(slow), **launch.pop("env", {})}
+        environment = {"PYTHONPATH": str(holding), "GO_ON": str(folder / "go_on")}
         job = make(name, env=environment, **launch)
         if mlflow:
             tells = ["sh", "-c", 'echo "$ORCHESTRATOR_OCCASION $ORCHESTRATOR_JOB_ID" >>"$0"', str(folder / "told")]
@@ -179,11 +191,10 @@ def test_a_time_limit(
     ranks: Ranks,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The quickstart in three layouts. SLURM's notice comes up to half a minute early; the first start is slow, so that
-    it is far from done by then.
-    """
-    slow = {"FIRST_STEP_SECONDS": "6"}
-    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15, env=slow) for name in LAYOUTS}
+    """The quickstart in three layouts. SLURM's notice comes up to half a minute early."""
+    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15) for name in LAYOUTS}
+    for each in submitted.values():  # to start takes the processor: what is to be compared is made in the wait
+        each.wait_until_held()
     expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
     for name, each in submitted.items():
         status = each.wait_to_complete()
@@ -203,32 +214,34 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     requeued, killed = submit("tp2", mlflow=True), submit("pp2")
     with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
         for each in (requeued, killed):
-            each.wait_for_step(10)
+            each.wait_until_held()
         cluster.call("scontrol", "requeue", requeued.job_id)
         cluster.call("scancel", "--signal=KILL", "--batch", killed.job_id)
         for each, cause in ((requeued, "requeued"), (killed, "killed")):
             each.wait_to_complete()
             assert each.causes() == [cause, "completed"]
-        shown, _ = following.communicate(timeout=60)
+        shown, _ = following.communicate(timeout=PATIENCE)
     assert f"launch test-{requeued.job_id}.0 on" in shown
     assert f"launch test-{requeued.job_id}.1 on" in shown, "the logs are followed across the requeue"
     assert "[1] rank 1: completed" in shown
+    synced = requeued.command("sync", requeued.run.run_id)  # a run does not wait for a tracker that takes too long
+    assert synced.code == 0, synced.err
     [tracked] = stored_losses(requeued.run)
     assert tracked == undisturbed["tp2"], "one MLflow run, with the whole curve"
     board = EventAccumulator(str(requeued.run.path / "tensorboard"), size_guidance={"scalars": 0})
     board.Reload()
     shown_there = {event.step: event.value for event in board.Scalars("train/loss")}
     assert shown_there == pytest.approx(undisturbed["tp2"]), "each step once, although some were trained twice"
-    told = requeued.run.path.parents[2] / "told"
+    cluster.wait_for(int(requeued.job_id), "COMPLETED")
+    told = requeued.command.folder / "told"
     assert told.read_text() == f"completed {requeued.job_id}\n", "once, and not at each requeue"
     assert losses(requeued.run) == undisturbed["tp2"]
     assert losses(killed.run) == undisturbed["pp2"]
 
     preempted = submit("dp2", exclude=("n1", "n2"), partition="low", stop_margin=10)
-    # SLURM misses a node within half a minute: until then this start is not to be done.
-    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2, env={"FIRST_STEP_SECONDS": "1.5"})
+    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2)
     for each in (preempted, lost):
-        each.wait_for_step(10)
+        each.wait_until_held()
     nodes = events(preempted.run, "launched")[-1]["nodes"]
     urgent = cluster.submit("sleep 3", f"--nodelist={','.join(nodes)}", "--exclusive", folder=tmp_path)
     cluster.kill_slurmd(events(lost.run, "launched")[-1]["nodes"][0])
@@ -245,13 +258,14 @@ def test_a_controller_that_is_away_for_a_minute(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
     each = submit("tp2")
-    each.wait_for_step(10)
+    each.wait_until_held()
     cluster.stop_controller()
     away = time.monotonic()
     said = each.command("status", each.run.run_id)
     assert said.code == 0
     assert "running" in said.out
     assert "as far as the run directory tells" in said.out
+    each.go_on()
     each.wait_to_complete()
     time.sleep(max(0.0, 60 - (time.monotonic() - away)))
     cluster.start_controller()
@@ -264,10 +278,12 @@ def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
     """Both ranks are on that node: for them nothing has happened, and the shared disk is still there."""
-    each = submit("tp2", nodes=1, gpus_per_node=2, env={"FIRST_STEP_SECONDS": "2.5"})
-    each.wait_for_step(10)
+    each = submit("tp2", nodes=1, gpus_per_node=2)
+    each.wait_until_held()
     stale = events(each.run, "launched")[-1]
     cluster.cut(stale["nodes"][0])
+    wait_until(lambda: events(each.run, "resumed"), "the start elsewhere")
+    each.go_on()
     each.wait_to_complete()
     assert each.causes() == ["node_fail", "completed"]
     assert losses(each.run) == undisturbed["tp2"]
