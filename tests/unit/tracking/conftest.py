@@ -21,11 +21,20 @@ from typing import Any
 
 import pytest
 from support.fixtures import inject, ranks, real_text
+from support.ranks import free_port
 
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 
 __all__ = ["inject", "ranks", "real_text"]
+
+PATIENT = """
+import functools
+from orchestrator.runtime.callbacks import tracking
+tracking._DRAIN_SECONDS = 240.0
+tracking.start_follower = functools.partial(tracking.start_follower, drain_seconds=200.0)
+"""
+"""For `inject`: ranks that wait for their follower as long as it takes where everything is slow."""
 
 SPEC: dict[str, Any] = {
     "name": "tiny",
@@ -138,12 +147,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 class MlflowServer:
     """A real `mlflow server` on loopback that can be killed and started again over the same store."""
 
@@ -182,7 +185,7 @@ class MlflowServer:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.address}/health", timeout=1):
+            with urllib.request.urlopen(f"{self.address}/health", timeout=10):
                 return True
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return False

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import os
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
-from tests.unit.tracking.conftest import MlflowServer, log_steps, once, only_run
+from tests.unit.tracking.conftest import PATIENT, MlflowServer, log_steps, once, only_run
 
 PASSWORD, WRONG, TOKEN = "adm1n-pa55word", "wr0ng-pa55word", "t0ken-of-a-service"
 USER = {"MLFLOW_TRACKING_USERNAME": "admin"}
@@ -73,7 +73,7 @@ def add_user(server: MlflowServer, name: str) -> None:
     request = urllib.request.Request(f"{server.address}/api/2.0/mlflow/users/create", asked)
     request.add_header("Authorization", "Basic " + base64.b64encode(f"admin:{PASSWORD}".encode()).decode())
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         assert answer.status == 200
 
 
@@ -81,18 +81,21 @@ def add_user(server: MlflowServer, name: str) -> None:
 @pytest.mark.timeout(600)
 def test_a_server_that_asks_who_comes(
     ranks: Ranks,
+    inject: Callable[[str], Path],
     guarded_server: MlflowServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("TRACKER", guarded_server.address)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
     job = tiny_job("guarded", tracking={"mlflow": True, "uri": "${env:TRACKER}"}, schedule={"train_iters": 6})
     run = create_run(job, dump_resolved(job), tmp_path / "runs", CodeState({}, b""))
     guarded_server.wait_until_up()
 
     # A wrong password: the training ends as it should, and one line says why nothing was sent.
-    ranks.must_train(run, job, env={**USER, "MLFLOW_TRACKING_PASSWORD": WRONG, "TRACKER": guarded_server.address})
+    wrong = {**USER, "MLFLOW_TRACKING_PASSWORD": WRONG, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
+    ranks.must_train(run, job, env={**wrong, "TRACKER": guarded_server.address}, inject=inject(PATIENT))
     assert set(losses(run)) == set(range(1, 7))
     said = (run.logs / "mlflow.log").read_text().splitlines()
     refused = [line for line in said if "not sent: " in line and "bytes" not in line]

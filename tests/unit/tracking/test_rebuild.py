@@ -23,7 +23,7 @@ from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import write_plan
-from tests.unit.tracking.conftest import stored_runs
+from tests.unit.tracking.conftest import PATIENT, stored_runs
 from tests.unit.tracking.test_sync import sync
 
 NO_CODE = CodeState({}, b"")
@@ -114,10 +114,12 @@ def test_a_lost_store_is_filled_with_the_same(
         runs_dir, "broken", optimizer={"lr": 1e38}, runtime={"max_bad_steps": 2, "device": "cpu"}
     )
     cells = planned_cells(runs_dir, tmp_path)
-    two_nodes = inject('os.environ.update(LOCAL_RANK="0", GROUP_RANK=str(RANK))')
-    begun: list[tuple[RunDir, Started]] = [(plain, ranks.start(plain, job, inject=two_nodes))]
-    for run, spec in [(broken, broken_job), *cells]:
-        begun.append((run, ranks.start(run, spec)))
+    two_nodes = 'os.environ.update(LOCAL_RANK="0", GROUP_RANK=str(RANK))'
+    injected = inject(f'if "TWO_NODES" in os.environ:\n    {two_nodes}\n{PATIENT}')
+    begun: list[tuple[RunDir, Started]] = [
+        (plain, ranks.start(plain, job, inject=injected, env={"TWO_NODES": "1"})),
+        *((run, ranks.start(run, spec, inject=injected)) for run, spec in [(broken, broken_job), *cells]),
+    ]
     killed, killed_job = new_run(runs_dir, "killed", schedule={"train_iters": 60})
     assert ranks.killed_and_resumed(killed, killed_job) > 0
     codes = {run.name: started.wait() for run, started in begun}

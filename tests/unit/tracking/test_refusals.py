@@ -52,7 +52,7 @@ def test_each_refusal_is_one_clear_line(tmp_path: Path, refusing_address: str, s
     runs = [make_run(tmp_path, f"0000000{n}", tracking={"uri": uri}) for n, uri in enumerate(uris)]
     for run in runs:
         log_steps(run, range(1, 4))
-    code, records = once(*runs, environment={"MLFLOW_HTTP_REQUEST_TIMEOUT": "3"})
+    code, records = once(*runs, environment={"MLFLOW_HTTP_REQUEST_TIMEOUT": "10"})
     assert code == 1
     assert {record["state"] for record in records} == {"failed"}
     messages = [record["message"] for record in records]
@@ -62,7 +62,7 @@ def test_each_refusal_is_one_clear_line(tmp_path: Path, refusing_address: str, s
     assert "valid JSON" in messages[3]
     unreachable = closed.replace("me:hidden", "***")
     assert messages[4] == messages[5] == f"MLflow at {unreachable}: it cannot be reached: connection refused"
-    assert messages[6] == f"MLflow at {silent_server.address}: it does not answer within 3 s"
+    assert messages[6] == f"MLflow at {silent_server.address}: it does not answer within 10 s"
     assert messages[7].startswith("${env:NOT_SET} is used in the spec, but NOT_SET is not set")
     assert "unable to open database file" in messages[8] or "No such file" in messages[8]
     assert "nonsense" in messages[9]

@@ -140,7 +140,7 @@ def test_several_processes_share_a_store_that_none_of_them_found(tmp_path: Path)
         log_steps(run, range(1, 400))
     # Two of them send the same run at once: it must still become one.
     processes = [start_once(run) for run in [*runs, runs[0]]]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     stored = stored_runs(tmp_path / "mlflow.db")
     assert sorted(each.name for each in stored) == [f"tiny/{run.run_id}" for run in runs]

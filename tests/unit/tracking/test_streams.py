@@ -95,14 +95,14 @@ def test_the_follower_sends_to_every_tracker_and_one_that_is_missing_or_broken_s
     (hidden / "mlflow.py").write_text("raise TypeError('a descriptor of\\nprotobuf')\n")
     monkeypatch.setenv("PYTHONPATH", f"{hidden}:{os.environ.get('PYTHONPATH', '')}")
     lease = Lease.acquire(run, launch_id="l1")
-    follower = start_follower(run)
+    follower = start_follower(run, drain_seconds=200)
     log_steps(run, range(1, 4))
     wait_for(lambda: (run.path / "tensorboard.json").exists())
     missing = "nothing is sent to Weights & Biases: wandb is not installed (pip install 'megatron-orchestrator[wandb]')"
     broken = "nothing is sent to mlflow: its package cannot be used: TypeError: a descriptor of protobuf"
     assert once(run)[1][0]["message"] == f"{broken}; {missing}"
     log_steps(run, range(4, 7))
-    assert not finish_follower(follower, cause="completed")  # not everything was sent
+    assert not finish_follower(follower, 240, cause="completed")  # not everything was sent
     lease.release()
     assert curve(run) == falling(range(1, 7))
     assert "`orchestrator.state` | finished" in board_text(run, "run")
