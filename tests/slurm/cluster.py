@@ -289,8 +289,7 @@ class Cluster:
         files = {"key-file": self._folder / "munge.key", "socket": socket, "pid-file": self._pid_file("munged")}
         files |= {"log-file": self._folder / "log" / "munged", "seed-file": seed}
         self._controller.run("munged", "--force", *(f"--{name}={path}" for name, path in files.items()))
-        ask = ["munge", "--no-input", f"--socket={socket}"]
-        wait_until(lambda: run(*ask, check=False).returncode == 0, "munged is up")
+        self._wait_until_up(self._controller, "munged", "munge", "--no-input", f"--socket={socket}")
 
     def stop_munge(self) -> None:
         """No SLURM command and no daemon can authenticate itself any more."""
@@ -300,8 +299,7 @@ class Cluster:
         """slurmdbd, behind sacct."""
         socket = {"MYSQL_UNIX_PORT": str(self._folder / "database.socket")}
         self._controller.run("slurmdbd", variables=self.variables | socket)
-        answers = ["sacctmgr", "--noheader", "list", "cluster"]
-        wait_until(lambda: run(*answers, check=False, variables=self.variables).returncode == 0, "slurmdbd is up")
+        self._wait_until_up(self._controller, "slurmdbd", "sacctmgr", "--noheader", "list", "cluster")
 
     def stop_accounting(self) -> None:
         self._end(self._controller, "slurmdbd", "TERM")
@@ -309,8 +307,7 @@ class Cluster:
     def start_controller(self) -> None:
         """slurmctld."""
         self._controller.run("slurmctld", variables=self.variables)
-        # It may end after it said that it has started.
-        wait_until(lambda: "is UP" in self.call("scontrol", "ping", check=False), "slurmctld is up")
+        self._wait_until_up(self._controller, "slurmctld", "sh", "-c", "scontrol ping | grep 'is UP'")
 
     def stop_controller(self) -> None:
         """Jobs go on; no command that asks slurmctld is answered."""
@@ -332,8 +329,8 @@ class Cluster:
         self.heal(name)
         if not self._lives(node, name):
             node.run("slurmd", "-N", name, variables=self.variables)
-            connect = ["timeout", "5", "bash", "-c", f"exec 3<>/dev/tcp/{self._network}.{number}/{SLURMD_PORT}"]
-            wait_until(lambda: run(*connect, check=False).returncode == 0, f"slurmd of {name} listens")
+            connect = f"exec 3<>/dev/tcp/{self._network}.{number}/{SLURMD_PORT}"
+            self._wait_until_up(node, name, "timeout", "5", "bash", "-c", connect)
 
     def kill_node(self, name: str) -> None:
         """Power failure: nothing of it goes on, and nothing is heard of it."""
@@ -356,6 +353,16 @@ class Cluster:
 
     def _pid_file(self, daemon: str) -> Path:
         return self._folder / "run" / f"{daemon}.pid"
+
+    def _wait_until_up(self, machine: Machine, daemon: str, *question: str) -> None:
+        """Until a question to a daemon, asked from here, is answered: it may end after it said that it started."""
+
+        def is_up() -> bool:
+            return (
+                self._lives(machine, daemon) and run(*question, check=False, variables=self.variables).returncode == 0
+            )
+
+        wait_until(is_up, f"{daemon} is up")
 
     def _lives(self, machine: Machine, daemon: str) -> bool:
         file = self._pid_file(daemon)

@@ -24,6 +24,8 @@ from orchestrator.errors import SchedulerError, UserError
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.spec.loading import load_text
 
+pytestmark = pytest.mark.timeout(600)
+
 HOSTILE = "a|b\nc $(touch x) 'd' \"e\" ;f"
 JOB = """\
 name: small

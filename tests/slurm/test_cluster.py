@@ -12,6 +12,8 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
 
+pytestmark = pytest.mark.timeout(600)
+
 
 def output(folder: Path, job_id: int) -> list[str]:
     """The lines that a job's script has written so far."""
@@ -39,7 +41,7 @@ def test_a_job_sees_the_gpus_that_it_asked_for(cluster: Cluster) -> None:
     assert "Requested node configuration is not available" in refused.stderr
 
 
-@pytest.mark.slow("SLURM takes ten seconds to preempt a job, and six to start it again")
+@pytest.mark.slow("SLURM takes ten seconds to preempt a job, and ten to start it again")
 def test_a_job_that_is_requeued_or_preempted_is_told_and_starts_again(cluster: Cluster, tmp_path: Path) -> None:
     script = (
         'trap "echo TERM; exit" TERM; trap "echo USR1" USR1; echo ${SLURM_RESTART_COUNT:-0}; sleep 600 & wait; wait'
@@ -66,7 +68,7 @@ def test_a_job_that_is_requeued_or_preempted_is_told_and_starts_again(cluster: C
     assert output(tmp_path, preempted) == ["0", "USR1", "TERM", "1"]
 
 
-@pytest.mark.slow("SLURM takes twenty seconds to give a node up")
+@pytest.mark.slow("SLURM takes half a minute to give a node up")
 def test_a_job_leaves_a_lost_node_and_yet_goes_on_there(cluster: Cluster, tmp_path: Path) -> None:
     beat = f'srun sh -c "while sleep 0.1; do date >>{tmp_path}/$SLURM_JOB_ID-\\$(hostname); done"'
 
