@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
@@ -98,14 +99,20 @@ def _start(build: Callable[[], Callable[[Item], Result]]) -> _Worker[Item, Resul
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, build), daemon=True)
-    process.start()
+    # Ctrl-C reaches the whole group, also a worker that is just being started; the parent decides what happens.
+    resource_tracker.ensure_running()  # or it would be started with the worker, which lets the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return _Worker(process, ours)
 
 
 def _serve(connection: Connection, build: Callable[[], Callable[[Item], Result]]) -> None:
     """A worker's life: items in, results out, until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what happens
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     function = build()
     while True:
         try:

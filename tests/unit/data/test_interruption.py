@@ -29,14 +29,49 @@ def big(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     return path
 
 
-def start(request: TokenizeRequest, **options: Any) -> subprocess.Popen[bytes]:
+WAITS = """
+import os, sys, time
+from pathlib import Path
+here = Path(__file__).parent
+if "spawn_main" in str(sys.orig_argv) and (here / "slow-workers").exists():
+    import multiprocessing.spawn, signal
+    def prepare(data):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what it has to say of SIGINT, it can say
+        (here / f"worker-{os.getpid()}").touch()
+        while not (here / "go").exists():
+            time.sleep(0.005)
+        os._exit(0)
+    multiprocessing.spawn.prepare = prepare
+if "orchestrator.data" in sys.orig_argv:
+    from orchestrator.data.output import PartialOutput
+    commit_at_once = PartialOutput.commit
+    def commit(self):
+        commit_at_once(self)
+        count = (self.folder / "commits.jsonl").read_bytes().count(b"\\n")
+        while count >= int(os.environ["COMMITS"]) and not (here / "go").exists():
+            time.sleep(0.005)
+    PartialOutput.commit = commit
+"""
+
+
+def start(request: TokenizeRequest, commits: int = 1, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a tokenization that goes no further than so many commits before it is `let_go`."""
+    folder = request.output_prefix.parent / "held"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(WAITS)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COMMITS": str(commits)}
     command = [sys.executable, "-m", "orchestrator.data", "tokenize", *to_arguments(request)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, **options)
+
+
+def let_go(folder: Path) -> None:
+    (folder / "held" / "go").touch()
 
 
 def wait_for_commits(folder: Path, count: int = 1) -> None:
     commits = folder / "data.partial" / "commits.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not commits.exists() or commits.read_bytes().count(b"\n") < count:
         assert time.monotonic() < deadline, "no shard was finished"
         time.sleep(0.002)
@@ -70,14 +105,14 @@ class TestInterruption:
         commits = tmp_path / "data.partial" / "commits.jsonl"
         kept = 0
         for _ in range(2):
-            process = start(request_)
+            process = start(request_, kept + 2)
             wait_for_commits(tmp_path, kept + 2)
             workers = psutil.Process(process.pid).children()
             process.kill()
             process.communicate()
             assert process.returncode == -signal.SIGKILL
             assert not idx_path(tmp_path / "data").exists()
-            _, alive = psutil.wait_procs(workers, timeout=30)
+            _, alive = psutil.wait_procs(workers, timeout=120)
             assert not alive, "workers outlived their parent"
             kept = commits.read_bytes().count(b"\n")
         # What was written after the last commit is half-done; more of it must not matter.
@@ -92,7 +127,7 @@ class TestInterruption:
 
     def test_full_disk(self, request_: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path) -> None:
         limit = (3_000_000, 3_000_000)
-        process = start(request_, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+        process = start(request_, 100, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 1
         message = errors.decode()
@@ -106,16 +141,32 @@ class TestInterruption:
         process = start(request_, start_new_session=True)
         wait_for_commits(tmp_path)
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 130
         assert b"Traceback" not in errors
         assert b"interrupted; finished shards are kept" in errors
+
+    def test_interrupted_while_workers_start(self, request_: TokenizeRequest, tmp_path: Path) -> None:
+        held = tmp_path / "held"
+        held.mkdir()
+        (held / "slow-workers").touch()
+        process = start(request_, start_new_session=True)
+        deadline = time.monotonic() + 120
+        while len(list(held.glob("worker-*"))) < 2:
+            assert time.monotonic() < deadline, "no workers"
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        let_go(tmp_path)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 130
+        assert b"Traceback" not in errors
 
     def test_worker_that_dies(self, request_: TokenizeRequest, tmp_path: Path) -> None:
         process = start(request_)
         wait_for_commits(tmp_path)
         next(child for child in psutil.Process(process.pid).children() if "spawn_main" in str(child.cmdline())).kill()
-        _, errors = process.communicate(timeout=60)
+        let_go(tmp_path)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 1
         assert b"a worker process died (exit code -9" in errors
         assert b"Traceback" not in errors
