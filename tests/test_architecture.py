@@ -54,7 +54,7 @@ def run_and_list_modules(*arguments: str, cwd: Path) -> set[str]:
         "print('\\n' + json.dumps([code, sorted({name.partition('.')[0] for name in sys.modules})]))\n"
     )
     finished = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
     )
     assert finished.returncode == 0, finished.stderr
     code, modules = json.loads(finished.stdout.splitlines()[-1])

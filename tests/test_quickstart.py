@@ -112,7 +112,7 @@ def test_transformers_makes_the_same_of_it(folder: Path, run: Path) -> None:
         subprocess.Popen(command, cwd=folder, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}, **pipes)
         for command in commands
     ]
-    said = [process.communicate(timeout=200) for process in started]
+    said = [process.communicate(timeout=400) for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], said
     [measured], written, theirs = (json.loads(out) for out, _ in said)
     assert theirs["text"].strip(), "it writes something"

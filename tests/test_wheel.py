@@ -28,7 +28,7 @@ class Installation:
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         command = self.environment / "bin" / "orchestrator"
         finished = subprocess.run(
-            [command, *arguments], cwd=self.folder, env=variables, capture_output=True, text=True, timeout=60
+            [command, *arguments], cwd=self.folder, env=variables, capture_output=True, text=True, timeout=120
         )
         assert finished.returncode == code, finished.stdout + finished.stderr
         return finished

@@ -20,13 +20,15 @@ from shutil import which
 import pytest
 from browser.packages import PROGRAM, what_is_missing
 from browser.reviewed import Reviewed, reviewed_in
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from support.faults import Ranks
 from support.fixtures import inject, ranks
 
 __all__ = ["inject", "ranks"]
 
 HERE = Path(__file__).parent
+PATIENCE = 60.0
+"""Seconds that a page, or something in it, may take on a machine that is busy with other things."""
 SCREENSHOTS = "ORCHESTRATOR_TEST_SCREENSHOTS"
 # No sandbox: containers have none. Nothing is looked up on a network.
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
@@ -38,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("browser")
+            # The first of them makes the runs that all of them look at.
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +53,7 @@ def chromium() -> Iterator[Browser]:
         if os.environ.get("ORCHESTRATOR_TEST_BROWSER") == "required":
             pytest.fail(f"ORCHESTRATOR_TEST_BROWSER=required: {reason}")
         pytest.skip(reason)
+    expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=which(PROGRAM), args=_FLAGS)
         yield browser
@@ -101,7 +106,7 @@ class Dashboards:
         """End all of them."""
         for each in self.started:
             each.process.terminate()
-            each.process.wait(20)
+            each.process.wait(PATIENCE)
             assert each.process.stdout is not None
             each.process.stdout.close()
 
@@ -130,11 +135,7 @@ class Visitor:
         """Look at the page on a phone, where nothing but tables may have to be scrolled sideways."""
         self.page.set_viewport_size({"width": 390, "height": 800})
         # Charts take their new width a moment later.
-        for _ in range(100):
-            if self.page.evaluate("document.documentElement.scrollWidth") <= 390:
-                return
-            self.page.wait_for_timeout(50)
-        raise AssertionError("the page is wider than a phone")
+        self.page.wait_for_function("document.documentElement.scrollWidth <= 390")
 
     def photograph(self, name: str) -> None:
         """Keep how the page looks now."""
@@ -159,6 +160,7 @@ def visitor(chromium: Browser, tmp_path: Path, request: pytest.FixtureRequest) -
     name = re.sub(r"\W+", "-", request.node.name)
     folder = Path(kept) / name if kept else tmp_path / "screenshots"
     context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(1000 * PATIENCE)
     made = Visitor(context.new_page(), folder)
     made.listen()
     yield made

@@ -19,6 +19,7 @@ from typing import Any
 
 from support.faults import Ranks, wait_for_step
 from support.fixtures import tokenized
+from support.held import HOLD, hold_at
 from support.ranks import Started
 from support.training import layout, logs, tiny_job
 
@@ -44,8 +45,9 @@ import time
 import orchestrator.runtime.loop as loop
 plain = loop.train_step
 def train_step(session):
-    if session.state.iteration >= {since}:
-        time.sleep({seconds})
+    time.sleep({seconds})
+    while session.state.iteration >= {last} and not session.run.stop_file.exists():
+        time.sleep(0.02)
     return plain(session)
 loop.train_step = train_step
 """
@@ -146,13 +148,14 @@ class Reviewed:
         return Reviewed(folder, self.ranks)
 
     @contextmanager
-    def live(self, job: JobSpec, *, seconds: float = 0.2, since: int = 0) -> Iterator[RunDir]:
-        """A run of a job that trains meanwhile, `seconds` a step from step `since` on; one that is yet at work at the
-        end is killed. Use it on a copy.
+    def live(self, job: JobSpec, *, seconds: float = 0.2) -> Iterator[RunDir]:
+        """A run of a job that trains meanwhile, `seconds` a step, and waits before its last ones until it is asked to
+        stop; one that is yet at work at the end is killed. Use it on a copy.
         """
+        assert job.schedule.train_iters is not None
         run = created(job, self.runs_dir)
         program = self.folder / f"slow-{job.name}.py"
-        program.write_text(SLOW.format(since=since, seconds=seconds))
+        program.write_text(SLOW.format(seconds=seconds, last=job.schedule.train_iters - 4))
         launch = Launch(self.ranks, run, job, "live")
         launch.begin(inject=program)
         wait_for_step(run, 1, saved=False)
@@ -252,12 +255,13 @@ def _completed(folder: Path, ranks: Ranks) -> None:
 
 
 def _resumed(folder: Path, ranks: Ranks) -> None:
-    job = tiny_job("resumed", schedule={"train_iters": 40}, checkpoint={"save_interval": 10})
+    checkpoint = {"save_interval": 10, "async_save": False}  # that of step 20 is there when the next step is
+    job = tiny_job("resumed", schedule={"train_iters": 40}, checkpoint=checkpoint)
     run = created(job, folder / "runs")
-    slow = folder / "slow.py"
-    slow.write_text(SLOW.format(since=22, seconds=0.1))
+    program = folder / "held.py"
+    program.write_text(HOLD)
     launch = Launch(ranks, run, job, "resumed-1")
-    launch.begin(inject=slow)
+    launch.begin(inject=program, env=hold_at(26))
     wait_for_step(run, 24)
     launch.started.signal(signal.SIGKILL)
     launch.started.wait()

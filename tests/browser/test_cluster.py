@@ -24,7 +24,7 @@ def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Revi
     visitor.photograph("cluster")
     page.get_by_role("combobox", name="Period").select_option("all")
     page.get_by_role("button", name="Show").click()
-    assert page.url.endswith("/cluster?period=all")
+    page.wait_for_url("**/cluster?period=all")
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     visitor.photograph("phone")

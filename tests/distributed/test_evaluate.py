@@ -24,7 +24,11 @@ from orchestrator.results.record import Measure, Result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("ranks at four layouts, and a library of models beside them")]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(600),
+    pytest.mark.slow("ranks at four layouts, and a library of models beside them"),
+]
 
 COMPARED = Path(__file__).with_name("evaluate_compared.py")
 MODEL: dict[str, Any] = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks, wait_until
+from support.held import let_go
 from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job, values
 
 from orchestrator.causes import by_word_of_the_ranks
@@ -127,15 +128,16 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
     assert list(values(run, "validation/loss")) == [*([0] if at_start else []), 5, 10, 15, 20][-5 if at_start else -3 :]
 
 
-SLOW_LAST_EVALUATION = """
-import time
+HELD_LAST_EVALUATION = """
+import sys, time
+from pathlib import Path
 from orchestrator.runtime.callbacks import evaluation
 real, batches = evaluation.run_micro_batches, 0
 def run_micro_batches(*arguments, **options):
     global batches
     batches += 1
-    if batches > 5:
-        time.sleep(0.8)
+    while batches > 5 and not (Path(sys.argv[1]) / "go").exists():
+        time.sleep(0.02)
     return real(*arguments, **options)
 evaluation.run_micro_batches = run_micro_batches
 """
@@ -145,10 +147,11 @@ def test_the_last_evaluation_is_not_stopped(ranks: Ranks, inject: Callable[[str]
     """No later one would make up for it; the last checkpoint is there before it begins."""
     job = tiny_job("ended", evaluation={"eval_interval": 10, "eval_iters": 5}, parallelism=layout(tp=2))
     run = make_run(tmp_path, job)
-    started = ranks.start(run, job, inject=inject(SLOW_LAST_EVALUATION))
+    started = ranks.start(run, job, inject=inject(HELD_LAST_EVALUATION))
     wait_until(lambda: [commit.iteration for commit in committed(run)][-1:] == [20], f"the end:\n{logs(run)}")
     assert list(values(run, "validation/loss")) == [10], "the last evaluation is still going on"
     os.kill(started.ranks[1], signal.SIGTERM)
+    let_go(run)
     assert started.wait() == 0, logs(run)
     assert list(values(run, "validation/loss")) == [10, 20]
     assert [event["iteration"] for event in events(run, "finished")] == [20]

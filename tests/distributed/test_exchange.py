@@ -130,7 +130,7 @@ def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def dies(*arguments: object) -> None:
     command = [sys.executable, "-c", DIES, *map(str, arguments)]
-    assert subprocess.run(command, capture_output=True, check=False, timeout=100).returncode == 9
+    assert subprocess.run(command, capture_output=True, check=False, timeout=200).returncode == 9
 
 
 def test_a_trained_model_writes_the_same_text(orchestrator: CommandLine, trained: RunDir) -> None:
@@ -150,7 +150,7 @@ def test_a_trained_model_writes_the_same_text(orchestrator: CommandLine, trained
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=200,
     )
     assert theirs.returncode == 0, theirs.stderr
     answer = json.loads(theirs.stdout)
@@ -224,7 +224,7 @@ def test_a_full_disk_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     source, target = folder / "qwen2", tmp_path / "iter_0000000"
     arguments = ("import", source / "theirs", source / "run" / "resolved.json", target)
     command = [sys.executable, "-c", LIMITED, *map(str, arguments)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert finished.returncode == 1
     assert json.loads(finished.stdout)["error"].startswith(f"no room for {target}")
     assert list(tmp_path.iterdir()) == []
@@ -240,7 +240,7 @@ def test_a_kill_leaves_nothing_that_looks_finished(folder: Path, tmp_path: Path,
     assert read_commit(imported) is None
     # What was left is in nobody's way.
     arguments = ("export", checkpoint, target, "--most-bytes=1000000", "--tokenizer=no")
-    subprocess.run([sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)], check=True, timeout=100)
+    subprocess.run([sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)], check=True, timeout=200)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iter_0000000", "out"]
 
 
@@ -268,7 +268,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, trained: RunDir) -> None
     def refusal(checkpoint: Path, *options: str) -> tuple[int, str]:
         arguments = ("export", checkpoint, tmp_path / "out", "--most-bytes=1000000", *options)
         command = [sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
         assert not (tmp_path / "out").exists()
         answer = json.loads(finished.stdout)
         assert answer["exit_code"] == finished.returncode

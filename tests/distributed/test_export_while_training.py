@@ -19,6 +19,7 @@ from orchestrator.rundir import RunDir
 
 pytestmark = [
     pytest.mark.distributed,
+    pytest.mark.timeout(600),
     pytest.mark.slow("six trainings, and a process that imports torch for each export"),
 ]
 
@@ -114,7 +115,7 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     ranks: Ranks, stand_in: Path, tmp_path: Path
 ) -> None:
     """Also: it is alone and of a lower priority, training goes on beside it, and its checkpoint stays meanwhile."""
-    job = exporting_job("killed", steps=400)
+    job = exporting_job("killed", steps=100_000)
     run = make_run(tmp_path / "runs", job)
     (stand_in / "hold").touch()
     # The training must not be over, nor take the exporter's processor, before that is there.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step, wait_until
+from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
 from orchestrator.checkpoints import COMMIT_FILE, committed, verify
@@ -79,11 +80,12 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     assert sorted(path.name for path in run.lease.glob("*.released")) == [f"00000{n}.released" for n in (1, 2, 3)]
 
 
-def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, inject: Inject, tmp_path: Path) -> None:
     """A run that loses everything says so; it begins again only when told to. Then its spec is changed."""
     job = tiny_job("unsaved", schedule={"train_iters": 40})
     run = make_run(tmp_path, job)
-    started = ranks.start(run, job)
+    hold = inject(HOLD)
+    started = ranks.start(run, job, inject=hold, env=hold_at(10))
     wait_for_step(run, 3, saved=False)
     started.signal(signal.SIGKILL)
     assert started.wait() == 1
@@ -95,15 +97,15 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, t
     assert "add --from-scratch" in said.err
     assert max(losses(run)) == reached
 
+    alone, orchestrator.env = orchestrator.env, {**orchestrator.env, "PYTHONPATH": str(hold.parent), **hold_at(20)}
     with orchestrator.started("resume", run.path, "--from-scratch") as launcher:
         wait_until(lambda: len(events(run, "started")) == 2, "the second start")
-        wait_until(
-            lambda: (found := list(losses(run).values())) and losses(run).keys() >= {reached + 1} and found, "steps"
-        )
+        wait_until(lambda: reached + 1 in losses(run), "steps")
         launcher.send_signal(signal.SIGINT)
         out, err = launcher.communicate(timeout=PATIENCE)
     assert "stopped at iteration" in out + err, logs(run)
     assert events(run, "started")[-1]["iteration"] == 0
+    orchestrator.env = alone
 
     refused = orchestrator("resume", run.path, "--set", "model.hidden_size=128")
     assert refused.code == 2
@@ -206,13 +208,14 @@ def test_hung_rank(orchestrator: CommandLine, inject: Inject) -> None:
     assert "train_step" in stacks[0]
     assert "sitecustomize.py" in stacks[1], "the sleeping line is shown"
     [hang] = events(run, "hang")
-    assert HANG_TIMEOUT <= hang["seconds"] < HANG_TIMEOUT + 5
+    assert HANG_TIMEOUT <= hang["seconds"] < HANG_TIMEOUT + 60
     assert hang["iteration"] == exited["iteration"] == 5
     holder = read_holder(run)
     assert holder is not None
     assert not holder.live
 
     del orchestrator.env["PYTHONPATH"]
+    orchestrator.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "5"  # a rank that is stopped does not end when it is asked to
     with orchestrator.started(
         "resume", run.run_id, "--set", "schedule.train_iters=100000", "--allow-changes"
     ) as launcher:
@@ -287,19 +290,35 @@ def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: I
     assert committed(run)[-1].iteration == max(losses(run))
 
 
+WAITS_FOR_ITS_KILLER = """
+import os, time
+import orchestrator.runtime.loop as loop
+real = loop.train_step
+def is_to_be_killed(run):
+    return len(os.listdir(run.path.parent)) == 2 and all(event["event"] != "resumed" for event in run.events())
+def train_step(session):
+    while session.state.iteration == 20 and is_to_be_killed(session.run):
+        time.sleep(0.02)
+    return real(session)
+loop.train_step = train_step
+"""
+"""The second of the two runs, in its first launch."""
+
+
 def test_drill(orchestrator: CommandLine, inject: Inject) -> None:
     """It passes for a job that resumes well, and fails for one that does not (its generators are not restored)."""
     job = tiny_job(
         "drilled", model={"hidden_dropout": 0.1}, schedule={"train_iters": 1000}, evaluation={"eval_interval": 6}
     )
     path = orchestrator.write(job)
+    orchestrator.env["PYTHONPATH"] = str(inject(WAITS_FOR_ITS_KILLER).parent)
     said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8")
     assert said.code == 0, said.out + said.err
     assert "passed: 30 steps bitwise equal after kill -9 and resume" in said.out
     assert "killed after step 8" in said.out
 
-    forgetful = "import orchestrator.runtime.checkpointing as module\nmodule.set_rng_state = lambda state: None"
-    orchestrator.env["PYTHONPATH"] = str(inject(forgetful).parent)
+    forgetful = "\nimport orchestrator.runtime.checkpointing as module\nmodule.set_rng_state = lambda state: None"
+    inject(WAITS_FOR_ITS_KILLER + forgetful)
     said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8", "--json")
     assert said.code == 1, said.out + said.err
     result = json.loads(said.out)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_step, wait_until
+from support.held import HOLD, hold_at, let_go
 from support.training import events, largest_difference, layout, logs, losses, make_run, session_members, tiny_job
 
 from orchestrator.checkpoints import COMMIT_FILE, committed
@@ -23,6 +24,8 @@ from orchestrator.launch.processes import processes_of, ranks_of
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+
+Inject = Callable[[str], Path]
 
 pytestmark = [
     pytest.mark.distributed,
@@ -139,15 +142,17 @@ ENDS: dict[str, list[End]] = {
 
 @pytest.mark.parametrize("ends", ENDS)
 def test_same_layout_is_bitwise(
-    ends: str, text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine
+    ends: str, text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine, inject: Inject
 ) -> None:
     """One run, ended in every way, one after the other, and resumed each time."""
     command: list[str | Path] = ["run", orchestrator.write(text_job)]
     found = [0]
+    orchestrator.env["PYTHONPATH"] = str(inject(HOLD).parent)
     for end in ENDS[ends]:
         run = start_and_end(orchestrator, command, end, found)
         command = ["resume", run.run_id]
 
+    orchestrator.env.clear()
     said = orchestrator(*command)
     assert said.code == 0, said.out + said.err + logs(run)
     assert f"resumed from the checkpoint of iteration {found[-1]}" in said.out
@@ -160,6 +165,7 @@ def start_and_end(orchestrator: CommandLine, command: list[str | Path], end: End
     """Start or resume a run and end it. `found` gets the iteration of the newest checkpoint that is left."""
     before = max(losses(orchestrator.run())) if len(found) > 1 else 0
     step = random_step(before + SAVE_INTERVAL + 1, before + 2 * SAVE_INTERVAL + 1)
+    orchestrator.env |= hold_at(step + 2, since=found[-1])
     with orchestrator.started(*command) as launcher:
         run = orchestrator.run()
         wait_for_step(run, step)
@@ -201,11 +207,13 @@ MOVES: dict[str, tuple[signal.Signals, bool, dict[str, Any], dict[str, Any]]] = 
 
 
 @pytest.mark.parametrize("end", MOVES)
-def test_other_layout_agrees(end: str, ranks: Ranks, one_rank_curve: dict[int, float], tmp_path: Path) -> None:
+def test_other_layout_agrees(
+    end: str, ranks: Ranks, one_rank_curve: dict[int, float], inject: Inject, tmp_path: Path
+) -> None:
     number, every, before, after = MOVES[end]
     job = short_job("moved", parallelism=before)
     run = make_run(tmp_path, job)
-    end_ranks(ranks, run, job, number, every=every)
+    end_ranks(ranks, run, job, inject, number, every=every)
     moved = short_job("moved", parallelism=after)
     ranks.must_train(make_run(tmp_path, moved), moved, launch_id="second")
     difference = largest_difference(one_rank_curve, losses(run))
@@ -215,14 +223,15 @@ def test_other_layout_agrees(end: str, ranks: Ranks, one_rank_curve: dict[int, f
     assert resumed["iteration"] > 0
 
 
-def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, number: signal.Signals, *, every: bool) -> None:
+def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, inject: Inject, number: signal.Signals, *, every: bool) -> None:
     """Start the run and end it with a signal at a random step; a signal that is not SIGKILL loses no step."""
-    started = ranks.start(run, job)
+    started = ranks.start(run, job, inject=inject(HOLD), env=hold_at(STEPS - SAVE_INTERVAL))
     wait_for_step(run, step_to_end_at())
     if every:
         started.signal(number)
     else:
         os.kill(started.ranks[-1], number)
+    let_go(run)
     killed = number == signal.SIGKILL
     assert started.wait() == int(killed), logs(run)
     assert not set(session_members(started.supervisor)) - {started.supervisor}
@@ -258,12 +267,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant_is_bitwise(name: str, ranks: Ranks, tmp_path: Path) -> None:
+def test_variant_is_bitwise(name: str, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
     """Killed, resumed, and compared with the same job left alone; with dropout."""
     job = short_job(name, **{"model": DROPOUT, **VARIANTS[name]})
     expected = ranks.losses_of(job, tmp_path / "whole")
     run = make_run(tmp_path, job)
-    end_ranks(ranks, run, job, signal.SIGKILL, every=True)
+    end_ranks(ranks, run, job, inject, signal.SIGKILL, every=True)
     ranks.must_train(run, job, launch_id="second")
     assert losses(run) == expected
     assert committed(run)[-1].iteration == STEPS

@@ -74,7 +74,7 @@ class CommandLine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.env: dict[str, str] = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
+        self.env: dict[str, str] = {}
 
     def write(self, job: JobSpec) -> Path:
         path = self.folder / f"{job.name}.yaml"

@@ -25,12 +25,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 def inject(tmp_path: Path) -> Callable[[str], Path]:
     """inject(code) -> a file that runs in every rank before the training, and in nothing else.
 
-    Its folder on PYTHONPATH does the same for ranks that torchrun starts.
+    Its folder on PYTHONPATH does the same for ranks that torchrun starts. What is injected later replaces it.
     """
 
     def write(code: str) -> Path:
         folder = tmp_path / "injected"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         lines = "".join(f"    {line}\n" for line in code.strip().splitlines())
         path = folder / "sitecustomize.py"
         path.write_text(f'import os, sys\n\nif "RANK" in os.environ:\n    RANK = int(os.environ["RANK"])\n{lines}')

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import Ranks
+from support.faults import PATIENCE, Ranks
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.rundir import RunDir
@@ -133,7 +133,7 @@ def test_other_layouts_generate_the_same(
 
 def orchestrator(run: RunDir, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "orchestrator", "generate", str(run.path), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=run.path.parent)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=run.path.parent)
 
 
 def test_the_command_prints_one_json_document(run: RunDir) -> None:

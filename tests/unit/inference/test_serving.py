@@ -234,7 +234,7 @@ def test_what_ends_the_command_ends_every_rank(server: Server, number: signal.Si
     _, said = ended.process.communicate(timeout=PATIENCE)
     assert "Warning: " not in said, "what libraries warn programmers of is nothing to a person"
     assert ended.process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while processes_of(launch) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_of(launch) == {}

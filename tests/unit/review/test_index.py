@@ -39,7 +39,7 @@ def measure(run: RunDir, first: int, last: int) -> None:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.01)
@@ -82,6 +82,7 @@ def test_looks_go_on_after_one_that_failed_and_say_since_when_nothing_is_new(
     monkeypatch.setattr(looking, "_SECONDS_BETWEEN_LOOKS", 0.01)
     made(tmp_path, "first")
     index = RunIndex(tmp_path)
+    begun = time.time()
     index.start()
     try:
         until(lambda: len(index.runs) == 1)
@@ -90,7 +91,7 @@ def test_looks_go_on_after_one_that_failed_and_say_since_when_nothing_is_new(
             until(lambda: index.behind is not None)
             assert index.behind is not None
             assert "OSError" in index.behind.problem
-            assert abs(index.behind.since - time.time()) < 20
+            assert begun <= index.behind.since <= time.time()
             assert len(index.runs) == 1
         made(tmp_path, "second")
         until(lambda: len(index.runs) == 2)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import PATIENCE
 from support.fixtures import ranks
 
 __all__ = ["ranks"]
@@ -41,7 +42,7 @@ def run_ranks(tmp_path_factory: pytest.TempPathFactory) -> RunRanks:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE,
         )
         assert finished.returncode == 0, finished.stderr
         return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(count)]

@@ -24,6 +24,9 @@ from orchestrator.runtime.health.pairs import rounds_of
 from orchestrator.runtime.health.verdict import Facts, Limits, Pair, Verdict, blamed, node_faults, pair_faults
 
 PROGRAM = Path(__file__).parent / "health_program.py"
+LIMIT = 30
+"""Seconds for a check that someone holds up: the others, on a machine that is busy, must not seem to do so too."""
+held_up = pytest.mark.slow("who says nothing is given up by a time-out only")
 
 
 @dataclass(frozen=True)
@@ -129,12 +132,13 @@ def test_one_node_alone(check: Check) -> None:
     assert (checked.codes, checked.line) == ([0], "health check passed: 1 node")
 
 
+@held_up
 def test_a_node_that_never_comes(check: Check) -> None:
-    checked = check("", "", "absent", timeout=16)
+    checked = check("", "", "absent", timeout=LIMIT)
     assert checked.codes[:2] == [3, 3]
     assert checked.line == "health check failed: n2 never came"
     assert checked.guilty == ["n2"]
-    assert max(checked.seconds) < 16 + 10
+    assert max(checked.seconds) < LIMIT + 10
 
 
 def test_node_0_never_comes(check: Check) -> None:
@@ -144,8 +148,9 @@ def test_node_0_never_comes(check: Check) -> None:
     assert checked.guilty == ["n0"]
 
 
+@held_up
 def test_a_node_that_stalls_in_the_all_reduces(check: Check) -> None:
-    checked = check("", "stall", "", "", pair_timeout=4)
+    checked = check("", "stall", "", "", pair_timeout=8)
     assert checked.codes == [3, 3, 3, 3]
     assert checked.line.startswith("health check failed: n1 fails in the all-reduce with n")
     assert checked.guilty == ["n1"]
@@ -154,17 +159,18 @@ def test_a_node_that_stalls_in_the_all_reduces(check: Check) -> None:
     assert sorted(good) == [["n0", "n2"], ["n0", "n3"], ["n2", "n3"]]
 
 
-@pytest.mark.slow(reason="the frozen node itself is ended by its time-out only")
+@held_up
 def test_a_node_that_freezes_in_the_all_reduces(check: Check) -> None:
-    checked = check("", "", "freeze", timeout=16, pair_timeout=3)
+    checked = check("", "", "freeze", timeout=LIMIT, pair_timeout=8)
     assert checked.codes == [3, 3, 3]
     assert checked.line == "health check failed: n2 stopped answering in the all-reduces"
     assert checked.guilty == ["n2"]
-    assert max(checked.seconds) < 16 + 10
+    assert max(checked.seconds) < LIMIT + 10
 
 
+@held_up
 def test_node_0_itself_stalls(check: Check) -> None:
-    checked = check("stall", "", "", pair_timeout=4)
+    checked = check("stall", "", "", pair_timeout=8)
     assert checked.codes == [3, 3, 3]
     assert checked.guilty == ["n0"]
 
@@ -196,11 +202,12 @@ def test_folders_that_cannot_be_written_or_read(check: Check) -> None:
     assert "n2 cannot read the run directory: /nowhere/tiny is not a run directory" in checked.line
 
 
+@held_up
 def test_a_disk_that_hangs(check: Check) -> None:
-    checked = check("", "hang", timeout=16)
+    checked = check("", "hang", timeout=LIMIT)
     assert checked.guilty == ["n1"]
     assert "n1 hangs when " in checked.line
-    assert max(checked.seconds) < 16 + 10
+    assert max(checked.seconds) < LIMIT + 10
 
 
 def test_a_clock_that_is_wrong(check: Check) -> None:

@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("watchdog_program.py")
 
 
 def watched(what: str, folder: Path) -> int:
-    return subprocess.run([sys.executable, str(PROGRAM), what, str(folder)], timeout=60, check=False).returncode
+    return subprocess.run([sys.executable, str(PROGRAM), what, str(folder)], timeout=120, check=False).returncode
 
 
 def test_a_hang_ends_the_process_and_leaves_its_stacks(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_no_hang_while_there_is_progress_or_none_is_due(tmp_path: Path, what: st
 
 def test_a_parent_that_is_gone_is_noticed(tmp_path: Path) -> None:
     assert watched("orphan", tmp_path) == 0
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (tmp_path / "orphaned").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)

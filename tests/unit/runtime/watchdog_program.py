@@ -6,8 +6,10 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from orchestrator.rundir import RunDir
+from orchestrator.runtime import watchdog as module
 from orchestrator.runtime.watchdog import Watchdog
 
 
@@ -34,24 +36,29 @@ def main() -> None:
             os._exit(0)
         watch(folder, timeout=30)
         (folder / "watching").touch()
-        for _ in range(1000):
-            if (folder / "orphaned").exists():
-                return
+        deadline = time.monotonic() + 60
+        while not (folder / "orphaned").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         return
-    watchdog = watch(folder, timeout=0.5 if what == "hang" else 1.0)
     if what == "hang":
+        watchdog = watch(folder, timeout=0.5)
         watchdog.beat(7)
         watchdog.beat()
         a_function_that_hangs()
-    for _ in range(15):
-        if what == "beat":
-            watchdog.beat()
-        time.sleep(0.1)
+    # Time goes on only here: a machine that is busy elsewhere is no hang.
+    now = 0.0
+    module.time = SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
+    watchdog = watch(folder, timeout=10)
     if what == "rest":
+        now += 20
+        time.sleep(0.6)
         watchdog.beat()
         watchdog.rest()
-        time.sleep(1.5)
+    for _ in range(4):
+        now += 7
+        time.sleep(0.3)
+        if what == "beat":
+            watchdog.beat()
     watchdog.stop()
 
 
