@@ -150,10 +150,10 @@ def test_a_live_run_moves_on_while_one_looks(shown: Dashboard, own: Reviewed, vi
 
 
 COUNTS_WHAT_IS_DONE_AT_ONCE = """
-var atOnce = 0;
+window.atOnce = 0;
 const plain = window.setTimeout;
 window.setTimeout = (call, wait, ...rest) => {
-    if (wait === 0) atOnce += 1;
+    if (wait === 0) window.atOnce += 1;
     return plain(call, wait, ...rest);
 };
 """

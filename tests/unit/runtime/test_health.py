@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.ranks import free_port
 from support.training import make_run, tiny_job
 
 from orchestrator.rundir import RunDir
@@ -74,9 +74,7 @@ def check(program: subprocess.Popen[str], tmp_path: Path) -> Check:
     ) -> Checked:
         launch = {"nodes": 1, "gpus_per_node": gpus}
         run = make_run(tmp_path, tiny_job("tiny", runtime={"device": device}, launch=launch))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         nodes = []
         for rank, fault in enumerate(faults):
             environment = {
