@@ -109,7 +109,19 @@ def statuses_of(runs: Sequence[RunDir]) -> list[RunStatus]:
     events = [run.events() for run in runs]
     jobs = [latest_job(each) for each in events]
     words = ask_the_scheduler(job_id for job in jobs if job is not None for job_id in job.unsettled)
+    for number, (run, job) in enumerate(zip(runs, jobs, strict=True)):
+        if job is not None and job.unsettled:
+            events[number], jobs[number] = _since_then(run, events[number], job)
     return [_status(run, each, job, words) for run, each, job in zip(runs, events, jobs, strict=True)]
+
+
+def _since_then(run: RunDir, events: list[dict[str, Any]], job: SlurmRun) -> tuple[list[dict[str, Any]], SlurmRun]:
+    """The events and the job as they are after the scheduler was asked about it: a job that it says is over may have
+    written why only after they were read. Of another job, submitted since, it has said nothing.
+    """
+    newer = run.events()
+    found = latest_job(newer)
+    return (newer, found) if found is not None and found.job_id == job.job_id else (events, job)
 
 
 def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, words: SchedulersWord) -> RunStatus:

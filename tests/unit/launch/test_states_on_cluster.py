@@ -1,0 +1,58 @@
+"""The state of a run on a cluster, while its job goes on writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster.slurm import JobState
+from orchestrator.launch import states
+from orchestrator.launch.cluster_states import SchedulersWord
+from orchestrator.rundir import RunDir
+
+Ask = Callable[[Iterable[str]], SchedulersWord]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path)
+    run.append_event("submitted", job_id="7", cluster="lab")
+    run.append_event("launched", launch_id="lab-7.0", job_id="7", nodes=["n1"])
+    return run
+
+
+def asked(meanwhile: Callable[[], None]) -> Ask:
+    """A scheduler that says that job 7 has failed, and takes its time over it."""
+
+    def ask(job_ids: Iterable[str]) -> SchedulersWord:
+        assert list(job_ids) == ["7"]
+        meanwhile()
+        return SchedulersWord({"7": JobState("7", "FAILED", "NonZeroExitCode", ("n1",), 1, 0, 0.0, 1.0, 2.0)})
+
+    return ask
+
+
+def test_a_job_that_ends_while_the_scheduler_is_asked_has_the_last_word(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end() -> None:
+        run.append_event("exited", launch_id="lab-7.0", code=1, cause="bug", message="ValueError: 3", iteration=3)
+
+    monkeypatch.setattr(states, "ask_the_scheduler", asked(end))
+    status = states.status_of(run)
+    assert (status.state, status.cause, status.message) == ("failed", "bug", "ValueError: 3")
+
+
+def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit_again() -> None:
+        run.append_event("submitted", job_id="8", cluster="lab")
+
+    monkeypatch.setattr(states, "ask_the_scheduler", asked(submit_again))
+    status = states.status_of(run)
+    assert status.job is not None
+    assert (status.job.job_id, status.cause) == ("7", "lost")
+    assert "exit code 1" in str(status.message)
