@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +45,17 @@ class Ranks:
         assert self.start(run, job, *arguments, **options).wait() == 0, logs(run)
         return run
 
-    def killed_and_resumed(self, run: RunDir, job: JobSpec) -> int:
-        """Train, with every rank killed once a checkpoint is saved; returns the iteration that it went on from."""
-        started = self.start(run, job)
-        wait_until(lambda: events(run, "checkpoint_saved") or started.poll() is not None, "a checkpoint")
+    def killed_and_resumed(
+        self, run: RunDir, job: JobSpec, *, inject: Path | None = None, held: Mapping[str, str] | None = None
+    ) -> int:
+        """Train, with every rank killed once a checkpoint is saved; returns the iteration that it went on from. A
+        training that may be over by then is held by HOLD of held.py, injected, and the variables of `hold_at`.
+        """
+        started = self.start(run, job, inject=inject, env=held)
+        wait_until(lambda: committed(run) or started.poll() is not None, "a checkpoint")
         started.signal(signal.SIGKILL)
         assert started.wait() == 1, "it was killed before its end"
-        self.must_train(run, job)
+        self.must_train(run, job, inject=inject)
         [resumed] = events(run, "resumed")
         return int(resumed["iteration"])
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks, wait_until
+from support.held import HOLD, hold_at
 from support.ranks import Started
 from support.training import layout, logs, tiny_job
 
@@ -115,13 +116,13 @@ def test_a_lost_store_is_filled_with_the_same(
     )
     cells = planned_cells(runs_dir, tmp_path)
     two_nodes = 'os.environ.update(LOCAL_RANK="0", GROUP_RANK=str(RANK))'
-    injected = inject(f'if "TWO_NODES" in os.environ:\n    {two_nodes}\n{PATIENT}')
+    injected = inject(f'if "TWO_NODES" in os.environ:\n    {two_nodes}\n{PATIENT}{HOLD}')
     begun: list[tuple[RunDir, Started]] = [
         (plain, ranks.start(plain, job, inject=injected, env={"TWO_NODES": "1"})),
         *((run, ranks.start(run, spec, inject=injected)) for run, spec in [(broken, broken_job), *cells]),
     ]
-    killed, killed_job = new_run(runs_dir, "killed", schedule={"train_iters": 60})
-    assert ranks.killed_and_resumed(killed, killed_job) > 0
+    killed, killed_job = new_run(runs_dir, "killed")
+    assert ranks.killed_and_resumed(killed, killed_job, inject=injected, held=hold_at(8, since=0)) > 0
     codes = {run.name: started.wait() for run, started in begun}
     assert codes == {"plain": 0, "broken": 1, "cell": 0}, "\n".join(logs(run) for run, _ in begun)
     wait_until(lambda: "RUNNING" not in {run.status for run in stored_runs(database)}, "the end of every run in MLflow")
@@ -175,7 +176,7 @@ def check_what_is_said(stored: dict[str, dict[str, Any]], plain: RunDir, broken:
     assert "NaN or infinite" in told["broken"]["tags"]["orchestrator.exit_message"]
     assert b"DivergenceError" in told["broken"]["artifacts"]["logs/rank-00000.log"]
     assert told["killed"]["tags"]["orchestrator.resumes"] == "1"
-    assert {step for key, step, *_ in told["killed"]["metrics"] if key == "train/loss"} == set(range(1, 61))
+    assert {step for key, step, *_ in told["killed"]["metrics"] if key == "train/loss"} == set(range(1, 13))
     measured = {name: {key for key, *_ in run["metrics"] if key.startswith("system/")} for name, run in told.items()}
     of_another_node = {key.replace("system/", "system/node-1/") for key in SYSTEM_METRICS}
     assert measured == {"plain": SYSTEM_METRICS | of_another_node, "broken": SYSTEM_METRICS, "killed": SYSTEM_METRICS}
