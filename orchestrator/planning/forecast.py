@@ -143,13 +143,15 @@ def training_seconds(job: JobSpec, batch: BatchSchedule, step_seconds: float) ->
     return seconds + evaluations(job, batch) * job.evaluation.eval_iters * step_seconds * FORWARD_SHARE
 
 
-_CHECKPOINT_BYTES: Mapping[str, tuple[int, int]] = {"bf16": (2, 12), "fp16": (2, 12), "fp32": (4, 8)}
-"""Per parameter the weight as it is; and per trained one the two moments of Adam and, beside another format, the weight
-in fp32."""
+_FP32 = 4
+_WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": _FP32}
 
 
 def checkpoint_bytes(job: JobSpec, parameters: int) -> int:
-    """Size of one checkpoint on disk."""
-    weight, state = _CHECKPOINT_BYTES[job.precision.dtype]
+    """Size of one checkpoint on disk: each weight as it is; and of each trained one the optimizer's state and its fp32
+    copy. The distributed optimizer saves that copy of fp32 weights, too.
+    """
+    weight, sharded = _WEIGHT_BYTES[job.precision.dtype], job.parallelism.use_distributed_optimizer
+    copies = job.optimizer.state_tensors + (weight < _FP32 or sharded)
     trained = parameters if job.model.lora is None else job.model.num_layers * adapter_parameters(job.model, 1)
-    return weight * parameters + state * trained
+    return weight * parameters + _FP32 * copies * trained

@@ -99,6 +99,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         skipped_steps=state.skipped_steps,
         skip_reason=result.reason,
         seconds=time.perf_counter() - started,
+        ended=time.time(),
         loss_scale=loss_scale(session.optimizer) if job.precision.dtype == "fp16" else None,
     )
     return record, loss

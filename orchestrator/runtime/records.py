@@ -32,9 +32,8 @@ class Records:
         happened = time.time()
         self._write(lambda: self._run.append_event(kind, **{"time": happened, **fields}))
 
-    def metrics(self, iteration: int, samples: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Add to the metrics. Raises like `event`."""
-        measured = time.time()
+    def metrics(self, iteration: int, samples: int, tokens: int, values: Mapping[str, float], measured: float) -> None:
+        """Add to the metrics. `measured`: when, in seconds since the epoch. Raises like `event`."""
         self._write(lambda: self._metrics.append(iteration, samples, tokens, values, measured))
 
     def close(self) -> None:

@@ -44,4 +44,6 @@ class StepRecord:
     skip_reason: str | None
     seconds: float
     """Wall clock of the step on this rank."""
+    ended: float
+    """When it ended here, in seconds since the epoch: its loss is known a step later, and is of this moment."""
     loss_scale: float | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator, Sized
 from typing import Any, cast
 
@@ -70,7 +71,11 @@ def evaluate(session: Session) -> None:
     if session.ranks.is_first and values:
         state = session.state
         session.records.metrics(
-            state.iteration, state.consumed_samples, state.consumed_samples * session.job.tokens_per_sample, values
+            state.iteration,
+            state.consumed_samples,
+            state.consumed_samples * session.job.tokens_per_sample,
+            values,
+            time.time(),
         )
         text = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
         print(f"iteration {state.iteration}  {text}", flush=True)

@@ -64,10 +64,12 @@ def test_rates_are_over_the_steps_since_the_last_line(capsys: pytest.CaptureFixt
             skip_reason=None,
             seconds=seconds,
             loss_scale=None,
+            ended=1e9 + iteration,
         )
         logging.on_loss(here, record, Losses(5.0 + iteration, {"lm": 5.0 + iteration}))
     # The last step is written whatever the interval.
     assert [record[:3] for record in here.written] == [(2, 16, 1024), (4, 32, 2048), (5, 40, 2560)]
+    assert [record[4] for record in here.written] == [1e9 + 2, 1e9 + 4, 1e9 + 5], "when the steps ended"
     rates = [record[3]["throughput/tokens_per_second"] for record in here.written]
     assert rates == [1024 / 4.0, 1024 / 1.0, 512 / 2.0]
     assert [record[3]["train/loss"] for record in here.written] == [7.0, 9.0, 10.0]

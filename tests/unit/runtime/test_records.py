@@ -39,11 +39,11 @@ def test_what_waited_keeps_its_time_and_order(run: RunDir, records: Records, mon
         fill_the_disk(patch)
         for number in (1, 2):
             patch.setattr(records_module.time, "time", lambda now=100.0 * number: now)
-            records.metrics(number, 8 * number, 64, {"train/loss": 1.0})
+            records.metrics(number, 8 * number, 64, {"train/loss": 1.0}, measured=100.0 * number - 1)
             records.event("step_skipped", iteration=number)
         assert not run.metrics_file.exists()
     records.close()
-    assert [(line["iteration"], line["time"]) for line in read_lines(run.metrics_file)] == [(1, 100.0), (2, 200.0)]
+    assert [(line["iteration"], line["time"]) for line in read_lines(run.metrics_file)] == [(1, 99.0), (2, 199.0)]
     assert [(event["iteration"], event["time"]) for event in run.events()] == [(1, 100.0), (2, 200.0)]
 
 
@@ -51,7 +51,7 @@ def test_what_is_lost_at_the_end_is_counted(
     records: Records, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_the_disk(monkeypatch)
-    records.metrics(1, 8, 64, {"train/loss": 1.0})
+    records.metrics(1, 8, 64, {"train/loss": 1.0}, measured=100.0)
     records.event("finished", iteration=1)
     records.close()
     assert "2 events and measurements are lost" in capsys.readouterr().err
