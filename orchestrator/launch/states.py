@@ -18,6 +18,7 @@ from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
+from orchestrator.tracking.latest import speeds_of, spread, usual
 
 _SECONDS_TO_TAKE_THE_LEASE = 600.0
 _METRIC_TAIL_BYTES = 64 << 10
@@ -25,7 +26,11 @@ _METRIC_TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run as it is now. `cause` and `message` are None while it runs; `iteration` is the last one measured."""
+    """One run as it is now. `cause` and `message` are None while it runs; `iteration` is the last one measured.
+
+    `values`: the last of each metric, of a speed (`throughput/…`) the median of its latest steps; `spreads`: how far
+    the speeds of these steps lie from each other.
+    """
 
     run: RunDir
     state: State
@@ -33,6 +38,7 @@ class RunStatus:
     message: str | None
     iteration: int | None
     values: dict[str, float]
+    spreads: dict[str, float]
     checkpoints: list[Commit]
     holder: Holder | None
     launch_id: str | None
@@ -132,14 +138,15 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
         reason = _where_it_came_from(events) if state == "created" else None
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)
-    iteration, values = last_metrics(run)
+    measured = last_metrics(run)
     return RunStatus(
         run=run,
         state=state,
         cause=end.cause if end else None,
         message=(end.message or None) if end else None,
-        iteration=iteration if iteration is not None else (end.iteration if end else None),
-        values=values,
+        iteration=measured.iteration if measured.iteration is not None else (end.iteration if end else None),
+        values=measured.values,
+        spreads=measured.spreads,
         checkpoints=committed(run),
         holder=holder,
         launch_id=launched["launch_id"] if launched else None,
@@ -179,25 +186,38 @@ def _launcher_is_gone(launched: dict[str, Any], holder: Holder | None) -> bool:
     return took_lease or time.time() - float(launched["time"]) > _SECONDS_TO_TAKE_THE_LEASE
 
 
-def last_metrics(run: RunDir) -> tuple[int | None, dict[str, float]]:
-    """The last iteration measured, and the last value of every key, from the end of metrics.jsonl."""
+@dataclass(frozen=True)
+class Latest:
+    """The end of a run's measurements, as `RunStatus` has them."""
+
+    iteration: int | None
+    values: dict[str, float]
+    spreads: dict[str, float]
+
+
+def last_metrics(run: RunDir) -> Latest:
+    """The last iteration measured, and what is told of every key, from the end of metrics.jsonl."""
     try:
         with open(run.metrics_file, "rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _METRIC_TAIL_BYTES))
             lines = file.read().splitlines()
     except FileNotFoundError:
-        return None, {}
-    iteration: int | None = None
+        return Latest(None, {}, {})
+    found: list[tuple[int, dict[str, float]]] = []
     values: dict[str, float] = {}
     for line in lines:
         try:
             record = json.loads(line)
-            iteration = int(record["iteration"])
-            values |= {str(key): float(value) for key, value in record["values"].items()}
-        except (ValueError, TypeError, KeyError, AttributeError):
+            measured = {str(key): float(value) for key, value in record["values"].items()}
+            found.append((int(record["iteration"]), measured))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             continue
-    return iteration, values
+        values |= measured
+    speeds = speeds_of(found)
+    usually = {key: median for key, each in speeds.items() if (median := usual(each)) is not None}
+    spreads = {key: apart for key, each in speeds.items() if (apart := spread(each)) is not None}
+    return Latest(found[-1][0] if found else None, values | usually, spreads)
 
 
 def _where_it_came_from(events: list[dict[str, Any]]) -> str | None:

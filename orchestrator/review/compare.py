@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from orchestrator.review.series import Column, Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.words import shorten
 from orchestrator.sweeps.names import short_name
+from orchestrator.tracking.latest import usual
 
 MOST_RUNS = 20
 """Beside each other: more can neither be told apart nor read."""
@@ -24,7 +24,6 @@ Kind = Literal["number", "count", "percent", "seconds", "bytes"]
 
 _LATE_SECTIONS = ("launch", "tracking", "checkpoint", "runtime")
 """Fields in which runs differ without being different experiments: they name a run only where nothing else does."""
-_LATEST_STEPS = 1000
 _LABEL_VALUE = 24
 
 
@@ -67,7 +66,7 @@ MEASURES = (
     Measure("peak_bytes", "peak memory", "min", "bytes"),
     Measure("goodput", "goodput", "max", "percent"),
 )
-"""What runs are compared by, in this order. Speeds: the median of the latest 1,000 measured steps."""
+"""What runs are compared by, in this order. Speeds: the median of the latest 100 measured steps."""
 
 
 @dataclass(frozen=True)
@@ -220,9 +219,9 @@ def facts_of(series: Series) -> Facts:
         "best_validation": _finite(series, "validation/loss", min),
         "tokens": series.tokens[series.last],
         "seconds": series.times[series.last] - series.times[0],
-        "tokens_per_second": _finite(series, "throughput/tokens_per_second", statistics.median, _LATEST_STEPS),
-        "mfu": _finite(series, "throughput/mfu", statistics.median, _LATEST_STEPS),
-        "step_seconds": _finite(series, "throughput/step_seconds", statistics.median, _LATEST_STEPS),
+        "tokens_per_second": _speed(series, "throughput/tokens_per_second"),
+        "mfu": _speed(series, "throughput/mfu"),
+        "step_seconds": _speed(series, "throughput/step_seconds"),
         "peak_bytes": _finite(series, "memory/peak_bytes", max),
     }
     return Facts(values, Column(loss.iterations[:], loss.values[:]) if loss is not None else None)
@@ -254,13 +253,13 @@ def _value_at(column: Column | None, step: int | None) -> float | None:
     return column.values[place] if place >= 0 else None
 
 
-def _finite(
-    series: Series, key: str, of: Callable[[Sequence[float]], float], latest: int | None = None
-) -> float | None:
-    """Something of the finite values of a key, of its latest ones where that is said."""
+def _speed(series: Series, key: str) -> float | None:
     column = series.measured(key)
-    if column is None:
-        return None
-    values = column.values if latest is None else column.values[-latest:]
-    finite = [value for value in values if math.isfinite(value)]
+    return None if column is None else usual(column.values)
+
+
+def _finite(series: Series, key: str, of: Callable[[Sequence[float]], float]) -> float | None:
+    """Something of the finite values of a key."""
+    column = series.measured(key)
+    finite = [] if column is None else [value for value in column.values if math.isfinite(value)]
     return of(finite) if finite else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,10 +21,10 @@ from orchestrator.review.story import Event, last
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.tracking.latest import usual
 
 Unit = Literal["seconds", "bytes", "share", "count"]
 
-_STEPS_OF_A_MEDIAN = 200
 _KEPT_PLANS = 8
 _MOST_PASSES = 20_000
 """A step of more passes is not drawn: it would take seconds."""
@@ -171,11 +170,8 @@ def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:
 
 
 def _median(series: Series, key: str) -> float | None:
-    """Of the last steps: the first ones of a start are slow, and one in between may be."""
     column = series.measured(key)
-    if column is None:
-        return None
-    return statistics.median(column.values[-_STEPS_OF_A_MEDIAN:])
+    return None if column is None else usual(column.values)
 
 
 def _number(value: Any) -> float | None:

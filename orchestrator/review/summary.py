@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ class RunSummary:
     """A run as a table shows it. Times in seconds since the epoch, `eta` and `remaining` in seconds.
 
     `spec`: the resolved spec by dotted keys, each value as text (a list as JSON); empty where it cannot be read, and
-    `problem` says why. `spark`: losses from the first to the last, thinned out. `values`: the last of each metric.
+    `problem` says why. `spark`: losses from the first to the last, thinned out. `values`: the last of each metric, of
+    a speed the median of its latest steps; `spreads`: how far the speeds of these steps lie from each other.
     `world_size`: how many processes train it, mostly one for each GPU; `layout` says how: `TP2 PP4 DP8`.
     """
 
@@ -77,6 +78,7 @@ class RunSummary:
     from_run: str | None = None
     """The run (`name/run_id`) that its first weights came from, and the iteration there."""
     from_iteration: int | None = None
+    spreads: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -148,6 +150,7 @@ def _summary(status: RunStatus) -> RunSummary:
         iteration=min(max(status.iteration or 0, 0), _MOST_STEPS),
         train_iters=train_iters,
         values=status.values,
+        spreads=status.spreads,
         spark=spark(run.metrics_file),
         goodput=None,
         eta=_eta(status, train_iters),

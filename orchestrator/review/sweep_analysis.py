@@ -9,6 +9,7 @@ Where cells are missing, or parameters were varied side by side, something is le
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,10 +22,13 @@ _DOMINATES = 0.5
 
 @dataclass(frozen=True)
 class Point:
-    """A cell that has a value: its settings by path, as text, and a finite value."""
+    """A cell that has a value: its settings by path, as text, and a finite value. `spread`: how far it varies from step
+    to step while the settings are the same, as a standard deviation; None where that is not known.
+    """
 
     settings: Mapping[str, str]
     value: float
+    spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ def importance(points: Sequence[Point]) -> Importance:
     total = math.fsum(value * value for value in centred)
     if total <= 1e-24 * count:
         return Importance(count, problem="all cells have the same value")
+    if _is_noise(math.sqrt(total / count) * largest, points):
+        return Importance(count, problem="the cells differ by no more than the steps of one cell do among themselves")
     rest = _unexplained(centred, axes)
     shares = [
         Share(
@@ -101,6 +107,12 @@ def importance(points: Sequence[Point]) -> Importance:
         unattributed=max(0.0, 1 - alone - rest / total),
         dominating=farthest if centred[farthest] ** 2 > _DOMINATES * total else None,
     )
+
+
+def _is_noise(deviation: float, points: Sequence[Point]) -> bool:
+    """Whether the values of points differ by what one of them varies by itself. `deviation`: of their values."""
+    spreads = [point.spread for point in points if point.spread is not None]
+    return bool(spreads) and deviation <= statistics.median(spreads)
 
 
 def axes_of(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:

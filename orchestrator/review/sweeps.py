@@ -38,6 +38,10 @@ class Cell:
         """Whether it has a value that can be compared."""
         return self.value is not None and math.isfinite(self.value)
 
+    def spread(self, metric: str) -> float | None:
+        """How far a speed varies from step to step; None for what is no speed."""
+        return None if self.run is None else self.run.spreads.get(metric)
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -184,7 +188,9 @@ def importance_of(view: SweepView) -> tuple[Importance, Cell | None]:
     Cells that are not done would be compared at different steps.
     """
     cells = [cell for cell in view.measured if cell.state == "completed"]
-    found = importance([Point(cell.entry.values, cell.value) for cell in cells if cell.value is not None])
+    found = importance(
+        [Point(cell.entry.values, cell.value, cell.spread(view.metric)) for cell in cells if cell.value is not None]
+    )
     return found, cells[found.dominating] if found.dominating is not None else None
 
 

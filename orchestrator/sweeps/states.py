@@ -39,7 +39,7 @@ class CellStatus:
         return ", ".join([*([cause] if cause else []), *(["left"] if self.left else [])])
 
     def value(self, metric: str) -> float | None:
-        """The last value of a metric; None where it was not measured."""
+        """The last value of a metric, the median of the latest steps of a speed; None where it was not measured."""
         return self.status.values.get(metric)
 
     def to_json(self) -> dict[str, Any]:

@@ -115,7 +115,13 @@ def results_table(rows: Sequence[CellStatus], metric: str) -> str:
 def what_matters(rows: Sequence[CellStatus], metric: str) -> str:
     """In one line: which parameters explain how much of the differences between the cells that completed."""
     done = [(row, row.value(metric)) for row in rows if row.state == "completed" and not row.left]
-    found = importance([Point(row.entry.values, value) for row, value in done if value is not None and isfinite(value)])
+    found = importance(
+        [
+            Point(row.entry.values, value, row.status.spreads.get(metric))
+            for row, value in done
+            if value is not None and isfinite(value)
+        ]
+    )
     if found.problem is not None:
         return f"what matters cannot be said: {found.problem}"
     shares = ", ".join(

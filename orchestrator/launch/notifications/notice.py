@@ -62,7 +62,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     end = None if occasion == "started" else _end(run, launch_id, exited)
     refused = next((event for event in events if event.get("event") == "requeue_failed"), None)
     checkpoints = committed(run)
-    iteration = last_metrics(run)[0]
+    iteration = last_metrics(run).iteration
     if end is not None and end.iteration is not None:
         iteration = end.iteration
     redact = Redactor.of_spec(job.model_dump(mode="json"))

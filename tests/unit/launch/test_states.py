@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch.states import last_metrics, status_of
+from orchestrator.launch.states import Latest, last_metrics, status_of
 from orchestrator.lease import Lease
 from orchestrator.process import Process
+from orchestrator.review.summary import summarize
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
@@ -131,7 +132,23 @@ def test_last_metrics_of_a_long_and_torn_file(run: RunDir) -> None:
     append_line(run.metrics_file, {**measured(1999, 1999), "values": {"validation/loss": 2.5}})
     with open(run.metrics_file, "ab") as file:
         file.write(b'{"time": 1, "itera')
-    assert last_metrics(run) == (
+    assert last_metrics(run) == Latest(
         1999,
         {"train/loss": 1.0, "throughput/step_seconds": 0.5, "validation/loss": 2.5},
+        {"throughput/step_seconds": 0.0},
     )
+
+
+def test_a_speed_is_the_median_of_the_latest_steps(run: RunDir) -> None:
+    """The last step alone is slow here, the first ones of the start are, and two were undone by a resume."""
+    seconds = [9.0] * 60 + [0.4, 0.5, 0.6, 0.5] * 25
+    for iteration, each in enumerate([*seconds, 7.0, 7.0], start=1):
+        append_line(run.metrics_file, {**measured(iteration, iteration), "values": {"throughput/step_seconds": each}})
+    for iteration in (161, 162):
+        append_line(run.metrics_file, {**measured(iteration, iteration), "values": {"throughput/step_seconds": 4.0}})
+    found = last_metrics(run)
+    assert found.values == {"throughput/step_seconds": 0.5}
+    assert found.spreads["throughput/step_seconds"] < 0.2
+    assert status_of(run).values == found.values
+    [summary] = summarize([run])
+    assert (summary.values, summary.spreads) == (found.values, found.spreads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,15 @@ def test_main_effects_on_a_complete_grid_are_those_of_an_analysis_of_variance() 
     assert found.together == pytest.approx(0)
     assert found.unattributed == pytest.approx(0)
     assert found.shares[0].chance == pytest.approx(2 / 17)
+
+
+def test_nothing_is_claimed_of_cells_that_differ_by_what_one_of_them_varies_by_itself() -> None:
+    """The speeds of a busy machine, where each step of a cell takes another time."""
+    rates = GRID["optimizer.lr"]
+    points = grid(lambda cell: 1000.0 + 100 * rates.index(cell["optimizer.lr"]))
+    noisy, quiet = ([replace(point, spread=spread) for point in points] for spread in (90.0, 9.0))
+    assert importance(noisy).problem == "the cells differ by no more than the steps of one cell do among themselves"
+    assert shares(importance(quiet))["optimizer.lr"] == pytest.approx(1)
 
 
 def test_what_parameters_do_only_together_is_no_ones_share() -> None:
