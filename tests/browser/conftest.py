@@ -137,6 +137,17 @@ class Visitor:
         # Charts take their new width a moment later.
         self.page.wait_for_function("document.documentElement.scrollWidth <= 390")
 
+    def chart_fills(self, most: float = 44) -> None:
+        """The first chart is as wide as the page, but for `most` pixels of margins."""
+        self.page.wait_for_function(
+            """most => {
+                const wide = document.querySelector(".chart .main-svg").getBoundingClientRect();
+                const page = document.querySelector("main").getBoundingClientRect();
+                return wide.right <= page.right && wide.width >= page.width - most;
+            }""",
+            arg=most,
+        )
+
     def photograph(self, name: str) -> None:
         """Keep how the page looks now."""
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -21,10 +21,12 @@ def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Revi
     wait_until(lambda: int(shares()[5]) > 0, "the steps that were lost")
     assert shares()[2:4] == ["1", "2"]
     page.wait_for_selector(".chart .main-svg")
+    visitor.chart_fills()
     visitor.photograph("cluster")
     page.get_by_role("combobox", name="Period").select_option("all")
     page.get_by_role("button", name="Show").click()
     page.wait_for_url("**/cluster?period=all")
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    visitor.chart_fills()
     visitor.photograph("phone")

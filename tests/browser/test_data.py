@@ -16,9 +16,11 @@ def test_the_sources_of_a_run(dashboards: Dashboards, visitor: Visitor, reviewed
     assert page.locator("meter").count() == 2
     assert page.get_by_text("Warning:").count() > 0  # one document is little to evaluate on
     page.wait_for_selector(".chart .main-svg")
+    visitor.chart_fills()
     visitor.photograph("data")
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    visitor.chart_fills()
     visitor.photograph("phone")
     page.goto(page.url.replace("/small/" + run.run_id, f"/resumed/{reviewed.resumed.run_id}"))
     assert page.get_by_text("random token ids").is_visible()

@@ -29,20 +29,40 @@ def test_a_report_that_was_sent(visitor: Visitor, reviewed: Reviewed, tmp_path: 
     assert page.get_by_text(note).is_visible()
     assert page.get_by_text("no <b>weights</b> & no luck").count() > 1
     assert page.locator("b").count() == 0
-    # The curves of all runs are drawn for paper, those out of sight too.
-    drawn, charts = page.locator(".chart .main-svg:first-child"), page.locator(".chart")
-    assert drawn.count() < charts.count()
     visitor.photograph("report")
-    page.pdf(path=tmp_path / "report.pdf")
-    assert drawn.count() >= charts.count() > 20
-    assert page.evaluate("document.documentElement.dataset.theme") is None
     page.get_by_role("button", name="Switch").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    stands_on_paper(visitor)
+    page.pdf(path=visitor.folder / "report.pdf", format="A4")
     visitor.photograph("dark")
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     visitor.photograph("phone")
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def stands_on_paper(visitor: Visitor) -> None:
+    """Every chart is whole on a light page, those that were never in sight too, without waiting for a script."""
+    page = visitor.page
+    size = page.viewport_size
+    charts, drawings = page.locator(".chart"), page.locator(".drawing")
+    assert drawings.count() == charts.count() > 20
+    assert not any(each.is_visible() for each in drawings.all())
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1000})  # of A4 without margins of 1 cm
+    assert not any(each.is_visible() for each in [*charts.all(), page.get_by_role("button", name="Switch")])
+    for drawing in drawings.all():
+        box, inside = drawing.bounding_box(), drawing.locator("svg").bounding_box()
+        assert box is not None
+        assert inside is not None
+        assert 0 <= box["x"] <= inside["x"]
+        assert inside["x"] + inside["width"] <= box["x"] + box["width"] <= 718
+        assert drawing.locator("polyline, polygon, circle").count() > 0
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    visitor.photograph("paper")
+    page.emulate_media(media="screen")
+    assert size is not None
+    page.set_viewport_size(size)
 
 
 def test_a_light_report_on_a_sweep(visitor: Visitor, reviewed: Reviewed, tmp_path: Path) -> None:

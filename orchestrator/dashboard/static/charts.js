@@ -158,8 +158,9 @@
     setInterval(() => {
       if (!document.hidden) all("[data-live]").filter((figure) => drawn.has(figure)).forEach(load);
     }, SECONDS_BETWEEN_LOOKS * 1000);
-    // On paper everything is in sight.
-    addEventListener("beforeprint", () => all().filter((figure) => !drawn.has(figure)).forEach(load));
+    // On paper everything is in sight, and reports have drawings for it.
+    const isEmbedded = (figure) => document.getElementById(figure.dataset.figure);
+    addEventListener("beforeprint", () => all().filter((figure) => !drawn.has(figure) && !isEmbedded(figure)).forEach(load));
     document.addEventListener("theme", () =>
       all().filter((figure) => drawn.has(figure)).forEach((figure) => draw(figure, drawn.get(figure))));
   });
