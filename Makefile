@@ -9,6 +9,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# The suite starts some two thousand processes: without bytecode each would compile what it imports of us anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
 WORKERS ?= 3

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
-from pydantic import BaseModel
 
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.planning.hardware.profiles import GpuProfile
+from orchestrator.spec.base import Section
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.docstrings import documented_schema
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sweep import SweepSpec
 
@@ -76,8 +77,8 @@ def gpu_page() -> str:
     return _document_page("The GPU profile", intro, GpuProfile)
 
 
-def _document_page(title: str, intro: str, model: type[BaseModel]) -> str:
-    schema = model.model_json_schema()
+def _document_page(title: str, intro: str, model: type[Section]) -> str:
+    schema = documented_schema(model)
     parts = [NOTE, f"# {title}\n\n{intro}\n\n"]
     fields = schema["properties"].items()
     parts.append(_field_table(model, schema, only=[name for name, field in fields if _section_of(field) is None]))
@@ -103,9 +104,9 @@ def _section_parts(path: str, section: str, schema: dict[str, Any], depth: int) 
             yield from _section_parts(inner, nested, schema, depth + 1)
 
 
-def _models() -> dict[str, type[BaseModel]]:
-    found: dict[str, type[BaseModel]] = {}
-    pending: list[type[BaseModel]] = [BaseModel]
+def _models() -> dict[str, type[Section]]:
+    found: dict[str, type[Section]] = {}
+    pending: list[type[Section]] = [Section]
     while pending:
         for model in pending.pop().__subclasses__():
             found[model.__name__] = model
@@ -121,7 +122,7 @@ def _section_of(field: dict[str, Any]) -> str | None:
     return next((found for part in parts if (found := _section_of(part))), None)
 
 
-def _field_table(model: type[BaseModel], schema: dict[str, Any], only: list[str] | None = None) -> str:
+def _field_table(model: type[Section], schema: dict[str, Any], only: list[str] | None = None) -> str:
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in schema["properties"].items():
         if only is None or name in only:
@@ -130,12 +131,12 @@ def _field_table(model: type[BaseModel], schema: dict[str, Any], only: list[str]
     return "\n".join(rows) + "\n\n"
 
 
-def _default(model: type[BaseModel], name: str) -> str:
+def _default(model: type[Section], name: str) -> str:
     field = model.model_fields[name]
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
-    if value is None or isinstance(value, BaseModel):
+    if value is None or isinstance(value, Section):
         return ""
     return f"`{json.dumps(value)}`"
 

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchestrator.errors import Problem
 from orchestrator.spec.base import Section
+from orchestrator.spec.docstrings import docstrings
 from orchestrator.spec.messages import problems_of
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.shape import JOB, Shape, fields_of
@@ -91,7 +92,7 @@ class Examination:
         info = section.model_fields[name]
         if info.is_required():
             if not self._may_be_elsewhere(place):
-                description = info.description or (inner.__doc__ if inner else None)
+                description = docstrings(section).get(name) or (inner.__doc__ if inner else None)
                 self.problems.append(Problem("is missing", (dotted(place),), description))
             raise Unavailable(name)
         default = info.get_default(call_default_factory=True)

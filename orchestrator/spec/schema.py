@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.spec.docstrings import documented_schema
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.sweep import SweepSpec
@@ -26,7 +27,7 @@ def job_schema() -> dict[str, Any]:
     A file may leave out what it extends, a preset, or another file fills in, so that nothing is required at the top and
     in the sections; `orchestrator validate` checks that the job is complete. `null` takes a key back to its default.
     """
-    schema = JobSpec.model_json_schema(mode="validation")
+    schema = documented_schema(JobSpec)
     definitions = schema["$defs"]
     for definition in (schema, *(definitions[name] for name in definitions if name != "BlendEntry")):
         definition.pop("required", None)
@@ -36,7 +37,7 @@ def job_schema() -> dict[str, Any]:
     names = {"type": "string", "enum": preset_names()}
     model["preset"] = {**model["preset"], "anyOf": [names, {"type": "null"}]}
     _accept_shorthand(definitions)
-    sweep = SweepSpec.model_json_schema(mode="validation")
+    sweep = documented_schema(SweepSpec)
     definitions |= sweep.pop("$defs")
     schema["properties"] = {"extends": _EXTENDS, "base": _BASE, **schema["properties"], "sweep": sweep}
     return {

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.spec.docstrings import docstrings
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import sections
 from orchestrator.spec.words import as_yaml
@@ -43,7 +44,7 @@ def job_text(values: Mapping[str, Any]) -> str:
         "# A job spec. `orchestrator validate` checks it, `orchestrator plan` shows what it will do,",
         "# `orchestrator run` trains it; `orchestrator schema` lists every option.",
         "",
-        _commented("name", as_yaml(values["name"]), JobSpec.model_fields["name"].description),
+        _commented("name", as_yaml(values["name"]), docstrings(JobSpec)["name"]),
     ]
     for path, section in sections().items():
         if len(path) != 1:
@@ -61,13 +62,14 @@ def job_text(values: Mapping[str, Any]) -> str:
 
 def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:
     lines = []
-    for key, info in sections()[(name,)].model_fields.items():
+    section = sections()[(name,)]
+    for key in section.model_fields:
         path = f"{name}.{key}"
         nested = {
             other.removeprefix(f"{path}."): value for other, value in values.items() if other.startswith(f"{path}.")
         }
         if path in values:
-            lines += _entry(key, values[path], info.description)
+            lines += _entry(key, values[path], docstrings(section)[key])
         elif nested:
             lines += [f"  {key}:", *(f"    {inner}: {as_yaml(value)}" for inner, value in nested.items())]
     return lines
@@ -75,7 +77,7 @@ def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:
 
 def _option_lines(name: str, values: Mapping[str, Any]) -> list[str]:
     return [
-        _commented(key, example, sections()[(section,)].model_fields[key].description, WIDTH - 4)
+        _commented(key, example, docstrings(sections()[(section,)])[key], WIDTH - 4)
         for (section, key), example in ((path.split("."), example) for path, example in OPTIONS.items())
         if section == name and f"{section}.{key}" not in values
     ]
