@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.plan_tables import tables
-from orchestrator.cli.jobs.planned import ClusterName, GpuName, Judged, Strict, describe, forecast_rows, judge_files
+from orchestrator.cli.jobs.plan_tables import page_tables, tables
+from orchestrator.cli.jobs.planned import ClusterName, GpuName, Judged, Strict, judge_files
 from orchestrator.cli.jobs.verdict_lines import verdict_lines
-from orchestrator.planning.drawing import write_drawings, write_page
+from orchestrator.planning.drawing import Said, write_drawings, write_page
 from orchestrator.planning.time import step_timeline
 
 
@@ -67,8 +67,9 @@ def _draw(judged: Judged, html: Path | None, svg: Path | None) -> Iterator[Path]
     plan, taken = judged.plan, judged.forecast
     step = step_timeline(plan.job, plan.vocabulary.padded_size, taken.layers, taken.device)
     if html is not None:
-        facts = [*describe(plan), *forecast_rows(taken)]
-        write_page(html, plan.job.name, facts, plan.topology, step, in_seconds=True)
+        facts, made = page_tables(judged)
+        said = Said(facts, tuple(verdict_lines(judged.verdict)), made)
+        write_page(html, plan.job.name, said, plan.topology, step, in_seconds=True)
         yield html
     if svg is not None:
         yield from write_drawings(svg, plan.topology, step, in_seconds=True)

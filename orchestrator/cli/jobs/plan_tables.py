@@ -10,6 +10,7 @@ from rich.table import Table
 
 from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.planned import Judged, cluster_line, describe, forecast_rows
+from orchestrator.planning.drawing import Rows
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
@@ -34,6 +35,25 @@ def tables(judged: Judged, console: Console) -> Iterator[Table]:
     ):
         if table.row_count:
             yield table
+
+
+def page_tables(judged: Judged) -> tuple[tuple[tuple[str, str], ...], tuple[Rows, ...]]:
+    """For the plan's page: the rows of the summary, and the tables of what the page does not draw."""
+    plan, forecast = judged.plan, judged.forecast
+    exact = _blend_table(plan, _BLEND, _exact)
+    made = [_written(each) for each in (_memory(forecast), _time(forecast), _rampup(plan), exact) if each.row_count]
+    return tuple((label, text) for label, text in _written(_summary(judged)).rows), tuple(made)
+
+
+def _written(table: Table) -> Rows:
+    """A table without a terminal."""
+    cells = zip(*(map(str, column.cells) for column in table.columns), strict=True)
+    numbers = frozenset(number for number, column in enumerate(table.columns) if column.justify == "right")
+    return Rows(str(table.title), tuple(str(column.header) for column in table.columns), tuple(cells), numbers)
+
+
+def _exact(count: int) -> str:
+    return f"{count:,}"
 
 
 def _table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
@@ -177,7 +197,7 @@ def _blend(plan: Plan, console: Console) -> Table:
 
     Where exact counts do not fit into the console, they are rounded rather than cut off.
     """
-    exact = _blend_table(plan, _BLEND, lambda count: f"{count:,}")
+    exact = _blend_table(plan, _BLEND, _exact)
     wanted = Measurement.get(console, console.options.update(max_width=10_000), exact).maximum
     if wanted <= console.width:
         return exact

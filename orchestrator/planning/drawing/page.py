@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
@@ -29,17 +30,39 @@ dt{color:var(--faint)}dd{margin:0;overflow-wrap:anywhere}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 th,td{white-space:nowrap}.Groups td:last-child{white-space:normal;min-width:18rem}th{font-weight:600;color:var(--faint)}
+.right{text-align:right}
+.verdict{white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:.85rem;
+border-left:3px solid var(--line);padding-left:.8rem}
 .chip{display:inline-block;min-width:2.2em;padding:0 .4em;border-radius:3px;text-align:center;font-weight:600}
 """
 
 
-def page_html(
-    name: str, facts: Iterable[tuple[str, str]], layout: Topology, step: Timeline, *, in_seconds: bool
-) -> str:
-    """The page of a job. `facts` are labels and texts for its head; `in_seconds` is timeline_svg's."""
+@dataclass(frozen=True)
+class Rows:
+    """A table of text. `numbers`: columns that are written to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the page says beside its drawings. `facts`: labels and texts for its head; `verdict`: lines of text."""
+
+    facts: tuple[tuple[str, str], ...] = ()
+    verdict: tuple[str, ...] = ()
+    tables: tuple[Rows, ...] = ()
+
+
+def page_html(name: str, said: Said, layout: Topology, step: Timeline, *, in_seconds: bool) -> str:
+    """The page of a job. `in_seconds` is timeline_svg's."""
     parts = [
         element("h1", text=f"Plan of {name}"),
-        element("dl", *(element("dt", text=label) + element("dd", text=text) for label, text in facts)),
+        element("dl", *(element("dt", text=label) + element("dd", text=text) for label, text in said.facts)),
+        *_verdict(said.verdict),
+        *(part for table in said.tables for part in _rows(table)),
         *_ranks(layout),
         *_stages(layout),
         *_groups(layout),
@@ -54,13 +77,11 @@ def page_html(
     return f"{_DOCTYPE}\n" + element("html", head, element("body", element("main", *parts)), lang="en") + "\n"
 
 
-def write_page(
-    path: Path, name: str, facts: Iterable[tuple[str, str]], layout: Topology, step: Timeline, *, in_seconds: bool
-) -> None:
+def write_page(path: Path, name: str, said: Said, layout: Topology, step: Timeline, *, in_seconds: bool) -> None:
     """Write the page of a job. Raises UserError where it cannot be written, or another file than a page is there."""
     if _is_another_file(path):
         raise UserError(f"{path} exists, is no HTML page, and is left as it is: choose another file")
-    _write(path, page_html(name, facts, layout, step, in_seconds=in_seconds))
+    _write(path, page_html(name, said, layout, step, in_seconds=in_seconds))
 
 
 def write_drawings(folder: Path, layout: Topology, step: Timeline, *, in_seconds: bool) -> list[Path]:
@@ -92,6 +113,24 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _verdict(lines: Iterable[str]) -> list[str]:
+    text = "\n".join(lines)
+    return [element("h2", text="Verdict"), element("div", text=text, class_="verdict")] if text else []
+
+
+def _rows(table: Rows) -> list[str]:
+    sides = ["right" if number in table.numbers else "" for number in range(len(table.columns))]
+    head = [
+        element("th", text=column, scope="col", class_=side) for column, side in zip(table.columns, sides, strict=True)
+    ]
+    body = [
+        element("tr", *(element("td", text=cell, class_=side) for cell, side in zip(row, sides, strict=True)))
+        for row in table.rows
+    ]
+    made = element("table", element("thead", element("tr", *head)), element("tbody", *body), aria_label=table.title)
+    return [element("h2", text=table.title), element("div", made, class_="wide")]
 
 
 def _ranks(layout: Topology) -> list[str]:

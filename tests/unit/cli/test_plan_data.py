@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,13 @@ def test_every_source_and_the_drawings(orchestrator: Any, tmp_path: Path) -> Non
     page = (tmp_path / "plan.html").read_text()
     assert "Plan of blended" in page
     assert "16 = micro 2 x 4 micro-batches x DP 2" in page
+    # The page is what is sent to others: the verdict with its doubts and every table that it does not draw are in it.
+    text = html.unescape(page)
+    for line in finished.out[finished.out.index("Verdict:") :].splitlines():
+        assert line in text or line.startswith("drawn:")
+    for title in ("Memory of a rank", "Time of a step", "Data blend"):
+        assert f'aria-label="{title}' in page
+    assert '<td>train</td><td>books</td><td class="right">75.0%</td><td class="right">720</td>' in page
     assert page.count(" of micro-batch ") == 2 * 2 * 4
     assert {path.name for path in (tmp_path / "drawings").iterdir()} == {"ranks.svg", "timeline.svg"}
     refused = orchestrator("plan", "job.yaml", "--html", "no/plan.html")

@@ -13,6 +13,8 @@ import pytest
 
 from orchestrator.errors import UserError
 from orchestrator.planning.drawing import (
+    Rows,
+    Said,
     bubble_share,
     page_html,
     ranks_svg,
@@ -26,6 +28,7 @@ from orchestrator.planning.pipeline import timeline
 from orchestrator.planning.topology import Topology, topology
 
 SVG = "{http://www.w3.org/2000/svg}"
+EVIL = "<script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -130,7 +133,9 @@ def test_passes_of_very_different_lengths_are_drawn(make_job: Any) -> None:
 
 def test_the_page_is_one_small_file(largest: tuple[Topology, int]) -> None:
     layout, micro_batches = largest
-    page = page_html("462B", [("layout", "TP 8")], layout, unit_timeline(layout, micro_batches), in_seconds=False)
+    page = page_html(
+        "462B", Said((("layout", "TP 8"),)), layout, unit_timeline(layout, micro_batches), in_seconds=False
+    )
     assert len(page.encode()) < 1_000_000
     assert not re.search(r"(src|href)=|@import|url\((?!#)", page)
     assert page.replace("http://www.w3.org/2000/svg", "").count("http") == 0
@@ -145,19 +150,26 @@ def test_the_page_is_one_small_file(largest: tuple[Topology, int]) -> None:
 
 def test_names_are_text(layout: Topology) -> None:
     step = unit_timeline(layout, 4)
-    page = page_html("<b>&", [("data", "<script>alert(1)</script>")], layout, step, in_seconds=False)
+    page = page_html(
+        "<b>&",
+        Said((("data", EVIL),), (f"  doubt  {EVIL}",), (Rows(EVIL, (EVIL,), ((EVIL,),)),)),
+        layout,
+        step,
+        in_seconds=False,
+    )
     assert "<script>" not in page
+    assert page.count("&lt;script&gt;") == 5
     assert "Plan of &lt;b&gt;&amp;" in page
 
 
 def test_writing(layout: Topology, tmp_path: Path) -> None:
     step = unit_timeline(layout, 4)
-    write_page(tmp_path / "plan.html", "a", [], layout, step, in_seconds=False)
+    write_page(tmp_path / "plan.html", "a", Said(), layout, step, in_seconds=False)
     assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
     for path in write_drawings(tmp_path / "new" / "folder", layout, step, in_seconds=False):
         assert ElementTree.fromstring(path.read_text()).tag == SVG + "svg"
     with pytest.raises(UserError, match=r"cannot write .*no/plan.html: No such file"):
-        write_page(tmp_path / "no" / "plan.html", "a", [], layout, step, in_seconds=False)
+        write_page(tmp_path / "no" / "plan.html", "a", Said(), layout, step, in_seconds=False)
     with pytest.raises(UserError, match=r"cannot make the folder .*plan.html/x: Not a directory"):
         write_drawings(tmp_path / "plan.html" / "x", layout, step, in_seconds=False)
 
