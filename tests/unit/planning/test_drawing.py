@@ -158,7 +158,7 @@ def test_names_are_text(layout: Topology) -> None:
         in_seconds=False,
     )
     assert "<script>" not in page
-    assert page.count("&lt;script&gt;") == 5
+    assert page.count("&lt;script&gt;") == 6
     assert "Plan of &lt;b&gt;&amp;" in page
 
 
