@@ -16,7 +16,7 @@ _RECORD = re.compile(r"rank-(\d+)\.json")
 
 @dataclass(frozen=True)
 class Cause:
-    """`sentence` says what happened, `advice` the way out ({run} is filled in), `exit_code` what a command returns.
+    """`sentence` says what happened, `advice` the way out (`advise` fills it in), `exit_code` what a command returns.
 
     Of several ranks' causes the one with the lowest `rank_order` explains the exit: one rank's trouble makes the others
     fail in ways that say nothing.
@@ -27,71 +27,77 @@ class Cause:
     exit_code: int
     rank_order: int
 
+    def advise(self, run_id: str, *, anew: bool) -> str:
+        """The advice for a run. `anew`: it has no checkpoint, and begins at iteration 0 again."""
+        resume = f"orchestrator resume {run_id}{' --from-scratch' if anew else ''}"
+        return self.advice.format(run=run_id, resume=resume)
+
 
 CAUSES = {
     "completed": Cause("finished", "", 0, 100),
-    "stopped": Cause("stopped as asked, after saving", "continue with: orchestrator resume {run}", 1, 90),
+    "stopped": Cause("stopped as asked, after saving", "continue with: {resume}", 1, 90),
     "held": Cause("another process holds the run", "see: orchestrator status {run}", 2, 0),
     "lease_lost": Cause("a newer start of this run took over", "see: orchestrator status {run}", 1, 1),
     "user_error": Cause("the input is wrong", "", 2, 2),
     "nan": Cause(
         "the loss or gradient stayed NaN or infinite",
-        "lower optimizer.lr, lengthen the warm-up or look at the data, then: orchestrator resume {run} --set …",
+        "lower optimizer.lr, lengthen the warm-up or look at the data, then: {resume} --set optimizer.lr=… --allow-changes",
         1,
         3,
     ),
     "hang": Cause(
         "a step made no progress within runtime.hang_timeout",
-        "every rank's stacks are in the run's stacks/ folder; continue with: orchestrator resume {run}",
+        "every rank's stacks are in the run's stacks/ folder; continue with: {resume}",
         1,
         4,
     ),
     "out_of_memory": Cause(
         "a GPU ran out of memory",
         "lower batch.micro_batch_size, set runtime.recompute_granularity or raise the parallel sizes, "
-        "then: orchestrator resume {run} --set …",
+        "then: {resume} --set …",
         1,
         5,
     ),
     "host_out_of_memory": Cause(
         "a machine ran out of memory",
-        "ask for more (launch.memory_per_node) or lower data.num_workers, then: orchestrator resume {run} --set …",
+        "ask for more (launch.memory_per_node) or lower data.num_workers, then: {resume} --set …",
         1,
         5,
     ),
     "checkpoint": Cause(
-        "a checkpoint could not be written or read", "look at: orchestrator checkpoint list {run}", 1, 6
-    ),
-    "disk_full": Cause(
-        "there was no space left on a disk",
-        "make room (older checkpoints: checkpoint.keep_last), then: orchestrator resume {run}",
+        "a checkpoint could not be written or read",
+        "look at: orchestrator checkpoint list {run} and orchestrator logs {run}",
         1,
         6,
     ),
-    "time_limit": Cause("the job's time was over", "continue with: orchestrator resume {run}", 1, 7),
-    "preempted": Cause(
-        "the scheduler took the machines for another job", "continue with: orchestrator resume {run}", 1, 7
+    "disk_full": Cause(
+        "there was no space left on a disk",
+        "make room (older checkpoints: checkpoint.keep_last), then: {resume}",
+        1,
+        6,
     ),
+    "time_limit": Cause("the job's time was over", "continue with: {resume}", 1, 7),
+    "preempted": Cause("the scheduler took the machines for another job", "continue with: {resume}", 1, 7),
     "requeued": Cause("the scheduler put the job back into the queue", "see: orchestrator status {run}", 1, 7),
-    "cancelled": Cause("the job was cancelled", "continue with: orchestrator resume {run}", 1, 7),
-    "node_fail": Cause("a machine failed", "continue with: orchestrator resume {run}", 1, 7),
+    "cancelled": Cause("the job was cancelled", "continue with: {resume}", 1, 7),
+    "node_fail": Cause("a machine failed", "continue with: {resume}", 1, 7),
     "nccl_error": Cause(
         "the GPUs could not talk to each other",
-        "look at the nodes and the network; continue with: orchestrator resume {run}",
+        "look at the nodes and the network; continue with: {resume}",
         1,
         7,
     ),
-    "killed": Cause("a process was killed", "continue with: orchestrator resume {run}", 1, 7),
+    "killed": Cause("a process was killed", "continue with: {resume}", 1, 7),
     "data": Cause(  # said of a job that never started; no rank says it
         "its data could not be made from text",
-        "mend that, then: orchestrator resume {run} (what was finished of the data is kept)",
+        "mend that, then: {resume} (what was finished of the data is kept)",
         1,
         7,
     ),
     "bug": Cause("the training program failed", "the whole story: orchestrator logs {run}", 1, 8),
     "lost": Cause(
         "the launcher and its processes vanished without a word (machine gone, or everything was killed)",
-        "continue with: orchestrator resume {run}",
+        "continue with: {resume}",
         1,
         9,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
-from orchestrator.launch.local import Watcher, check_startable, last_launch, launch
+from orchestrator.launch.local import Watcher, begins_anew, check_startable, last_launch, launch
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original
 from orchestrator.launch.states import RunStatus, status_of
@@ -106,7 +107,7 @@ def wait_for_previous(run: RunDir, *, quiet: bool) -> None:
 
 def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module: str = RUNTIME_MODULE) -> str:
     """Start a launcher of its own session; returns the launch id. Raises JobError when it ends before it launched."""
-    check_startable(run, job)
+    check_startable(run, job, from_scratch=from_scratch)
     run.logs.mkdir(exist_ok=True)
     marks = LogMarks.of(run)
     before = _launch_id(run)
@@ -162,7 +163,7 @@ def ending(run: RunDir, total: int, end: Exit, iteration: int | None, status: Ru
         first = f"run {label(run)} stopped{where}, saved"
     else:
         first = f"error: run {label(run)} ended{where}: {cause.sentence}" + (f": {end.message}" if end.message else "")
-    advice = cause.advice.format(run=run.run_id)
+    advice = cause.advise(run.run_id, anew=begins_anew(run))
     return f"{first}\n      {advice}" if advice else first
 
 
@@ -188,9 +189,15 @@ def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
     else:
         typer.echo(
             f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
-            "      To train it again from the start as another run, add --new; to train it for longer: "
-            f"orchestrator resume {run.run_id} --set schedule.train_iters=… --allow-changes"
+            f"      To train it again from the start as another run: {_again(run, status)}\n"
+            f"      To train it for longer: orchestrator resume {run.run_id} --set schedule.train_iters=… --allow-changes"
         )
+
+
+def _again(run: RunDir, status: RunStatus) -> str:
+    """The command that trains the run's spec again, as the run has it now."""
+    spec, folder = (shlex.quote(str(path)) for path in (run.resolved(), run.path.parent.parent))
+    return f"orchestrator {'run' if status.job is None else 'submit'} {spec} --new --runs-dir {folder}"
 
 
 _LOSSES = (("train/loss", "loss"), ("validation/loss", "validation loss"))

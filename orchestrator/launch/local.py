@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from orchestrator.causes import Exit
+from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
@@ -122,7 +123,7 @@ def launch(
     Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `on_launched` hears the
     launch id. What the watcher cannot show, because its output is gone, is not shown.
     """
-    check_startable(run, job)
+    check_startable(run, job, from_scratch=from_scratch)
     watcher = _Display(watcher or Watcher())
     launch_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     run.logs.mkdir(exist_ok=True)
@@ -162,7 +163,7 @@ def launch(
     return end
 
 
-def check_startable(run: RunDir, job: JobSpec) -> None:
+def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
     """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it."""
     holder = read_holder(run)
     if holder is not None and holder.live:
@@ -179,6 +180,7 @@ def check_startable(run: RunDir, job: JobSpec) -> None:
                 f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
                 f"`orchestrator cancel {run.run_id}`."
             )
+    refuse_without_checkpoint(run, from_scratch=from_scratch)
     if job.launch.python is not None and shutil.which(job.launch.python) is None:
         raise UserError(f"launch.python: {job.launch.python} is not a program on this machine")
     if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
@@ -195,6 +197,20 @@ def refuse_imported(run: RunDir) -> None:
         raise UserError(
             f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
             f"      Start another job from it, with checkpoint.pretrained: {run.path}"
+        )
+
+
+def begins_anew(run: RunDir) -> bool:
+    """Whether a run was started before and has no checkpoint to go on from; damage is not looked for."""
+    return any(event.get("event") == "started" for event in run.events()) and not committed(run)
+
+
+def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
+    """Raises UserError when a start would end where its ranks look for a checkpoint: what is known is said before."""
+    if not from_scratch and begins_anew(run):
+        raise UserError(
+            f"run {run.run_id} was started before and has no checkpoint to go on from; nothing was started or changed.\n"
+            "      To begin again at iteration 0, add --from-scratch."
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.causes import cause_of
+from orchestrator.launch.local import begins_anew
 from orchestrator.lease import read_holder
 from orchestrator.review.logs import closing_lines
 from orchestrator.review.story import Event, evidence_of, last, last_end
@@ -58,7 +59,7 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
     launched = last(events, "launched")
     submitted = last(events, "submitted")
     started = last(events, "started")
-    advice = cause_of(summary.cause).advice.format(run=run.run_id) if summary.cause is not None else ""
+    advice = "" if summary.cause is None else cause_of(summary.cause).advise(run.run_id, anew=begins_anew(run))
     nodes = launched.get("nodes")
     return Overview(
         advice=advice or None,

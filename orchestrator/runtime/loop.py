@@ -114,6 +114,5 @@ def give_up_when_diverged(session: Session, record: StepRecord) -> None:
     if bad >= session.job.runtime.max_bad_steps:
         session.settle()
         raise DivergenceError(
-            f"{bad} steps in a row had a loss or gradient that is NaN or infinite (the last one: {record.iteration}); "
-            "lower optimizer.lr or lengthen the warm-up, and resume from the last checkpoint"
+            f"{bad} steps in a row had a loss or gradient that is NaN or infinite (the last one: {record.iteration})"
         )

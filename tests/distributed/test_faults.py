@@ -93,7 +93,7 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, i
     assert reached < 40
 
     said = orchestrator("resume", run.path)
-    assert said.code == 1
+    assert said.code == 2
     assert "add --from-scratch" in said.err
     assert max(losses(run)) == reached
 

@@ -23,7 +23,7 @@ from orchestrator.cli.running import (
 )
 from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.local import check_startable, refuse_imported
+from orchestrator.launch.local import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.runs import add_generation, default_runs_dir, find_run
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir
@@ -83,10 +83,13 @@ def command(
             f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
             f"`orchestrator cancel {run.run_id}`."
         )
-    if changed is not None and changes:
-        check_startable(run, changed.job)
-        add_generation(run, changed.job, changed.text)
     job = changed.job if changed else old
+    if status.job is None:
+        check_startable(run, job, from_scratch=from_scratch)
+    else:
+        refuse_without_checkpoint(run, from_scratch=from_scratch)
+    if changed is not None and changes:  # what was refused has changed nothing
+        add_generation(run, changed.job, changed.text)
     if not as_json:
         typer.echo(f"resuming run {label(run)} in {run.path} ({status.describe()})")
     if status.job is not None:  # where it ran before

@@ -10,6 +10,7 @@ import typer
 from orchestrator.causes import cause_of
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, label
+from orchestrator.launch.local import begins_anew
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.watch import duration
@@ -71,8 +72,8 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
         lines.append(("mlflow", url))
     if status.state == "created":
         lines.append(("next", f"orchestrator resume {run.run_id}, or run or submit its spec again"))
-    if status.cause is not None and (advice := cause_of(status.cause).advice):
-        lines.append(("next", advice.format(run=run.run_id)))
+    if status.cause is not None and (advice := cause_of(status.cause).advise(run.run_id, anew=begins_anew(run))):
+        lines.append(("next", advice))
     return lines
 
 

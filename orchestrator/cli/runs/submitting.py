@@ -14,6 +14,7 @@ from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel
 from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
+from orchestrator.launch.local import refuse_without_checkpoint
 from orchestrator.launch.preparation import data_options, submit_preparation, to_be_made
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.sbatch import sbatch_options
@@ -65,6 +66,7 @@ def submit_and_tell(
     run: RunDir, job: JobSpec, cluster: ClusterSpec, *, from_scratch: bool, after: tuple[str, ...], as_json: bool
 ) -> None:
     """Submit a run, after a job that makes the data sets that it lacks, and say so."""
+    refuse_without_checkpoint(run, from_scratch=from_scratch)
     missing = to_be_made(job)
     if not as_json:
         if missing:

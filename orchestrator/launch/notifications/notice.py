@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import committed
+from orchestrator.launch.local import begins_anew
 from orchestrator.launch.state_words import state_after, written_end
 from orchestrator.launch.states import last_metrics
 from orchestrator.planning.batch import BatchSchedule
@@ -74,7 +75,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         "state": {"started": "running", "requeued": "queued"}.get(occasion) or _state(occasion, end),
         "cause": end.cause if end else None,
         "message": message and truncated(redact(message), _LONGEST_LINE),
-        "advice": cause_of(end.cause).advice.format(run=run.run_id) if end else None,
+        "advice": cause_of(end.cause).advise(run.run_id, anew=begins_anew(run)) if end else None,
         "iteration": iteration,
         "train_iters": BatchSchedule.of(job).train_iters,
         "run_dir": str(run.path),

@@ -207,14 +207,16 @@ def test_program_that_cannot_be_started(make_job: MakeJob, make_run: Run) -> Non
     assert "No module named no_such_program" in end.message
 
 
-def test_resume_that_finds_no_checkpoint_fails_unless_told_to_start_over(
+def test_start_without_a_checkpoint_is_refused_unless_told_to_start_over(
     make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(job := make_job())
     monkeypatch.setenv("FAKE_END", "raise@3")
     launch(run, job, module=fake_runtime)
     monkeypatch.delenv("FAKE_END")
-    assert launch(run, job, module=fake_runtime).cause == "checkpoint"
+    with pytest.raises(UserError, match="has no checkpoint to go on from"):
+        launch(run, job, module=fake_runtime)
+    assert status_of(run).cause == "bug"
     assert launch(run, job, module=fake_runtime, from_scratch=True).cause == "completed"
 
 

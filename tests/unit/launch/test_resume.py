@@ -50,7 +50,11 @@ def test_resume_continues(
     assert out.startswith(f"resuming run tiny/{run.run_id} in {run.path} (failed: the training program failed")
     assert "resumed from the checkpoint of iteration 10" in out
     assert status_of(run).state == "completed"
-    assert "has completed already" in orchestrator("resume", "tiny")[1]
+    said = orchestrator("resume", "tiny")[1]
+    assert "has completed already" in said
+    again = said.partition("as another run: orchestrator ")[2].splitlines()[0]
+    assert orchestrator(*again.split())[0] == 0
+    assert [run.run_id for run in all_runs(runs_dir)] == [run.run_id, f"{run.run_id}-2"]
 
 
 def test_resume_with_changes_shows_them_by_class(
@@ -164,13 +168,51 @@ def test_resume_with_a_changed_file(
     assert (run.path / "job.2.yaml").read_text() == changed.read_text()
 
 
-def test_resume_that_would_lose_everything_fails(
-    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", [["resume"], ["resume", "--detach"], ["run"]])
+def test_start_that_would_lose_everything_is_refused_before_its_ranks_start(
+    words: list[str], orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_END", "raise@3")
     orchestrator("run", job_file)
     monkeypatch.delenv("FAKE_END")
-    code, _, err = orchestrator("resume", "tiny")
+    run = all_runs(runs_dir)[0]
+    before = run.events()
+    code, _, err = orchestrator(*words, run.path if words[0] == "resume" else job_file)
+    assert code == 2
+    assert "has no checkpoint to go on from; nothing was started or changed.\n      To begin again" in err
+    assert run.events() == before
+
+
+def test_advice_after_a_nan_without_a_checkpoint_works_as_it_stands(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "nan@3")
+    code, _, err = orchestrator("run", job_file)
+    monkeypatch.delenv("FAKE_END")
+    run = all_runs(runs_dir)[0]
+    advice = f"orchestrator resume {run.run_id} --from-scratch --set optimizer.lr=… --allow-changes"
     assert code == 1
-    assert "a checkpoint could not be written or read: no checkpoint can be read" in err
-    assert orchestrator("resume", "tiny", "--from-scratch")[0] == 0
+    assert err.count("optimizer.lr") == 2, err  # what to lower, and how
+    assert err.rstrip().endswith(advice)
+    assert advice in orchestrator("status", run.run_id)[1]
+
+    wanted = ["--set", "optimizer.lr=2e-4", "--allow-changes"]
+    code, _, err = orchestrator("resume", run.run_id, *wanted)
+    assert code == 2
+    assert "add --from-scratch" in err
+    assert len(run.resolved_generations()) == 1, "a refused resume leaves the spec as it was"
+    assert (status_of(run).state, status_of(run).cause) == ("failed", "nan")
+
+    code, out, _ = orchestrator(*advice.replace("…", "2e-4").split()[1:])
+    assert code == 0
+    assert json.loads((run.path / "resolved.2.json").read_text())["optimizer"]["lr"] == 2e-4
+    assert "completed at iteration 20" in out
+
+
+def test_advice_after_a_checkpoint_goes_on_from_it(
+    orchestrator: Orchestrator, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "nan@7")
+    _, _, err = orchestrator("run", job_file)
+    assert "--set optimizer.lr=… --allow-changes" in err
+    assert "--from-scratch" not in err
