@@ -41,7 +41,8 @@ CAUSES = {
     "user_error": Cause("the input is wrong", "", 2, 2),
     "nan": Cause(
         "the loss or gradient stayed NaN or infinite",
-        "lower optimizer.lr, lengthen the warm-up or look at the data, then: {resume} --set optimizer.lr=… --allow-changes",
+        "lower optimizer.lr, lengthen the warm-up or look at the data, "
+        "then: {resume} --set optimizer.lr=… --allow-changes",
         1,
         3,
     ),

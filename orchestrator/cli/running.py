@@ -190,7 +190,8 @@ def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
         typer.echo(
             f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
             f"      To train it again from the start as another run: {_again(run, status)}\n"
-            f"      To train it for longer: orchestrator resume {run.run_id} --set schedule.train_iters=… --allow-changes"
+            "      To train it for longer: "
+            f"orchestrator resume {run.run_id} --set schedule.train_iters=… --allow-changes"
         )
 
 

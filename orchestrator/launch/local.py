@@ -209,7 +209,8 @@ def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
     """Raises UserError when a start would end where its ranks look for a checkpoint: what is known is said before."""
     if not from_scratch and begins_anew(run):
         raise UserError(
-            f"run {run.run_id} was started before and has no checkpoint to go on from; nothing was started or changed.\n"
+            f"run {run.run_id} was started before and has no checkpoint to go on from; "
+            "nothing was started or changed.\n"
             "      To begin again at iteration 0, add --from-scratch."
         )
 

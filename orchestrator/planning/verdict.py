@@ -36,6 +36,8 @@ LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""
 LONG_LOSS = 4 * 3600
 """Seconds of work that a crash may cost before it is worth a word."""
+SHORT_TRY = 15 * 60
+"""Seconds of a training that needs no checkpoint before its end, whatever the interval that it was given with."""
 
 SHOWN_WAYS = 4
 """Changes that are offered to a job that does not fit."""
@@ -211,6 +213,18 @@ def _work_at_risk(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -
         yield Problem(message, _SAVING, f"checkpoint.save_seconds: 1h, or save_interval: {steps}")
 
 
+def _saved_at_the_end_only(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """An interval that is never reached is most often a slip; in a short try, it is not."""
+    saving, steps = plan.job.checkpoint, plan.batch.train_iters
+    interval, seconds = saving.save_interval, forecast.training_seconds
+    if interval is not None and interval > steps and saving.save_seconds is None and seconds > SHORT_TRY:
+        message = (
+            f"save_interval {interval} is never reached in {steps} steps: the only checkpoint is the one at the end, "
+            f"after {time_span(seconds)}"
+        )
+        yield Problem(message, _SAVING, f"at most {max(1, steps // 2)} saves before the end, too")
+
+
 def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     launch = plan.job.launch
     limit = launch.time or (cluster.time if cluster else None)
@@ -292,6 +306,7 @@ DOUBTS = (
     _bubble,
     _communication,
     _work_at_risk,
+    _saved_at_the_end_only,
     _end_in_time,
     _room_for_checkpoints,
     _arithmetic,

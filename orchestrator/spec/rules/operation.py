@@ -164,17 +164,6 @@ def transformer_engine_on_cpu(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("runtime.layers", "runtime.device"), "write torch or auto")
 
 
-def save_interval(job: JobSections) -> Iterator[Problem]:
-    """A save interval that is never reached is a slip: only the end would be saved."""
-    interval, steps = job.checkpoint.save_interval, job.schedule.train_iters
-    if interval is None or steps is None or job.checkpoint.save_seconds is not None:
-        return
-    if interval > steps:
-        message = f"no checkpoint would be written before the end: save_interval {interval} > train_iters {steps}"
-        hint = f"write at most {steps}, or leave it out to save at the end only"
-        yield Problem(message, ("checkpoint.save_interval", "schedule.train_iters"), hint)
-
-
 def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
     """Only saving at fixed steps meets the multiples that are kept for good."""
     checkpoint = job.checkpoint
@@ -260,7 +249,6 @@ RULES = (
     loss_scales,
     fp16_on_cpu,
     transformer_engine_on_cpu,
-    save_interval,
     kept_checkpoints,
     exported_checkpoints,
     validation_data,

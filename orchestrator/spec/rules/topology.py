@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from orchestrator.errors import Problem
 from orchestrator.spec.rules.base import micro_batches, nearest_divisors, nearest_multiples, replicas
@@ -37,8 +38,10 @@ def world_size(job: JobSections) -> Iterator[Problem]:
             f"world size = TP · PP · CP · DP: {machines} is not a multiple of "
             f"TP · PP · CP = {tp} · {pp} · {cp} = {model_parallel}"
         )
-        legal = nearest_multiples(model_parallel, world)
-        yield Problem(message, (GPUS, NODES, TP, PP, CP), f"nearest world sizes: {legal}")
+        unit = model_parallel // gcd(model_parallel, launch.nodes)
+        legal = nearest_multiples(unit, launch.gpus_per_node)
+        hint = f"nearest gpus_per_node: {legal}, as in --set {GPUS}={legal.partition(' ')[0]}"
+        yield Problem(message, (GPUS, NODES, TP, PP, CP), hint)
     elif dp is not None and world != model_parallel * dp:
         message = f"world size = TP · PP · CP · DP: {machines}, but {tp} · {pp} · {cp} · {dp} = {model_parallel * dp}"
         yield Problem(message, (DP, GPUS, NODES, TP, PP, CP), f"write {world // model_parallel}, or leave it out")

@@ -161,6 +161,17 @@ def test_a_crash_loses_less_with_checkpoints(verdict: Judge) -> None:
         assert "a crash loses" not in messages(verdict(**sections, checkpoint=saving, launch=H100))
 
 
+def test_an_interval_that_a_short_try_never_reaches_is_no_doubt(verdict: Judge) -> None:
+    """A checkpoint is saved at the end whatever the interval; before a long one has ended, it may be missed."""
+    sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "checkpoint": {"save_interval": 200_000}}
+    said = messages(verdict(**sections, schedule={"train_iters": 100_000}, launch=H100))
+    assert (
+        "save_interval 200000 is never reached in 100000 steps: the only checkpoint is the one at the end, after"
+        in said
+    )
+    assert "never reached" not in messages(verdict(**sections, schedule={"train_iters": 10}, launch=H100))
+
+
 def test_room_for_the_checkpoints_that_are_written(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """One at the end; on the way, as many as are kept and the one that is being written."""
     sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "launch": H100}
