@@ -104,8 +104,8 @@ def figure_of(
 ) -> Figure:
     """The curves of one chart of one or several runs (their names by the keys of `runs`), thinned out to 1,500 points
     each with their extremes kept; `within` a part of the x axis, for as many points there. `perplexity` draws the
-    exponential of losses. `marks` and `references` are those of the only run. A run has the same colour in every chart,
-    where each has one curve of it.
+    exponential of losses. `marks` and `references` are those of the only run. Of several runs each has the same
+    colour in every chart.
     """
     alone = len(runs) == 1
     drawn = {
@@ -168,12 +168,10 @@ def figure_of_curves(
 ) -> Figure:
     """The figure of curves that `curves_of` made of each run in the same way."""
     data: list[dict[str, Any]] = []
-    number = 0
-    for name, curves in runs.items():
+    for number, (name, curves) in enumerate(runs.items()):
         for place, curve in enumerate(curves):
             label = plain(curve.key if len(runs) == 1 else f"{name} {curve.key}" if len(curves) > 1 else name)
-            data += _traces(curve, label, line_of(number + place))
-        number += max(1, len(curves))
+            data += _traces(curve, label, line_of(place) if len(runs) == 1 else line_of(number, place))
     layout: dict[str, Any] = {
         "title": {"text": "Perplexity" if perplexity and chart.name == "loss" else chart.title},
         "showlegend": sum("meta" not in trace and trace.get("showlegend", True) for trace in data) > 1,
@@ -214,11 +212,11 @@ def keys_of(chart: Chart, series: Series) -> list[str]:
     return named + sorted(key for key in series.columns if key not in named and _belongs(chart, key))
 
 
-def line_of(number: int) -> dict[str, str]:
-    """How the curve of that number is drawn: a colour of the page, by its name there, and with more curves than
-    colours in dashes.
+def line_of(number: int, place: int = 0) -> dict[str, str]:
+    """How a curve is drawn: the colour of its number, by its name on the page; with more numbers than colours in
+    dashes, and so are those after the first `place` of a number.
     """
-    return {"color": f"series-{number % _COLOURS + 1}", "dash": _DASHES[number // _COLOURS % len(_DASHES)]}
+    return {"color": f"series-{number % _COLOURS + 1}", "dash": _DASHES[(number // _COLOURS + place) % len(_DASHES)]}
 
 
 def x_of(series: Series, iteration: int, x: XAxis) -> float | int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from orchestrator.review.charts import Figure, plain
+from orchestrator.review.charts import Figure, line_of, plain
 from orchestrator.review.sweep_analysis import as_number, spans_decades
 from orchestrator.review.sweeps import Cell, SweepView
 from orchestrator.spec.words import shorten
@@ -18,8 +19,51 @@ Scale = Callable[[str], float | None]
 
 _MOST_TICKS = 8
 _GROUPS = (("completed", "solid", 3.0), ("series-1", "solid", 1.5), ("series-5", "dash", 1.5), ("series-6", "dot", 1.5))
+_STAR = {"size": 14, "symbol": "star"}
+_OTHERS = {"color": "dim", "dash": "dot", "width": 1.0}
 _FEW_CELLS = 8
 _LONGEST_TICK = 18
+
+
+@dataclass(frozen=True)
+class Look:
+    """How some cells are drawn in every chart of a sweep: what a legend calls them, and a line of plotly."""
+
+    name: str
+    line: Mapping[str, Any]
+    cells: Sequence[Cell]
+
+
+def looks_of(view: SweepView) -> list[Look]:
+    """A look for each of few cells; of many one for each group of those that have a value, by their place."""
+    if len(view.cells) <= _FEW_CELLS:
+        return [
+            Look(plain(cell.entry.name), {**line_of(number), "width": 1.5 if number else 3.0}, [cell])
+            for number, cell in enumerate(view.cells)
+        ]
+    groups = zip(_GROUPS, _groups(view.measured), strict=False)
+    return [Look(name, {"color": c, "dash": dash, "width": width}, part) for (c, dash, width), (name, part) in groups]
+
+
+def _is_in(look: Look, cell: Cell) -> bool:
+    return any(each is cell for each in look.cells)
+
+
+def loss_curves(view: SweepView, figure: Figure, cells: Mapping[str, Cell]) -> Figure:
+    """A figure of the cells' curves, by the names of its traces, with each cell as the other charts draw it."""
+    looks = looks_of(view)
+    named: set[str] = set()
+    for trace in figure["data"]:
+        cell = cells.get(trace["name"])
+        if cell is None or not looks:
+            continue
+        look = next((each for each in looks if _is_in(each, cell)), None) or Look("without a value", _OTHERS, [cell])
+        said = f"{plain(cell.entry.name)}<br>step %{{x}}: %{{y:.6g}}<extra></extra>"
+        trace |= {"line": dict(look.line), "marker": {"color": look.line["color"]}, "hovertemplate": said}
+        trace |= {"name": look.name, "legendgroup": look.name, "showlegend": look.name not in named}
+        named.add(look.name)
+    figure["layout"] |= {"showlegend": len(named) > 1, "hovermode": "closest"}
+    return figure
 
 
 def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
@@ -93,7 +137,7 @@ def scatter(view: SweepView, axis: str) -> Figure:
     numeric = len(numbers) == len(texts)
     kind = "category" if not numeric else "log" if spans_decades(numbers) else "linear"
     best = view.best
-    star = {"color": "completed", "size": 14, "symbol": "star"}
+    looks = looks_of(view)
     data = [
         {
             "type": "scatter",
@@ -105,11 +149,13 @@ def scatter(view: SweepView, axis: str) -> Figure:
             "y": [cell.value for cell in part],
             "text": [plain(cell.entry.name) for cell in part],
             "hovertemplate": "%{text}<br>%{y:.6g}<extra></extra>",
-            "marker": marker,
+            "showlegend": False,
+            "marker": {**marker, "color": look.line["color"]},
         }
+        for look in looks
         for name, part, marker in (
-            ("cells", [cell for cell in cells if cell is not best], {"color": "series-1", "size": 8}),
-            ("the best", [cell for cell in cells if cell is best], star),
+            ("cells", [cell for cell in cells if cell is not best and _is_in(look, cell)], {"size": 8}),
+            ("the best", [cell for cell in cells if cell is best and _is_in(look, cell)], _STAR),
         )
         if part
     ]
@@ -148,7 +194,8 @@ def parallel(view: SweepView) -> Figure:
         return 1 - share if view.goal == "min" else share
 
     data = []
-    for (colour, dash, width), (name, part) in zip(_GROUPS, _groups(cells), strict=False):
+    for look in looks_of(view):
+        part = [cell for cell in look.cells if cell.is_measured]
         xs: list[int | None] = []
         ys: list[float | None] = []
         texts: list[str] = []
@@ -159,17 +206,19 @@ def parallel(view: SweepView) -> Figure:
             xs += [*range(len(axes) + 1), None]
             ys += [*places, height(cell.value or 0.0), None]
             texts += [f"{plain(cell.entry.name)}: {cell.value:.6g}"] * (len(axes) + 1) + [""]
+        if not part:
+            continue
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": name,
+                "name": look.name,
                 "x": xs,
                 "y": ys,
                 "text": texts,
                 "hovertemplate": "%{text}<extra></extra>",
-                "line": {"color": colour, "dash": dash, "width": width},
-                "marker": {"color": colour, "size": 5},
+                "line": dict(look.line),
+                "marker": {"color": look.line["color"], "size": 5},
             }
         )
     ticks = [
@@ -225,4 +274,6 @@ def _some(values: Sequence[str]) -> Sequence[str]:
 
 def _note(x: int, y: float, text: str) -> dict[str, Any]:
     shown = plain(shorten(text, _LONGEST_TICK))
-    return {"x": x, "y": y, "text": shown, "showarrow": False, "xanchor": "right", "xshift": -7, "font": {"size": 11}}
+    beside = {"xanchor": "right", "xshift": -7, "font": {"size": 11}}
+    # Lines pass behind it.
+    return {"x": x, "y": y, "text": shown, "showarrow": False, **beside, "bgcolor": "card"}

@@ -73,6 +73,9 @@ def test_a_light_report_on_a_sweep(visitor: Visitor, reviewed: Reviewed, tmp_pat
     assert page.get_by_role("heading", level=2).count() == 1 + 12
     loss = page.get_by_role("img", name="Loss").first
     assert loss.locator("polyline").count() >= 12 + 11  # of the failed cell there is no validation loss
+    # Nothing that is written under a chart is cut at its foot.
+    foot = "it => it.getBBox().y + it.getBBox().height <= it.ownerSVGElement.viewBox.baseVal.height"
+    assert all(text.evaluate(foot) for text in loss.locator("text").all())
     # Of so many runs each is a row.
     measures = page.get_by_role("table", name="What came of it")
     assert measures.get_by_role("row").count() == 1 + 12

@@ -44,6 +44,10 @@ def test_twelve_cells(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) ->
         figure.locator(".main-svg").first.wait_for()
     expect(page.get_by_label("Grid", exact=True).locator(".annotation-text")).to_have_text("failed")
     assert len(page.get_by_label("Loss of the cells").locator(".scatterlayer .trace").all()) == 12
+    # Its background hides the lines behind a label.
+    label = page.get_by_label("Parameters of every cell").locator(".annotation rect.bg").first
+    assert label.evaluate("it => getComputedStyle(it).fill") == "rgb(255, 255, 255)"
+    expect(page.get_by_label("Loss of the cells").locator(".legendtext").first).to_have_text("the best 2")
     visitor.photograph("sweep")
     visitor.narrow()
     visitor.photograph("sweep-phone")

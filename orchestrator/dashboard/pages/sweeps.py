@@ -15,11 +15,11 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
-from orchestrator.review.charts import Chart, XAxis, figure_of_curves
+from orchestrator.review.charts import Chart, XAxis, figure_of_curves, plain
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
-from orchestrator.review.sweep_charts import How, heat_map, parallel, scatter
+from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
 from orchestrator.sweeps.ledger import sweep_dir
 from orchestrator.sweeps.names import short_name
@@ -146,9 +146,9 @@ def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
         if cell.run is not None
     }
     made = figure_of_curves(_LOSS, drawn, x=axis)
-    made["layout"]["showlegend"] = False
-    made["layout"]["hovermode"] = "closest"
-    return made
+    if len(drawn) == 1:
+        return made
+    return loss_curves(view, made, {plain(name): cell for name, cell in zip(names, cells, strict=True)})
 
 
 def _axes(view: SweepView, important: list[str], x: str | None, y: str | None) -> tuple[str | None, str | None]:

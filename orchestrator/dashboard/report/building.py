@@ -89,13 +89,16 @@ def _person() -> str:
 
 def _comparison(found: Comparison, series: Sequence[Series], discretion: Discretion) -> list[Section]:
     rows = [
-        (label, run.key, run.state, f"{exact(run.iteration)} of {exact(run.train_iters)}", run.description)
+        (label, run.key, run.state, f"{exact(run.iteration)} of {exact(run.train_iters)}", _more_than_state(run))
         for run, label in zip(found.runs, found.labels, strict=True)
     ]
+    known = 5 if any(row[-1] for row in rows) else 4
     differing = [
         (each.path, *(discretion.value(each.path, value) for value in each.values)) for each in found.differences
     ]
-    blocks: list[Block | None] = [table(("", "Run", "State", "Steps", "What is known"), rows, (3,))]
+    blocks: list[Block | None] = [
+        table(("", "Run", "State", "Steps", "What is known")[:known], [row[:known] for row in rows], (3,))
+    ]
     parts: list[tuple[str, list[Block | None]]] = [
         ("What differs", [table(("Field", *found.labels), differing) or Words("The specs do not differ.", "dim")]),
         ("What came of it", [_measures(found)]),
@@ -103,6 +106,10 @@ def _comparison(found: Comparison, series: Sequence[Series], discretion: Discret
     ]
     sections = [Section("Comparison", 1, tuple(block for block in blocks if block is not None))]
     return sections + [Section(title, 2, tuple(each for each in made if each is not None)) for title, made in parts]
+
+
+def _more_than_state(run: RunSummary) -> str:
+    return "" if run.description == run.state else run.description
 
 
 def _measures(found: Comparison) -> Block:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import unescape
@@ -11,9 +12,10 @@ from typing import Any
 from orchestrator.dashboard.rendering import count
 from orchestrator.review.charts import Figure
 
-WIDTH, HEIGHT = 560, 280
+WIDTH, HEIGHT = 560, 286
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 548, 12, 250
 _COLOURS = 8
+_SERIES = re.compile(r"series-([1-8])")
 _TICKS = 5
 _LARGEST = 1e300
 _MOST_POINTS = 400
@@ -21,12 +23,15 @@ _MOST_POINTS = 400
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its parts between gaps as points of SVG. `colour` from 1 to 8; `style`: `area` is filled."""
+    """A curve: its parts between gaps as points of SVG. `colour` from 1 to 8; `style`: `area` is filled;
+    `dash` as plotly calls it.
+    """
 
     name: str
     colour: int
     parts: tuple[str, ...]
     style: str
+    dash: str = "solid"
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ def drawn(figure: Figure) -> Drawing:
             parts = [[(part[0][0], y_at(0.0)), *part, (part[-1][0], y_at(0.0))] for part in parts]
         name = name_of(trace)
         written = tuple(" ".join(f"{x:g},{y:g}" for x, y in part) for part in parts)
-        lines.append(Line(name, names.index(name) % _COLOURS + 1, written, style))
+        dash = str(trace.get("line", {}).get("dash", "solid"))
+        lines.append(Line(name, _colour(trace, names.index(name)), written, style, dash))
     marks = [
         (x_at(float(shape["x0"])), str(shape.get("name", "")))
         for shape in layout.get("shapes", ())
@@ -82,6 +88,12 @@ def drawn(figure: Figure) -> Drawing:
         y_ticks=tuple((y_at(tick), _tick(tick, layout.get("yaxis", {}))) for tick in ticks(low_y, high_y, _TICKS)),
         marks=tuple((place, name) for place, name in marks if _LEFT <= place <= _RIGHT),
     )
+
+
+def _colour(trace: dict[str, Any], number: int) -> int:
+    """That of the figure; where it names none, a colour by the curve's number."""
+    said = _SERIES.fullmatch(str(trace.get("line", {}).get("color", "")))
+    return int(said[1]) if said else number % _COLOURS + 1
 
 
 def name_of(trace: dict[str, Any]) -> str:

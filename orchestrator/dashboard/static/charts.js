@@ -23,6 +23,7 @@
     const shapes = (layout.shapes || []).map((shape) => ({
       ...shape, line: { color: marks[shape.name] || colour("--line"), width: 1, dash: shape.name === "plan" ? "dash" : "dot" },
     }));
+    const annotations = (layout.annotations || []).map((note) => (note.bgcolor ? { ...note, bgcolor: colour(`--${note.bgcolor}`) } : note));
     const own = Object.fromEntries(
       Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key)).map((key) => [key, { ...axis, ...layout[key] }]));
     return {
@@ -30,7 +31,7 @@
       font: { color: colour("--text"), family: colour("--font"), size: 12 }, colorway: palette(),
       hovermode: "x unified", hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--text") } },
       uirevision: "kept", autosize: true,
-      xaxis: axis, yaxis: axis, ...layout, ...own, shapes, legend: { ...legend, ...layout.legend },
+      xaxis: axis, yaxis: axis, ...layout, ...own, shapes, annotations, legend: { ...legend, ...layout.legend },
     };
   }
 

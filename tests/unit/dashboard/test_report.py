@@ -123,6 +123,29 @@ def test_drawings_have_units(tmp_path: Path) -> None:
     assert "| Peak memory (GiB) | " in to_markdown(document)
 
 
+def test_drawings_have_the_colours_of_their_figures(tmp_path: Path) -> None:
+    runs = tuple(run_of(tiny_job(name), tmp_path) for name in ("a", "b"))
+    for run in runs:
+        MetricLog(run, check=lambda: None).append(4, 8, 512, {"validation/loss": 1.0})
+    document = build(Wanted(runs))
+    [curves] = [block for part in document.sections if part.title == "Curves" for block in part.blocks][:1]
+    assert isinstance(curves, Curves)
+    for _, figure in curves.charts:
+        found = {line.name.split()[0]: line.colour for line in drawn(figure).lines}
+        assert found == {"a": 1, "b": 2}, figure["layout"]["title"]
+
+
+def test_a_state_is_said_once(tmp_path: Path) -> None:
+    runs = tuple(run_of(tiny_job(name), tmp_path) for name in ("a", "b"))
+    for run in runs:
+        run.append_event("exited", launch_id="1", code=0, cause="completed", message="", iteration=3)
+    assert "What is known" not in Read(to_html(build(Wanted(runs)), light=True)).text
+    assert (
+        "What is known"
+        in Read(to_html(build(Wanted((*runs, failed(run_of(tiny_job("c"), tmp_path))))), light=True)).text
+    )
+
+
 def test_what_a_resume_changed_is_told(tmp_path: Path) -> None:
     run = run_of(tiny_job("changed"), tmp_path)
     again = tiny_job("changed", optimizer={"lr": 0.25})

@@ -99,6 +99,22 @@ def test_references_are_lines_in_the_unit_of_the_chart() -> None:
     assert figure["layout"]["annotations"][0]["y"] == pytest.approx(math.log10(3))
 
 
+def test_of_several_runs_each_has_one_colour_in_every_chart() -> None:
+    runs = {name: series_of(1, 2) for name in ("a", "b")}
+    for series in runs.values():
+        series.add([Metric(0.0, step, 8, 64, {"validation/loss": 1.0, "train/lr": 1.0}) for step in (3, 4)])
+    lines = [(trace["name"], trace["line"]) for trace in drawn(figure_of(CHARTS["loss"], runs))]
+    assert [(name, line["color"]) for name, line in lines] == [
+        ("a train/loss", "series-1"),
+        ("a validation/loss", "series-1"),
+        ("b train/loss", "series-2"),
+        ("b validation/loss", "series-2"),
+    ]
+    assert len({tuple(line.items()) for _, line in lines}) == 4
+    rates = drawn(figure_of(CHARTS["lr"], runs))
+    assert [(trace["name"], trace["line"]["color"]) for trace in rates] == [("a", "series-1"), ("b", "series-2")]
+
+
 def test_perplexity_is_the_exponential_of_losses_and_of_nothing_else() -> None:
     series = series_of(2, 3, 800)
     assert drawn(figure_of(CHARTS["loss"], {"run": series}, perplexity=True))[0]["y"] == [

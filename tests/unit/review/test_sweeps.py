@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import UserError
 from orchestrator.process import Process
 from orchestrator.review.summary import RunSummary, unreadable
-from orchestrator.review.sweep_charts import heat_map, parallel, scatter
+from orchestrator.review.sweep_charts import heat_map, looks_of, loss_curves, parallel, scatter
 from orchestrator.review.sweeps import best_of, comparison_of, importance_of, sweep_folders, view_of
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
@@ -167,6 +167,36 @@ def test_a_parameter_over_decades_is_on_a_logarithmic_axis(tmp_path: Path) -> No
     best = next(trace for trace in figure["data"] if trace["name"] == "the best")
     assert (best["x"], best["y"]) == ([3e-4], [2.0])
     assert scatter(view, "model.num_layers")["layout"]["xaxis"]["type"] == "linear"
+
+
+def test_a_cell_has_the_same_look_in_every_chart(tmp_path: Path) -> None:
+    view = view_of(planned(tmp_path), measured(tmp_path, [3.0, 3.5, 2.0, 2.5, 9.0, None]))
+    looks = {look.name: look.line["color"] for look in looks_of(view)}
+    assert len(set(looks.values())) == len(looks) == 6
+    assert {trace["name"]: trace["line"]["color"] for trace in parallel(view)["data"]}.items() <= looks.items()
+    for trace in scatter(view, "optimizer.lr")["data"]:
+        assert [looks[name] for name in trace["text"]] == [trace["marker"]["color"]]
+    cells = {cell.entry.name: cell for cell in view.cells}
+    curves = loss_curves(view, {"data": [{"name": name} for name in cells], "layout": {}}, cells)
+    assert {trace["name"]: trace["line"]["color"] for trace in curves["data"]} == looks
+    assert curves["layout"]["showlegend"]
+
+
+def test_of_many_cells_a_group_has_a_look(tmp_path: Path) -> None:
+    cells = [entry(number, f"{number}e-4", "2") for number in range(1, 11)]
+    sweep = planned(tmp_path, cells=cells)
+    view = view_of(sweep, by_key(*(summary(tmp_path, n, values={METRIC: float(n)}) for n in range(1, 10))))
+    names = {cell.entry.name: cell for cell in view.cells}
+    curves = loss_curves(view, {"data": [{"name": name} for name in names], "layout": {}}, names)
+    named = [trace["name"] for trace in curves["data"]]
+    assert named == ["the best 2"] * 2 + ["3 to 4"] * 2 + ["5 to 6"] * 2 + ["7 to 9"] * 3 + ["without a value"]
+    assert sum(trace["showlegend"] for trace in curves["data"]) == 5
+    assert {trace["name"] for trace in parallel(view)["data"]} == set(named[:-1])
+
+
+def test_labels_stand_before_the_lines_that_pass_them(tmp_path: Path) -> None:
+    notes = parallel(view_of(planned(tmp_path), measured(tmp_path, [3.0, 2.0])))["layout"]["annotations"]
+    assert {note["bgcolor"] for note in notes} == {"card"}
 
 
 words = st.text(max_size=8)
