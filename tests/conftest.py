@@ -110,6 +110,13 @@ settings.register_profile("random", settings.get_profile("orchestrator"), derand
 settings.load_profile("orchestrator")
 
 
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of a test run have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(autouse=True)
 def _environment_is_restored() -> Iterator[None]:
     before = dict(os.environ)

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
@@ -23,6 +23,7 @@ from browser.reviewed import Reviewed, reviewed_in
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from support.faults import Ranks
 from support.fixtures import inject, ranks
+from support.network import unchanged
 
 __all__ = ["inject", "ranks"]
 
@@ -44,8 +45,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
+@dataclass
+class Chromium:
+    """A browser, and another one after a change of this machine's network: of that it hears when it finds the time, and
+    aborts what is being loaded then.
+    """
+
+    launch: Callable[[], Browser]
+    changes: int = -1
+    browser: Browser | None = None
+
+    def after(self, changes: int) -> Browser:
+        """The browser that was started after so many changes of the network."""
+        if self.browser is None or self.changes != changes:
+            self.close()
+            self.browser, self.changes = self.launch(), changes
+        return self.browser
+
+    def close(self) -> None:
+        if self.browser is not None:
+            self.browser.close()
+            self.browser = None
+
+
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
+def chromium() -> Iterator[Chromium]:
     """One browser for the tests of a file. Playwright leaves an event loop running meanwhile, which tests elsewhere may
     not find.
     """
@@ -55,16 +79,15 @@ def chromium() -> Iterator[Browser]:
         pytest.skip(reason)
     expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=which(PROGRAM), args=_FLAGS)
-        yield browser
-        browser.close()
+        made = Chromium(lambda: playwright.chromium.launch(executable_path=which(PROGRAM), args=_FLAGS))
+        yield made
+        made.close()
 
 
 @pytest.fixture(scope="session")
-def reviewed(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Reviewed:
+def reviewed(ranks: Ranks, shared_folder: Path) -> Reviewed:
     """Runs of all kinds, made by real training; see reviewed.py. Not to be changed: use `reviewed.copied`."""
-    own = tmp_path_factory.getbasetemp()
-    return reviewed_in((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "reviewed", ranks)
+    return reviewed_in(shared_folder / "reviewed", ranks)
 
 
 @dataclass
@@ -165,12 +188,19 @@ class Visitor:
 
 
 @pytest.fixture
-def visitor(chromium: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+def browser(chromium: Chromium, shared_folder: Path) -> Iterator[Browser]:
+    """The browser, while this machine's network stays as it is."""
+    with unchanged(shared_folder) as changes:
+        yield chromium.after(changes)
+
+
+@pytest.fixture
+def visitor(browser: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Visitor]:
     """A person with a large window; `visitor.page.set_viewport_size` makes it that of a phone."""
     kept = os.environ.get(SCREENSHOTS)
     name = re.sub(r"\W+", "-", request.node.name)
     folder = Path(kept) / name if kept else tmp_path / "screenshots"
-    context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(1000 * PATIENCE)
     made = Visitor(context.new_page(), folder)
     made.listen()

@@ -16,7 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from slurm.machine import Machine, MachineError, run, wait_until
@@ -117,14 +118,24 @@ class Cluster:
 
     Partitions: `main`, the default, and `low`, whose jobs are requeued when `main` needs their nodes. With accounting
     there are the account `research` and the QoS `normal` and `debug` (30 minutes at most). `settings` are further lines
-    of slurm.conf.
+    of slurm.conf. `changing` is entered while the link to this machine is made, and while it is removed.
     """
 
-    def __init__(self, nodes: int = 4, *, gpus: int = 2, accounting: bool = True, settings: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        nodes: int = 4,
+        *,
+        gpus: int = 2,
+        accounting: bool = True,
+        settings: Iterable[str] = (),
+        changing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.accounting = accounting
         self._gpus = gpus
         self._settings = list(settings)
+        self._changing = changing
+        self._link: str | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: it holds sockets
         self._controller = Machine("controller", self._folder)
         self._machines = {name: Machine(name, self._folder) for name in self.nodes}
@@ -142,7 +153,8 @@ class Cluster:
         (self._folder / "hosts").write_text("127.0.0.1 localhost\n")
         (self._folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         self._controller.boot()
-        self._network = self._connect_controller()
+        with self._changing():
+            self._network = self._connect_controller()
         addresses = {"controller": 1, **{name: 10 + number for number, name in enumerate(self.nodes, start=1)}}
         with open(self._folder / "hosts", "a") as hosts:
             hosts.writelines(f"{self._network}.{number} {name}\n" for name, number in addresses.items())
@@ -159,6 +171,10 @@ class Cluster:
 
     def stop(self) -> None:
         """End every process of the cluster and remove its files."""
+        if self._link is not None:
+            # With the controller it would go as well, but at some time after that.
+            with self._changing():
+                run("ip", "link", "delete", self._link, check=False)
         for machine in (*self._machines.values(), self._controller):
             machine.kill()
         shutil.rmtree(self._folder)
@@ -206,23 +222,14 @@ class Cluster:
         for number in random.sample(range(512), 512):
             network = f"198.{18 + number // 256}.{number % 256}"  # of 198.18.0.0/15, which is set aside for tests
             name = f"slurm-{number}"  # two clusters that choose the same number at once: the kernel lets one have it
-            link = [
-                "ip",
-                "link",
-                "add",
-                name,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "login",
-                "netns",
-                str(self._controller.pid),
-            ]
+            link = f"ip link add {name} type veth peer name login netns {self._controller.pid}".split()
             if f"{network}." not in routes and run(*link, check=False).returncode == 0:
+                self._link = name
                 break
         else:
             raise MachineError("no network interface could be added")
+        # By itself the kernel adds an IPv6 address, two seconds later.
+        run("ip", "link", "set", name, "addrgenmode", "none")
         run("ip", "address", "add", f"{network}.254/24", "dev", name)
         run("ip", "link", "set", name, "up")
         self._controller.ip("link", "set", "login", "up", "master", "bridge")

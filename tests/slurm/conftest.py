@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +18,7 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.machine import MachineError
 from slurm.packages import what_is_missing
+from support.network import changing
 
 HERE = Path(__file__).parent
 Start = Callable[[bool], Cluster]
@@ -37,7 +39,7 @@ def unavailable(reason: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def clusters() -> Iterator[Start]:
+def clusters(shared_folder: Path) -> Iterator[Start]:
     """Starts a cluster, with accounting or without, or gives the one that was started before."""
     started: dict[bool, Cluster] = {}
     with ExitStack() as stack:
@@ -46,7 +48,7 @@ def clusters() -> Iterator[Start]:
             if reason := what_is_missing():
                 unavailable(reason)
             if accounting not in started:
-                cluster = Cluster(accounting=accounting)
+                cluster = Cluster(accounting=accounting, changing=partial(changing, shared_folder))
                 stack.callback(cluster.stop)
                 try:
                     cluster.start()
