@@ -53,7 +53,7 @@ def load_sweep(
         composition = replace(composition, sweep=_sweep_over(composition, arrays))
     sweep = composition.sweep
     if sweep is None:
-        raise SpecError([_no_sweep(composition), *composition.problems])
+        raise SpecError(composition.problems or [_no_sweep(composition)])  # a missing file says nothing of anything
     written = Written({**_entries(composition.root), "sweep": sweep}, composition.root.location)
     places = Places(written, [source for source, _ in composition.texts])
     spec, problems = _spec(sweep)

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.cli.jobs.job_text import job_text
 from orchestrator.data.index import read_index
+from orchestrator.data.manifest import read_manifest
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import has_vocabulary, preset_names
@@ -120,7 +121,8 @@ def answers_in(overrides: Sequence[str]) -> dict[str, Any]:
         if is_count or (path in _WORDS and isinstance(value, str)):
             answers[path] = value
         elif path == "data.blend" and value is not None:
-            answers[path] = [{"path": "data/mine"}]  # that there is one; the override itself says which
+            # That there is one, and what it is called; the override itself says everything.
+            answers[path] = [{"path": name.strip()} for name in text.strip().strip("[]").split(",")]
     return answers
 
 
@@ -156,6 +158,21 @@ def _default_micro_batch_size(values: Values) -> int:
 def _default_micro_batches(values: Values) -> int:
     stages = int(values["parallelism.pipeline_model_parallel_size"])
     return 1 if stages == 1 else 4 * stages  # the pipeline is empty (PP - 1) of every (micro-batches + PP - 1) passes
+
+
+def _default_tokenizer(values: Values) -> str:
+    """The one that the data was made with, where a manifest names one that is here."""
+    for entry in values["data.blend"]:
+        try:
+            manifest = read_manifest(Path(entry["path"]))
+        except (DataError, ValueError):  # torn, or no path: whoever reads the data says so
+            continue
+        told = manifest.tokenizer if manifest is not None else None
+        if told is None or told.path is None or told.merges is not None or told.vocab_extra_ids:
+            continue
+        if Path(told.path).exists():
+            return told.path
+    return "bytes"
 
 
 QUESTIONS = (
@@ -200,7 +217,7 @@ QUESTIONS = (
     Question(
         "data.tokenizer.path",
         "Its tokenizer.json or the folder of it, or bytes",
-        lambda v: "bytes",
+        _default_tokenizer,
         tokenizer_path,
         lambda v: v["data.blend"] is not None,
     ),

@@ -163,7 +163,7 @@ def command(
     if as_json:
         print_json([result.to_json() for result in results])
     else:
-        typer.echo(table(results))
+        typer.echo(f"{weights.label}\n{table(results)}")
 
 
 def _commit(weights: Weights, iteration: int | None) -> Commit:

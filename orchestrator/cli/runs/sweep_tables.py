@@ -25,6 +25,8 @@ from orchestrator.sweeps.names import short_name
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, metric_of
 
 _SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_BETWEEN_LINES = 30.0
+"""Of how far a cell is, where lines are printed."""
 _MOST_SHOWN = 20
 
 
@@ -174,14 +176,33 @@ def _follow_live(sweep: SweepDir) -> None:
 
 
 def _follow_lines(sweep: SweepDir, *, quiet: bool) -> None:
+    """A line for each change of a cell's state, and now and then one for each running cell that has moved."""
     known: dict[str, str] = {}
+    told: dict[str, int | None] = {}
+    last = time.monotonic()
     while True:
-        statuses = _look(sweep)[1]
+        planned, statuses = _look(sweep)
+        metric = metric_of(planned, statuses)
+        due = time.monotonic() - last >= _SECONDS_BETWEEN_LINES
+        last = time.monotonic() if due else last
         for status in statuses:
-            if known.get(status.entry.id, "pending") != status.state and not quiet:
-                note = f" ({status.note})" if status.note else ""
-                typer.echo(f"{status.entry.name}: {status.state}{note}")
-            known[status.entry.id] = status.state
+            cell, iteration = status.entry.id, status.status.iteration
+            changed = known.get(cell, "pending") != status.state
+            moved = due and status.state == "running" and iteration != told.get(cell)
+            if (changed or moved) and not quiet:
+                typer.echo(_line(status, metric))
+                told[cell] = iteration
+            known[cell] = status.state
         if not any(status.state in UNDER_WAY for status in statuses):
             return
         time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _line(status: CellStatus, metric: str) -> str:
+    """`lr=1e-3: running, iteration 12, train/loss 5.12`."""
+    note = f" ({status.note})" if status.note else ""
+    value = status.value(metric)
+    parts = [f"{status.entry.name}: {status.state}{note}"]
+    parts += [f"iteration {status.status.iteration}"] if status.status.iteration is not None else []
+    parts += [f"{metric} {_number(value)}"] if value is not None else []
+    return ", ".join(parts)

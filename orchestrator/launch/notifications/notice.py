@@ -119,9 +119,10 @@ def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
     first = f"{facts['name']}/{facts['run_id']} {words.get(occasion, occasion)}"
     if facts["iteration"] is not None:
         first += f" at iteration {facts['iteration']} of {facts['train_iters']}"
+    told = first.partition(" ")[2]
     if facts["seconds"] is not None:
         first += f" after {duration(int(facts['seconds']))}"
-    if occasion in ("failed", "requeued", "stopped"):
+    if occasion in ("failed", "requeued", "stopped") and facts["message"] != told:
         first += f": {facts['cause']}: {facts['message']}"
     lines = [first, *facts["evidence"]]
     if facts["checkpoint_iteration"] is not None and occasion != "completed":

@@ -142,6 +142,7 @@ def test_what_was_measured_is_shown_and_nothing_started(
     monkeypatch.setattr(command, "run_inference", started)
     assert main(["evaluate", str(measured.path), "--text", str(text)]) == 0
     assert capsys.readouterr().out.splitlines() == [
+        f"run {measured.name}/{measured.run_id}",
         "TASK       ITERATION  METRIC      VALUE  STDERR  OF",
         "text/text  7          perplexity  12.5   0.25    1,234 tokens",
         "                      loss        2.5    -",

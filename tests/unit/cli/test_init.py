@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.jobs.job_text import OPTIONS, YOUR_DATA, job_text
 from orchestrator.cli.jobs.questionnaire import QUESTIONS, ask, problem_with, spec_values
-from orchestrator.spec.loading import load_text
+from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.presets import preset_names
 
 
@@ -230,6 +231,23 @@ def test_questions_that_do_not_apply_are_not_asked() -> None:
     assert "parallelism.sequence_parallel" not in person.asked
     assert "parallelism.use_distributed_optimizer" not in person.asked
     assert "data.tokenizer.path" not in person.asked
+
+
+def test_the_tokenizer_of_the_data_is_the_default(
+    orchestrator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    made_with = {"type": "huggingface", "path": "tokenizer.json"}
+    counts = dict.fromkeys(("vocab_size", "largest_token_id", "documents", "tokens", "text_bytes"), 9)
+    told = {"tokenizer": made_with, "tokenizer_hash": "1", "dtype": "uint16", **counts}
+    told |= {"empty_documents": 0, "skipped_records": 0}
+    (tmp_path / "mine.manifest.json").write_text(json.dumps(told))
+    for name, path in (("mine", "tokenizer.json"), ("another", None)):
+        answers = ask(Person().read, Person().tell, {"data.blend": [{"path": name}]})
+        assert answers["data.tokenizer.path"] == path
+    assert orchestrator("init", "--yes", "--set", "data.blend=mine").code == 0
+    assert load_job([tmp_path / "job.yaml"]).job.data.tokenizer.path == "tokenizer.json"
 
 
 def test_torn_data_is_refused_and_missing_data_is_not(tmp_path: Path) -> None:

@@ -326,3 +326,14 @@ def test_drill_refuses_a_kill_after_the_end(orchestrator: Orchestrator, job_file
     changes = ("--set", "schedule.train_iters=4", "--set", "checkpoint.save_interval=2")
     code, _, err = orchestrator("drill", job_file, *changes)
     assert (code, err) == (2, "error: --kill-at 5 must be before the end: the job has only 4 steps\n")
+
+
+def test_an_imported_run_is_no_start_that_failed_to_come(
+    orchestrator: Orchestrator, make_job: Callable[..., JobSpec], make_run: Callable[[JobSpec], RunDir]
+) -> None:
+    run = make_run(make_job())
+    run.append_event("imported", source="gpt2")
+    assert orchestrator("list")[1].splitlines()[1].split()[:4] == ["tiny", run.run_id, "imported", "-"]
+    said = orchestrator("status", "tiny")[1]
+    assert f"start a job from it, with checkpoint.pretrained: {run.path}" in said
+    assert "orchestrator resume" not in said

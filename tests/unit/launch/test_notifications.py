@@ -286,6 +286,16 @@ def test_no_secret_and_no_endless_line_is_told(
     assert len(everything) < 15_000
 
 
+def test_a_stop_is_told_once(make_job: MakeJob, make_run: Run) -> None:
+    run = make_run(job := make_job())
+    run.append_event("launched", launch_id="l", host="node7")
+    message = "stopped at iteration 17 of 20"
+    run.append_event("exited", launch_id="l", cause="stopped", message=message, iteration=17)
+    notice = notice_of(run, job, "l", "stopped")
+    assert notice.text.count("stopped") == 1
+    assert notice.facts["message"] == message
+
+
 def test_somebody_is_told_where_no_log_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
     telling = start_telling("platform", [], tmp_path / "logs", subprocess.DEVNULL)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.runs import sweep_tables
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import Planned, SweepDir, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import write_plan
-from orchestrator.sweeps.states import cell_statuses
+from orchestrator.sweeps.states import CellStatus, State, cell_statuses
 from orchestrator.sweeps.submission import needs_scratch
 from tests.unit.sweeps.conftest import Run
 
@@ -153,3 +155,22 @@ def test_a_sweep_is_found_by_name_or_place(sweep: SweepDir, orchestrator: Run) -
     code, out, err = orchestrator("sweep", "cancel", "tiny")
     assert (code, out, err) == (0, "sweep tiny: no cell is under way\n", "")
     assert isinstance(sweep.planned(), Planned)
+
+
+def test_in_a_pipe_running_cells_say_how_far_they_are(
+    sweep: SweepDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = sweep.planned()
+    cell = cell_statuses(sweep, planned)[0]
+
+    def at(state: State, iteration: int | None) -> tuple[Planned, list[CellStatus]]:
+        values = {} if iteration is None else {"train/loss": 6.0 - iteration}
+        return planned, [replace(cell, state=state, status=replace(cell.status, iteration=iteration, values=values))]
+
+    looks = [at("pending", None), at("running", None), at("running", 2), at("running", 2), at("completed", 4)]
+    monkeypatch.setattr(sweep_tables, "_look", lambda sweep: looks.pop(0))
+    monkeypatch.setattr(sweep_tables, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(sweep_tables, "_SECONDS_BETWEEN_LINES", 0.0)
+    sweep_tables.follow(sweep)
+    said = [line.removeprefix(f"{cell.entry.name}: ") for line in capsys.readouterr().out.splitlines()]
+    assert said == ["running", "running, iteration 2, train/loss 4", "completed, iteration 4, train/loss 2"]

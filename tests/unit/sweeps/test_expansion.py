@@ -77,6 +77,9 @@ def test_a_command_for_one_job_says_what_to_use_instead(folder: Path) -> None:
         load_job([folder / "both.yaml"])
     with pytest.raises(SpecError, match="says nothing of a sweep"):
         load_sweep([folder / "job.yaml"])
+    with pytest.raises(SpecError) as missing:
+        load_sweep([folder / "nofile.yaml"])
+    assert "says nothing of a sweep" not in str(missing.value)
     with pytest.raises(UserError, match="no sweep was given"):
         load_sweep([])
 
