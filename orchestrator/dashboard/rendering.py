@@ -14,10 +14,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator.dashboard.assets import asset
+from orchestrator.planning import figures
+from orchestrator.planning.figures import disk_size, memory_size
 from orchestrator.review.table import spark_points, spark_words
 
 NOTHING = "\N{EN DASH}"
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 @cache
@@ -37,6 +39,7 @@ def environment() -> Environment:
         "exact": exact,
         "duration": duration,
         "size": size,
+        "disk": disk,
         "number": number,
         "percent": percent,
         "segment": segment,
@@ -105,30 +108,18 @@ def percent(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes: 12.3 GiB; a dash for none."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if abs(value) >= 1 << power:
-            return f"{value / (1 << power):.3g} {unit}"
-    return f"{value:.0f} B"
+    """Bytes of memory: 12.3 GiB; a dash for none."""
+    return NOTHING if value is None or not math.isfinite(value) else memory_size(value)
+
+
+def disk(value: float | None) -> str:
+    """Bytes on a disk, in powers of ten: 43.0 MB; a dash for none."""
+    return NOTHING if value is None or not math.isfinite(value) else disk_size(value)
 
 
 def duration(seconds: float | None) -> str:
-    """2 d 3 h, 4 min 5 s; a dash for none."""
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        return NOTHING
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    rest = int(seconds)
-    parts: list[str] = []
-    for length, unit in _UNITS:
-        if rest >= length or parts:
-            parts.append(f"{rest // length} {unit}")
-            rest %= length
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if not part.startswith("0 "))
+    """2 d 3 h, 4 min 5 s, 34.8 s; a dash for none."""
+    return NOTHING if seconds is None or not math.isfinite(seconds) or seconds < 0 else figures.duration(seconds)
 
 
 def ago(moment: float | None) -> str:
@@ -141,7 +132,7 @@ def age(moment: float | None) -> str:
     if moment is None or not math.isfinite(moment):
         return NOTHING
     seconds = max(0.0, time.time() - moment)
-    return next((f"{seconds // length:.0f} {unit}" for length, unit in _UNITS[:3] if seconds >= length), "now")
+    return next((f"{seconds // length:.0f} {unit}" for length, unit in _UNITS if seconds >= length), "now")
 
 
 def clock(moment: float | None) -> str:

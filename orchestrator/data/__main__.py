@@ -47,7 +47,9 @@ def run(command: str, request: Request, as_json: bool) -> int:
             return 130
     if isinstance(request, TrainTokenizerRequest):
         size = train_tokenizer(request)
-        _print(as_json, f"wrote {request.output}: {size} tokens", output=str(request.output), vocab_size=size)
+        fewer = f" of the {request.vocab_size} asked for: each word of the text is one; more text gives more"
+        text = f"wrote {request.output}: {size} tokens{fewer if size < request.vocab_size else ''}"
+        _print(as_json, text, output=str(request.output), vocab_size=size)
         return 0
     return _inspect(request, as_json)
 

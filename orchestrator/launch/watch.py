@@ -104,8 +104,8 @@ _SHOWN: tuple[tuple[str, str, Callable[[float], str], str], ...] = (
     ("train/loss", "loss", "{:.4f}".format, ""),
     ("validation/loss", "validation", "{:.4f}".format, ""),
     ("train/grad_norm", "grad norm", "{:.3g}".format, ""),
-    ("throughput/tokens_per_second", "", _si, " tokens/s"),
-    ("throughput/tflops_per_gpu", "", "{:.3g}".format, " TFLOP/s"),
+    ("throughput/tokens_per_second", "", _si, " tokens/s in all"),
+    ("throughput/tflops_per_gpu", "", "{:.3g}".format, " TFLOP/s per GPU"),
 )
 
 

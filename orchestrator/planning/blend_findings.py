@@ -70,7 +70,7 @@ def _share_doubts(source: SourcePlan, train: PartPlan) -> Iterator[str]:
             way_out += f"{SENSIBLE_EPOCHS} epochs are a share of {most:.2%} instead of {source.share:.2%}"
         else:
             way_out += f"{SENSIBLE_EPOCHS} epochs are {SENSIBLE_EPOCHS * _tokens_of_epoch(source):,} tokens"
-        yield f"{source.path} is read {source.epochs:.1f} times{_again(source)}: {way_out}"
+        yield f"{source.path} is read {source.epochs:.2f} times{_again(source)}: {way_out}"
 
 
 def _tokens_of_epoch(source: SourcePlan) -> int:
@@ -96,10 +96,10 @@ def _twice(blend: list[BlendEntry], name: str) -> Iterator[str]:
 
 def _validation_doubts(source: SourcePlan) -> Iterator[str]:
     needed = max(source.samples, source.samples_alone or 0)
-    if source.samples_held and needed > source.samples_held:
+    if source.samples_held and source.epochs is not None and needed > source.samples_held:
         yield (
             f"one evaluation reads {needed:,} samples of {source.path}, whose validation part holds "
-            f"{source.samples_held:,}: it counts them {needed / source.samples_held:.1f} times; "
+            f"{source.samples_held:,}: it reads them {source.epochs:.2f} times; "
             "hold out more, or lower evaluation.eval_iters"
         )
     elif source.documents is not None and 0 < source.documents < _FEW_DOCUMENTS:

@@ -24,6 +24,24 @@ def time_span(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def duration(seconds: float) -> str:
+    """A time that was measured: `2 d 3 h`, `4 min 5 s`, `34.8 s`, `0.37 s`."""
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    rest = round(seconds)
+    parts: list[str] = []
+    for length, unit in _UNITS:
+        if rest >= length or parts:
+            parts.append(f"{rest // length} {unit}")
+            rest %= length
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if not part.startswith("0 "))
+
+
 def amount(number: float) -> str:
     """Three digits: `1,230`, `12.3`, `0.00123`."""
     return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"

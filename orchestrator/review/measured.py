@@ -23,7 +23,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.latest import usual
 
-Unit = Literal["seconds", "bytes", "share", "count"]
+Unit = Literal["seconds", "memory", "disk", "share", "count"]
 
 _KEPT_PLANS = 8
 _MOST_PASSES = 20_000
@@ -79,14 +79,14 @@ def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[R
     return [
         Row("seconds per step", taken.time.step_seconds, step, "seconds"),
         Row(
-            "tokens per second",
+            "tokens per second in all",
             taken.time.tokens_per_second_per_gpu * plan.job.world_size,
             _median(series, "throughput/tokens_per_second"),
             "count",
         ),
         Row("TFLOP/s per GPU", taken.time.tflops_per_gpu, _median(series, "throughput/tflops_per_gpu"), "count"),
         Row("MFU", taken.time.mfu, _median(series, "throughput/mfu"), "share"),
-        Row("peak memory of a rank", taken.memory.peak_bytes, max(peaks.values) if peaks else None, "bytes"),
+        Row("peak memory of a rank", taken.memory.peak_bytes, max(peaks.values) if peaks else None, "memory"),
         Row(
             "all steps",
             taken.training_seconds,
@@ -94,7 +94,7 @@ def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[R
             "seconds",
         ),
         Row("parameters of rank 0", _of_rank_0(plan), _number(started.get("parameters")), "count"),
-        Row("a checkpoint", taken.checkpoint_bytes, _number(saved.get("bytes")), "bytes"),
+        Row("a checkpoint", taken.checkpoint_bytes, _number(saved.get("bytes")), "disk"),
     ]
 
 

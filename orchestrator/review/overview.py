@@ -31,7 +31,9 @@ class Relative:
 
 @dataclass(frozen=True)
 class Overview:
-    """All None or empty where there is nothing to say. `device`: what the latest start trained on."""
+    """All None or empty where there is nothing to say. `device`: what the latest start trained on.
+    `parameters`: of the model, over all ranks; `parameters_of_rank_0`: those that it holds, where that is not all.
+    """
 
     advice: str | None
     evidence: tuple[str, ...]
@@ -44,6 +46,7 @@ class Overview:
     device: str | None
     world_size: int | None
     parameters: int | None
+    parameters_of_rank_0: int | None
     parent: Relative | None
     children: tuple[Relative, ...]
     skipped_steps: int
@@ -61,6 +64,7 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
     started = last(events, "started")
     advice = "" if summary.cause is None else cause_of(summary.cause).advise(run.run_id, anew=begins_anew(run))
     nodes = launched.get("nodes")
+    total, held = _whole(started.get("total_parameters")), _whole(started.get("parameters"))
     return Overview(
         advice=advice or None,
         evidence=_evidence(run, summary, end),
@@ -71,7 +75,8 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
         nodes=tuple(map(str, nodes)) if isinstance(nodes, list) else (),
         device=_text(started.get("device")),
         world_size=_whole(started.get("world_size")),
-        parameters=_whole(started.get("parameters")),
+        parameters=total,
+        parameters_of_rank_0=held if held != total else None,
         parent=_parent(run, events, summary),
         children=tuple(_children(run, others)),
         skipped_steps=sum(event.get("event") == "step_skipped" for event in events),

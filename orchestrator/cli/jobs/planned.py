@@ -175,7 +175,8 @@ def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
         ("memory", _memory_row(forecast)),
         (
             "speed",
-            f"{time_span(time.step_seconds)} per step, {amount(time.tokens_per_second_per_gpu)} tokens/s and "
+            f"{time_span(time.step_seconds)} per step, "
+            f"{amount(time.tokens_per_second_per_gpu)} tokens/s per {processor}, "
             f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
         ),
         ("takes", f"{time_span(forecast.training_seconds)}, {amount(forecast.gpu_hours)} {processor} hours{energy}"),

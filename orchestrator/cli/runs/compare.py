@@ -17,13 +17,14 @@ from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.planning.figures import duration, memory_size
 from orchestrator.review.charts import X_TITLES, XAxis, x_of
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare
 from orchestrator.review.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.summary import summarize_each, with_goodput
 from orchestrator.rundir import RunDir
 from orchestrator.spec.suggestions import closest
-from orchestrator.spec.words import duration, shorten
+from orchestrator.spec.words import shorten
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _POINTS_PER_COLUMN = 4
@@ -211,9 +212,9 @@ def value_text(value: float | None, kind: Kind) -> str:
         case "percent":
             return f"{value:.1%}"
         case "seconds":
-            return f"{value:.3g} s" if value < 60 else duration(int(value))
+            return duration(value)
         case "bytes":
-            return f"{value / 2**30:.3g} GiB"
+            return memory_size(value)
         case "number":
             return f"{value:.5g}"
 

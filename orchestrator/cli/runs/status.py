@@ -53,7 +53,7 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
         if key in values:
             lines.append((name, f"{values[key]:.6g}"))
     if "throughput/tokens_per_second" in values:
-        lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s"))
+        lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s in all"))
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
     lines += [("" if number else "evaluations", line) for number, line in enumerate(_evaluations(run))]

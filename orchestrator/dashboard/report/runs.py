@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.causes import cause_of
 from orchestrator.checkpoints import committed
-from orchestrator.dashboard.rendering import NOTHING, clock, count, duration, exact, number, percent, size
+from orchestrator.dashboard.rendering import NOTHING, clock, count, disk, duration, exact, number, percent, size
 from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Section, Words, section, table
 from orchestrator.results.record import results_of
 from orchestrator.review.blend import blend_use, consumption_figure
@@ -111,6 +111,7 @@ def _head(summary: RunSummary) -> list[Block]:
         pairs += [
             ("Ranks", ranks),
             ("Parameters", count(overview.parameters) if overview.parameters else ""),
+            ("Parameters of rank 0", count(overview.parameters_of_rank_0) if overview.parameters_of_rank_0 else ""),
             ("Weights from", overview.parent.text if overview.parent is not None else ""),
             ("Skipped steps", exact(overview.skipped_steps) if overview.skipped_steps else ""),
         ]
@@ -118,7 +119,7 @@ def _head(summary: RunSummary) -> list[Block]:
     pairs += [
         ("Loss", number(values.get("train/loss"))),
         ("Validation loss", number(values["validation/loss"]) if "validation/loss" in values else ""),
-        ("Tokens per second", count(values.get("throughput/tokens_per_second"))),
+        ("Tokens per second in all", count(values.get("throughput/tokens_per_second"))),
         ("Goodput", percent(summary.goodput)),
     ]
     blocks: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
@@ -222,7 +223,7 @@ def _planned(summary: RunSummary, series: Series) -> list[Block | None]:
 def _figure(value: float | None, unit: Unit) -> str:
     if value is None:
         return NOTHING
-    return {"seconds": duration, "bytes": size, "share": percent, "count": count}[unit](value)
+    return {"seconds": duration, "memory": size, "disk": disk, "share": percent, "count": count}[unit](value)
 
 
 def _time(summary: RunSummary) -> Block | None:
@@ -277,7 +278,7 @@ def _checkpoints(run: RunDir) -> Block | None:
         (
             exact(commit.iteration),
             exact(commit.consumed_samples),
-            size(commit.bytes),
+            disk(commit.bytes),
             _moment(times.get(commit.iteration)),
         )
         for commit in kept[-_MOST_CHECKPOINTS:]

@@ -35,7 +35,7 @@ def test_every_source_and_the_drawings(orchestrator: Any, tmp_path: Path) -> Non
     assert ["train", "web", "25.0%", "240", "7,680", "45,000", "900", "0.17"] in lines
     assert ["validation,", "3", "times", "books", "75.0%", "24", "768", "500", "10", "1.54"] in lines
     assert ["test", "(not", "read)", "web", "100.0%", "0", "0", "50,000", "1,000"] in lines
-    assert "books is read 5.1 times (again from step 12 on, with its epochs shuffled together)" in finished.out
+    assert "books is read 5.12 times (again from step 12 on, with its epochs shuffled together)" in finished.out
     page = (tmp_path / "plan.html").read_text()
     assert "Plan of blended" in page
     assert "16 = micro 2 x 4 micro-batches x DP 2" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +57,22 @@ def test_pages_say_since_when_the_folder_could_not_be_read(asked: Asked) -> None
         found = asked.visitor.get(address).text
         assert found.count("Not up to date since 2001-09-0") == 1
         assert "&lt;b&gt;Stale file handle" in found
+
+
+def test_parameters_are_those_of_the_model(asked: Asked) -> None:
+    """Those of rank 0 are named so, and only where it holds a share."""
+    asked.run.append_event("started", launch_id="1", parameters=1_000_000, total_parameters=1_000_000)
+    asked.its.index.look()
+    assert facts(asked) == {"parameters": "1M"}
+    asked.run.append_event("started", launch_id="2", parameters=935_000, total_parameters=1_869_000)
+    asked.its.index.look()
+    assert facts(asked) == {"parameters": "1.87M", "parameters of rank 0": "935k"}
+
+
+def facts(asked: Asked) -> dict[str, str]:
+    """What the page of the run says of parameters."""
+    text = asked.visitor.get(asked.address).text
+    return dict(re.findall(r"<dt>(parameters[^<]*)</dt><dd>([^<]*)</dd>", text))
 
 
 def test_measurements_that_cannot_be_read_are_no_error_of_the_server(asked: Asked) -> None:

@@ -282,3 +282,11 @@ def test_a_sparkline_is_short(values: list[float]) -> None:
     line = sparkline(values)
     assert len(line) == min(len(values), 40)
     assert set(line) <= set("▁▂▃▄▅▆▇█")
+
+
+def test_parameters_are_those_of_the_model(tmp_path: Path) -> None:
+    run = run_of(tiny_job("halves"), tmp_path)
+    run.append_event("started", launch_id="1", parameters=935_000, total_parameters=1_869_000)
+    text = to_markdown(build(Wanted((run,))))
+    assert "- Parameters: 1.87M\n" in text
+    assert "- Parameters of rank 0: 935k\n" in text

@@ -30,7 +30,12 @@ def test_from_text_to_shown_documents(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "x.jsonl", ["def first(): pass", "-- second"] * 50)
-    assert main(["data", "train-tokenizer", "x.jsonl", "--output", "t.json", "--vocab-size", "300"]) == 0
+    train = ["data", "train-tokenizer", "x.jsonl", "--output", "t.json", "--vocab-size"]
+    assert main([*train, "300"]) == 0
+    few = capfd.readouterr().out
+    assert main([*train, "260", "--overwrite"]) == 0
+    assert " of the 300 asked for: each word of the text is one; more text gives more\n" in few
+    assert capfd.readouterr().out == "wrote t.json: 260 tokens\n"
     arguments = ["--tokenizer-type", "huggingface", "--tokenizer-path", "t.json", "--append-eod", "--workers", "1"]
     assert main(["data", "tokenize", "x.jsonl", "--output-prefix", "out/x", *arguments]) == 0
     assert "wrote out/x: 100 documents" in capfd.readouterr().out

@@ -57,10 +57,10 @@ def test_plain_lines(run: RunDir) -> None:
     assert out.getvalue().splitlines() == [
         "started 2 processes at iteration 0",
         "saved a checkpoint at iteration 10 (34MB in 1.2 s)",
-        "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s  1.25 TFLOP/s  0:03:00 left",
+        "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:03:00 left",
         "iteration 10/100  validation loss 3.2500  perplexity 25.79",
         "iteration 10/100  validation loss 0.5000  accuracy 0.7500",
-        "iteration 11/100  loss 3.0000  grad norm 1.5  12.3k tokens/s  1.25 TFLOP/s  0:02:58 left",
+        "iteration 11/100  loss 3.0000  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:02:58 left",
     ]
 
 
