@@ -66,7 +66,7 @@ CHARTS = {
             is_core=True,
         ),
         Chart("grad_norm", "Gradient norm", ("train/grad_norm",), is_core=True),
-        Chart("lr", "Learning rate", ("train/lr",), is_core=True),
+        Chart("lr", "Learning rate", ("train/lr",), ticks="~g", is_core=True),
         Chart("speed", "Tokens per second", ("throughput/tokens_per_second",), "tokens/s", is_core=True),
         Chart("tflops", "TFLOP/s per GPU", ("throughput/tflops_per_gpu",), "TFLOP/s"),
         Chart("mfu", "MFU", ("throughput/mfu",), ticks=".1%"),

@@ -8,7 +8,7 @@ import stat
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -79,6 +79,12 @@ def log_list(run: RunDir) -> list[LogFile]:
     """Everything that a run's processes printed: the launcher's log first, ranks in their order, then the others."""
     found = [each for folder in (run.logs, run.stacks) for each in _files_in(run, folder)]
     return sorted(found, key=lambda log: (_order(log.name), log.name))
+
+
+def first_to_read(logs: Sequence[LogFile]) -> LogFile | None:
+    """What a person opens first: the first rank's log; the launcher's where no rank has printed anything."""
+    ranks = (log for log in logs if Path(log.name).name.startswith("rank-") and log.bytes)
+    return next(ranks, next(iter(logs), None))
 
 
 def find_log(run: RunDir, name: str) -> LogFile | None:

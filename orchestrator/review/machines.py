@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,10 @@ from orchestrator.rundir import RunDir
 from orchestrator.tracking.system import Measurement, read_measurements, system_logs
 
 _MOST_POINTS = 1000
+_LONG_SECONDS = 7200.0
+"""From here on an axis has hours."""
+_PAUSE = 4.0
+"""Times as long as usual without a measurement: nobody measured."""
 _MOST_NODES = 16
 _WHOLE_BYTES = 1 << 20
 """A longer log is read at some places only."""
@@ -101,16 +106,18 @@ def machine_figure(run: RunDir, measure: Measure) -> Figure:
     """
     logs = list(system_logs(run).items())[:_MOST_NODES]
     read = {number: _spread(path) for number, path in logs}
-    first = min((each.time for found in read.values() for each in found), default=0.0)
+    times = [each.time for found in read.values() for each in found]
+    first = min(times, default=0.0)
+    unit, seconds = ("minutes", 60.0) if max(times, default=0.0) - first < _LONG_SECONDS else ("hours", 3600.0)
     data: list[dict[str, Any]] = []
     for number, found in read.items():
         for name, points in _curves(number, found, measure, single=len(read) == 1):
-            data.append(_trace(name, points, first, len(data)))
+            data.append(_trace(name, points, first, seconds, len(data)))
     return {
         "data": [trace for trace in data if trace["x"]],
         "layout": {
             "title": {"text": measure.title},
-            "xaxis": {"title": {"text": "hours since the first measurement"}},
+            "xaxis": {"title": {"text": f"{unit} since the first measurement"}},
             "yaxis": {"title": {"text": measure.unit}, "rangemode": "tozero"},
             "showlegend": len(data) > 1,
         },
@@ -152,17 +159,33 @@ def _scaled(points: _Points, measure: Measure) -> _Points:
     return [(time, value / measure.scale) for time, value in points if math.isfinite(value) and math.isfinite(time)]
 
 
-def _trace(name: str, points: _Points, first: float, number: int) -> dict[str, Any]:
+def _trace(name: str, points: _Points, first: float, seconds: float, number: int) -> dict[str, Any]:
     places = thinned([value for _, value in points], _MOST_POINTS)
+    xs: list[float] = []
+    ys: list[float | None] = []
+    pauses = _pauses([time for time, _ in points])
+    for before, place in pairwise([0, *places]):
+        if xs and any(before < pause <= place for pause in pauses):
+            xs.append(xs[-1])
+            ys.append(None)
+        xs.append((points[place][0] - first) / seconds)
+        ys.append(points[place][1])
     return {
         "type": "scatter",
         "mode": "lines" if len(points) > 1 else "markers",
         "name": plain(name),
         "line": line_of(number),
         "marker": {"color": line_of(number)["color"]},
-        "x": [(points[place][0] - first) / 3600 for place in places],
-        "y": [points[place][1] for place in places],
+        "x": xs,
+        "y": ys,
     }
+
+
+def _pauses(times: Sequence[float]) -> list[int]:
+    """The places of measurements before which nothing was measured for far longer than between most of them."""
+    apart = [after - before for before, after in pairwise(times)]
+    usual = statistics.median(apart) if apart else 0.0
+    return [place for place, each in enumerate(apart, 1) if each > _PAUSE * usual > 0]
 
 
 def _mean(value: float | list[float | None] | None) -> float | None:

@@ -223,6 +223,18 @@ def test_spec_plan_checkpoints_events_and_code(shown: Dashboard, own: Reviewed, 
     page.goto(place(shown, own.completed, "/checkpoints"))
     expect(page.locator(".condition.whole")).to_have_count(3)
     page.goto(place(shown, own.resumed, "/events"))
+    expect(page.locator("#head")).to_contain_text("last started")
+    page.set_viewport_size({"width": 390, "height": 800})
+    event = page.locator("#events tbody tr").first
+    said = event.locator("td").last.bounding_box()
+    assert said is not None
+    assert said["x"] + said["width"] <= 390
+    assert said["width"] > 300
+    header = page.locator(".bar").bounding_box()
+    assert header is not None
+    assert header["height"] < 60
+    visitor.photograph("events-phone")
+    page.set_viewport_size({"width": 1400, "height": 1000})
     expect(page.get_by_role("cell", name="goes on from checkpoint 20")).to_be_visible()
     page.get_by_label("kind").select_option("trouble")
     expect(page.get_by_role("status")).to_contain_text("1 of")

@@ -55,6 +55,15 @@ def test_all_runs_and_a_sweep_in_one_row(visitor: Visitor, dashboard: Dashboard,
     visitor.photograph("runs")
     page.locator("#theme").click()
     visitor.photograph("runs-dark")
+    # On the window of a laptop no column is out of sight, and a bar has the colour of its state.
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.wait_for_function(
+        "document.querySelector('#compare').scrollWidth <= document.querySelector('#compare').clientWidth"
+    )
+    bar, state = (page.locator("tr", has_text="diverged/").locator(each) for each in ("progress", ".state"))
+    ink = "it => getComputedStyle(it).color"
+    assert bar.evaluate(ink) == state.evaluate(ink)
+    visitor.photograph("runs-laptop")
     page.get_by_role("link", name="A row for each cell").click()
     expect(page.locator("table.runs tbody tr")).to_have_count(17)
     assert jobs(page).count("cell") == 12

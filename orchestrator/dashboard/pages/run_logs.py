@@ -12,7 +12,16 @@ from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, secti
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
 from orchestrator.review.log_search import MOST_FOUND, Found, Place, Wanted, search
-from orchestrator.review.logs import PAGE_LINES, LogFile, find_log, last_page, log_list, page_at, page_from
+from orchestrator.review.logs import (
+    PAGE_LINES,
+    LogFile,
+    find_log,
+    first_to_read,
+    last_page,
+    log_list,
+    page_at,
+    page_from,
+)
 
 router = APIRouter(prefix=PREFIX + "/logs")
 
@@ -41,7 +50,7 @@ def logs(
     is the beginning of line `number`.
     """
     known = log_list(run.run)
-    chosen = next((each for each in known if each.name == file), known[0] if known and not file else None)
+    chosen = next((each for each in known if each.name == file), None) if file else first_to_read(known)
     values: dict[str, Any] = {"logs": known, "chosen": chosen, "file": file, "page": None, "found": None}
     values |= {"q": q, "regex": regex, "everywhere": everywhere, "problem": None, "most_listed": _MOST_LISTED}
     if q and known:

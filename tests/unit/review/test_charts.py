@@ -115,6 +115,11 @@ def test_of_several_runs_each_has_one_colour_in_every_chart() -> None:
     assert [(trace["name"], trace["line"]["color"]) for trace in rates] == [("a", "series-1"), ("b", "series-2")]
 
 
+def test_a_small_learning_rate_is_no_millionth() -> None:
+    figure = figure_of(CHARTS["lr"], {"run": series_of(1, 2, key="train/lr")})
+    assert figure["layout"]["yaxis"]["tickformat"] == "~g"
+
+
 def test_perplexity_is_the_exponential_of_losses_and_of_nothing_else() -> None:
     series = series_of(2, 3, 800)
     assert drawn(figure_of(CHARTS["loss"], {"run": series}, perplexity=True))[0]["y"] == [

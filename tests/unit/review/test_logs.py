@@ -19,6 +19,7 @@ from orchestrator.review.logs import (
     LogFile,
     closing_lines,
     find_log,
+    first_to_read,
     last_page,
     log_list,
     page_at,
@@ -123,6 +124,14 @@ def test_only_what_lies_in_the_run_directory_is_a_log(tmp_path: Path) -> None:
     assert [log.name for log in log_list(run)] == [*names, "stacks/rank-00000.txt"]
     assert find_log(run, "logs/../../secret") is None
     assert log_list(RunDir(tmp_path / "none")) == []
+
+
+def test_the_first_rank_is_read_first_and_the_launcher_where_no_rank_printed(tmp_path: Path) -> None:
+    launcher = log_of(tmp_path / "launcher.log", b"x\n")
+    silent, spoke = log_of(tmp_path / "rank-00000.log", b""), log_of(tmp_path / "rank-00001.log", b"x\n")
+    assert first_to_read([launcher, silent, spoke]) is spoke
+    assert first_to_read([launcher, silent]) is launcher
+    assert first_to_read([]) is None
 
 
 def test_a_search_goes_on_where_it_ended_and_counts_lines(tmp_path: Path) -> None:

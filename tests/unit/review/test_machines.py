@@ -44,6 +44,25 @@ def test_what_a_node_measures_of_itself_is_drawn(tmp_path: Path) -> None:
         assert len(trace["x"]) == (2 if measure.is_sum else 3)
 
 
+def test_a_pause_is_a_gap_on_an_axis_that_suits_its_length(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    path = write(run, 0, "a", [{"cpu_utilization_percentage": value} for value in (1.0, 2.0, 3.0, 4.0, 5.0)])
+    first, second = (START + 40 + wait for wait in (100, 110))
+    with open(path, "a") as log:
+        for time in (first, second):
+            values = {"cpu_utilization_percentage": 6.0}
+            log.write(json.dumps({"time": time, "iteration": 9, "host": "a", "values": values}) + "\n")
+    figure = machine_figure(run, MEASURES["cpu"])
+    [trace] = figure["data"]
+    assert trace["y"] == [1.0, 2.0, 3.0, 4.0, 5.0, None, 6.0, 6.0]
+    assert trace["x"][-1] == pytest.approx(150 / 60)
+    assert figure["layout"]["xaxis"]["title"]["text"] == "minutes since the first measurement"
+    write(run, 0, "a", [{"cpu_utilization_percentage": 1.0}] * 3, seconds=3600.0)
+    figure = machine_figure(run, MEASURES["cpu"])
+    assert figure["data"][0]["x"] == [0, 1, 2]
+    assert figure["layout"]["xaxis"]["title"]["text"] == "hours since the first measurement"
+
+
 def test_gpus_of_one_machine_each_and_of_several_together(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     write(run, 0, "a", [{"gpu_utilization_percentage": [90.0, None]}, {"gpu_utilization_percentage": [80.0, 60.0]}])
@@ -59,7 +78,7 @@ def test_traffic_is_what_was_added_and_a_new_start_counts_anew(tmp_path: Path) -
     write(run, 0, "a", [{"network_receive_megabytes": value} for value in (0.0, 20.0, 60.0, 5.0, 25.0)])
     (trace,) = machine_figure(run, MEASURES["received"])["data"]
     assert trace["y"] == [2.0, 4.0, 2.0]
-    assert trace["x"] == pytest.approx([10 / 3600, 20 / 3600, 40 / 3600])
+    assert trace["x"] == pytest.approx([10 / 60, 20 / 60, 40 / 60])
 
 
 def test_a_long_log_is_read_from_its_beginning_to_its_end(tmp_path: Path) -> None:
