@@ -40,6 +40,8 @@ def describe_cells(loaded: LoadedSweep, *, every: bool = False) -> str:
         lines.append(f"  {cells.repeated} combinations are the same job as another one")
     if cells.pruned:
         lines += [f"  {len(cells.pruned)} cells cannot run and are left out:", describe_pruned(cells.pruned)]
+        if any("sequence parallelism needs TP > 1" in cell.reason for cell in cells.pruned):
+            lines.append("  to have those of TP = 1 too, sweep `sp: [false]` with the others, or `sp: [false, true]`")
     if every:
         lines += _every_cell(cells.cells)
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.runs import sweep_tables
+from orchestrator.cli.runs.sweep_tables import describe_cells
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import Planned, SweepDir, find_sweep, sweep_dir
@@ -174,3 +175,12 @@ def test_in_a_pipe_running_cells_say_how_far_they_are(
     sweep_tables.follow(sweep)
     said = [line.removeprefix(f"{cell.entry.name}: ") for line in capsys.readouterr().out.splitlines()]
     assert said == ["running", "running, iteration 2, train/loss 4", "completed, iteration 4, train/loss 2"]
+
+
+def test_cells_that_sequence_parallelism_leaves_out_come_back_with_sp(load: Load) -> None:
+    said = describe_cells(load("grid: {tp: [1, 2], sp: [true]}"))
+    assert "sweep tiny: 1 cells" in said
+    assert "sweep `sp: [false]`" in said
+    without = describe_cells(load("grid: {tp: [1, 2], sp: [false]}"))
+    assert "sweep tiny: 2 cells" in without
+    assert "sp: [false]" not in without
