@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.errors import RunNotFound, UserError
@@ -167,8 +167,19 @@ def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: Code
 def add_generation(run: RunDir, job: JobSpec, written: str) -> None:
     """Make `job` the run's current spec; what it was before stays."""
     path = run.next_resolved()
-    write_atomically(path.with_name(path.name.replace("resolved", "job").replace(".json", ".yaml")), written)
+    write_atomically(_written(path), written)
     write_atomically(path, dump_resolved(job))
+
+
+def written_with(run: RunDir, overrides: Sequence[str]) -> str:
+    """What a person wrote of a run's spec, with the fields that are set now before it."""
+    path = _written(run.resolved())
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return "".join(f"# --set {' '.join(each.split())}\n" for each in overrides) + before
+
+
+def _written(resolved: Path) -> Path:
+    return resolved.with_name(resolved.name.replace("resolved", "job").replace(".json", ".yaml"))
 
 
 def _fill(run: RunDir, run_id: str, job: JobSpec, written: str, code: CodeState) -> None:

@@ -24,7 +24,7 @@ from orchestrator.cli.running import (
 from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import check_startable, refuse_imported, refuse_without_checkpoint
-from orchestrator.launch.runs import add_generation, default_runs_dir, find_run
+from orchestrator.launch.runs import add_generation, default_runs_dir, find_run, written_with
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.diff import Change, diff_jobs
@@ -89,7 +89,7 @@ def command(
     else:
         refuse_without_checkpoint(run, from_scratch=from_scratch)
     if changed is not None and changes:  # what was refused has changed nothing
-        add_generation(run, changed.job, changed.text)
+        add_generation(run, changed.job, changed.text if jobs else written_with(run, overrides or []))
     if not as_json:
         typer.echo(f"resuming run {label(run)} in {run.path} ({status.describe()})")
     if status.job is not None:  # where it ran before

@@ -79,7 +79,7 @@ def test_resume_with_changes_shows_them_by_class(
     assert code == 0
     assert json.loads((run.path / "resolved.2.json").read_text())["optimizer"]["lr"] == 2e-3
     assert json.loads((run.path / "resolved.json").read_text())["optimizer"]["lr"] == 1e-3
-    assert "optimizer.lr=2e-3" in (run.path / "job.2.yaml").read_text()
+    assert (run.path / "job.2.yaml").read_text() == f"# --set optimizer.lr=2e-3\n{job_file.read_text()}"
 
 
 def test_resume_under_another_name_is_another_job(
