@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -59,6 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name not in KEPT and (name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES):
             del os.environ[name]
+    # Where a shell has started pytest with `&`, Ctrl-C is ignored, and so it would be by the programs of the tests.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(FIXED, HOME=home.name)
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         os.environ[f"XDG_{name}_HOME"] = str(Path(home.name) / name.lower())

@@ -176,7 +176,7 @@ def test_ctrl_c_lets_the_cells_save_and_stop(
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *words], stdout=output, stderr=subprocess.PIPE, text=True
         )
-    until(lambda: "lr=1e-3: running\n" in said.read_text())
+    until(lambda: "lr=1e-3: running" in said.read_text())
     until(lambda: any(run.metrics_file.exists() for run in all_runs(folder / "runs")))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
