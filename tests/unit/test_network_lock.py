@@ -5,7 +5,11 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.faults import wait_until
@@ -24,20 +28,17 @@ def notes(folder: Path) -> list[str]:
     return (folder / "notes").read_text().split()
 
 
-def look(folder: Path, rounds: int) -> None:
+def repeat(hold: Callable[[Path], AbstractContextManager[Any]], words: list[str], folder: Path, rounds: int) -> None:
+    begun, done = words
     for _ in range(rounds):
-        with unchanged(folder):
-            note(folder, "look")
+        with hold(folder):
+            note(folder, begun)
             time.sleep(0.001)
-            note(folder, "looked")
+            note(folder, done)
 
 
-def change(folder: Path, rounds: int) -> None:
-    for _ in range(rounds):
-        with changing(folder):
-            note(folder, "change")
-            time.sleep(0.001)
-            note(folder, "changed")
+look = partial(repeat, unchanged, ["look", "looked"])
+change = partial(repeat, changing, ["change", "changed"])
 
 
 def is_in_the_gate(folder: Path) -> bool:

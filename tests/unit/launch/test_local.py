@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,45 @@ def launch_id(run: RunDir) -> str:
     return str(events(run, "launched")[-1]["launch_id"])
 
 
+@dataclass(frozen=True)
+class Training:
+    """A run with a launcher of its own, whose training waits at the gate after a step."""
+
+    job: JobSpec
+    run: RunDir
+    launcher: subprocess.Popen[str]
+    gate: Gate
+    module: str
+
+    def goes_on_to_its_end(self) -> None:
+        """Started again it ends with what an uninterrupted training computes."""
+        self.gate.open()
+        assert launch(self.run, self.job, module=self.module).cause == "completed"
+        assert losses(self.run) == expected_losses(20)
+
+
+@pytest.fixture
+def training_at(
+    make_job: MakeJob,
+    make_run: Run,
+    start_launcher: Start,
+    until: Until,
+    step_of: StepOf,
+    fake_runtime: str,
+    gate: Gate,
+) -> Callable[[int], Training]:
+    """training_at(iteration): one that has done so many steps and waits for the gate."""
+
+    def start(iteration: int) -> Training:
+        job = make_job(launch__env=gate.after(iteration))
+        run = make_run(job)
+        launcher = start_launcher(run)
+        until(lambda: step_of(run) == iteration)
+        return Training(job, run, launcher, gate, fake_runtime)
+
+    return start
+
+
 def test_run_to_the_end(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
     job = make_job()
     run = make_run(job)
@@ -76,30 +116,17 @@ def test_run_to_the_end(make_job: MakeJob, make_run: Run, fake_runtime: str) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_signal_to_the_launcher_saves_and_stops(
-    number: signal.Signals,
-    make_job: MakeJob,
-    make_run: Run,
-    start_launcher: Start,
-    until: Until,
-    step_of: StepOf,
-    fake_runtime: str,
-    gate: Gate,
-) -> None:
-    job = make_job(launch__env=gate.after(7))
-    run = make_run(job)
-    launcher = start_launcher(run)
-    until(lambda: step_of(run) == 7)
+def test_signal_to_the_launcher_saves_and_stops(number: signal.Signals, training_at: Callable[[int], Training]) -> None:
+    training = training_at(7)
+    run = training.run
     assert status_of(run).state == "running"
-    launcher.send_signal(number)
-    assert launcher.wait(120) == 1
+    training.launcher.send_signal(number)
+    assert training.launcher.wait(120) == 1
     status = status_of(run)
     assert (status.state, status.cause) == ("stopped", "stopped")
     assert committed(run)[-1].iteration == status.iteration
     assert processes_of(launch_id(run)) == {}
-    gate.open()
-    assert launch(run, job, module=fake_runtime).cause == "completed"
-    assert losses(run) == expected_losses(20)
+    training.goes_on_to_its_end()
     assert len(list(read_lines(run.metrics_file))) == 20  # no step was lost, none done twice
 
 
@@ -117,28 +144,16 @@ def test_second_interrupt_ends_at_once(make_job: MakeJob, make_run: Run, start_l
     assert committed(run) == []
 
 
-def test_killed_launcher_makes_the_ranks_save_and_stop(
-    make_job: MakeJob,
-    make_run: Run,
-    start_launcher: Start,
-    until: Until,
-    step_of: StepOf,
-    fake_runtime: str,
-    gate: Gate,
-) -> None:
-    job = make_job(launch__env=gate.after(7))
-    run = make_run(job)
-    launcher = start_launcher(run)
-    until(lambda: step_of(run) == 7)
-    launcher.kill()
-    launcher.wait()
+def test_killed_launcher_makes_the_ranks_save_and_stop(training_at: Callable[[int], Training], until: Until) -> None:
+    training = training_at(7)
+    run = training.run
+    training.launcher.kill()
+    training.launcher.wait()
     until(lambda: processes_of(launch_id(run)) == {})
     assert events(run, "stop_requested")[0]["by"] == "SIGTERM"
     assert events(run, "exited") == []
     assert status_of(run).state == "stopped"
-    gate.open()
-    assert launch(run, job, module=fake_runtime).cause == "completed"
-    assert losses(run) == expected_losses(20)
+    training.goes_on_to_its_end()
 
 
 def test_killed_rank_is_named_with_its_signal_and_resumes(
@@ -157,17 +172,14 @@ def test_killed_rank_is_named_with_its_signal_and_resumes(
     assert losses(run) == expected_losses(20)
 
 
-def test_killed_torchrun_leaves_nobody_behind(
-    make_job: MakeJob, make_run: Run, start_launcher: Start, until: Until, step_of: StepOf, gate: Gate
-) -> None:
-    run = make_run(make_job(launch__env=gate.after(3)))
-    launcher = start_launcher(run)
-    until(lambda: step_of(run) == 3)
+def test_killed_torchrun_leaves_nobody_behind(training_at: Callable[[int], Training], until: Until) -> None:
+    training = training_at(3)
+    run = training.run
     until(lambda: sorted(ranks_of(launch_id(run))) == [0, 1])
     torchrun = [pid for pid, environment in processes_of(launch_id(run)).items() if "RANK" not in environment]
     assert len(torchrun) == 1
     os.kill(torchrun[0], signal.SIGKILL)
-    assert launcher.wait(120) == 1
+    assert training.launcher.wait(120) == 1
     assert processes_of(launch_id(run)) == {}
     assert events(run, "exited")[0]["message"] == "torchrun was ended by SIGKILL"
 
@@ -279,18 +291,9 @@ def test_stop_at_once_through_the_stop_file(
     assert "cancel --now" in events(run, "exited")[0]["message"]
 
 
-def test_everything_killed_is_lost_and_resumes(
-    make_job: MakeJob,
-    make_run: Run,
-    start_launcher: Start,
-    until: Until,
-    step_of: StepOf,
-    fake_runtime: str,
-    gate: Gate,
-) -> None:
-    run = make_run(job := make_job(launch__env=gate.after(7)))
-    launcher = start_launcher(run)
-    until(lambda: step_of(run) == 7)
+def test_everything_killed_is_lost_and_resumes(training_at: Callable[[int], Training], until: Until) -> None:
+    training = training_at(7)
+    run, launcher = training.run, training.launcher
     until(lambda: sorted(ranks_of(launch_id(run))) == [0, 1])
     launcher.send_signal(signal.SIGSTOP)  # so that it writes nothing when its children die
     found = processes_of(launch_id(run))
@@ -301,9 +304,7 @@ def test_everything_killed_is_lost_and_resumes(
     until(lambda: status_of(run).state == "lost")  # the ranks are nobody's children here: they end when they end
     with open(run.events_file, "ab") as file:
         file.write(b'{"time": 1, "event": "chec')  # a line torn by the crash
-    gate.open()
-    assert launch(run, job, module=fake_runtime).cause == "completed"
-    assert losses(run) == expected_losses(20)
+    training.goes_on_to_its_end()
     assert [event["iteration"] for event in events(run, "resumed")] == [5]
 
 

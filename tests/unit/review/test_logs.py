@@ -13,26 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
+from orchestrator.review import logs as reading
 from orchestrator.review.log_search import Wanted, search
-from orchestrator.review.logs import (
-    LONGEST_LINE,
-    LogFile,
-    closing_lines,
-    find_log,
-    first_to_read,
-    last_page,
-    log_list,
-    page_at,
-    page_from,
-    shown,
-)
 from orchestrator.rundir import RunDir
 
 
-def log_of(path: Path, content: bytes) -> LogFile:
+def log_of(path: Path, content: bytes) -> reading.LogFile:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    return LogFile(f"logs/{path.name}", path, len(content), 0.0)
+    return reading.LogFile(f"logs/{path.name}", path, len(content), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +36,7 @@ def log_of(path: Path, content: bytes) -> LogFile:
     ],
 )
 def test_a_line_is_shown_as_a_terminal_leaves_it(raw: bytes, text: str) -> None:
-    assert shown(raw) == text
+    assert reading.shown(raw) == text
 
 
 texts = st.lists(st.sampled_from([b"", b"a", b"bb", b"c" * 40]), max_size=60)
@@ -59,11 +48,11 @@ def test_pages_agree_with_the_whole(
 ) -> None:
     content = b"\n".join(lines) + (b"torn" if is_torn else b"\n" if lines else b"")
     log = log_of(tmp_path_factory.mktemp("run") / "x.log", content)
-    whole = [(number, shown(raw)) for number, raw in enumerate(content.splitlines(), 1)]
-    tail = last_page(log, most)
+    whole = [(number, reading.shown(raw)) for number, raw in enumerate(content.splitlines(), 1)]
+    tail = reading.last_page(log, most)
     assert [(each.number, each.text) for each in tail.lines] == whole[-most:]
     assert tail.is_last
-    page = page_at(log, line, most)
+    page = reading.page_at(log, line, most)
     wanted = whole[line - 1 : line - 1 + most] or whole[-most:]
     assert [(each.number, each.text) for each in page.lines] == wanted
 
@@ -72,40 +61,40 @@ def test_line_numbers_of_a_large_log_hold_when_it_grows_and_when_it_is_begun_ane
     path = tmp_path / "large.log"
     log = log_of(path, b"".join(b"line %d of many, with some text\n" % n for n in range(1, 100_001)))
     assert log.bytes > 3 << 20
-    assert last_page(log).lines[-1].number == 100_000
+    assert reading.last_page(log).lines[-1].number == 100_000
     for number in (1, 2, 33_000, 66_001, 100_000):
-        [line] = page_at(log, number, most=1).lines
+        [line] = reading.page_at(log, number, most=1).lines
         assert (line.number, line.text) == (number, f"line {number} of many, with some text")
     with open(path, "ab") as file:
         file.write(b"one more\n" * 100_000)
-    assert last_page(log, 1).lines[0].number == 200_000
+    assert reading.last_page(log, 1).lines[0].number == 200_000
     os.replace(log_of(tmp_path / "new.log", b"first\nsecond\n").path, path)
-    assert [(line.number, line.text) for line in last_page(log).lines] == [(1, "first"), (2, "second")]
+    assert [(line.number, line.text) for line in reading.last_page(log).lines] == [(1, "first"), (2, "second")]
 
 
 def test_a_follower_gets_whole_lines_once_and_notices_a_new_beginning(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     log = log_of(path, b"one\ntwo\nthr")
-    page = page_from(log, 4)
+    page = reading.page_from(log, 4)
     assert [(line.number, line.text) for line in page.lines] == [(2, "two")]
     path.write_bytes(b"one\ntwo\nthree\n")
-    page = page_from(log, page.end)
+    page = reading.page_from(log, page.end)
     assert [(line.number, line.text) for line in page.lines] == [(3, "three")]
-    assert page_from(log, page.end).lines == ()
-    full = page_from(log, 0, most=2)
+    assert reading.page_from(log, page.end).lines == ()
+    full = reading.page_from(log, 0, most=2)
     assert not full.is_last
     path.write_bytes(b"one\ntwo\nthree\nfou")
-    assert page_from(log, full.end).is_last  # the rest is no whole line: nothing to ask for yet
+    assert reading.page_from(log, full.end).is_last  # the rest is no whole line: nothing to ask for yet
     path.write_bytes(b"anew\n")
-    assert [line.text for line in page_from(log, page.end).lines] == ["anew"]
+    assert [line.text for line in reading.page_from(log, page.end).lines] == ["anew"]
 
 
 def test_a_line_without_end_is_not_kept_in_memory(tmp_path: Path) -> None:
     log = log_of(tmp_path / "x.log", b"first\n" + b"y" * (5 << 20) + b"\nlast\n")
-    page = page_at(log, 1)
+    page = reading.page_at(log, 1)
     assert [line.text[:10] for line in page.lines] == ["first", "y" * 10]
     assert len(page.lines[1].text) < 5000
-    assert last_page(log).lines[-1].text == "last"
+    assert reading.last_page(log).lines[-1].text == "last"
 
 
 def test_only_what_lies_in_the_run_directory_is_a_log(tmp_path: Path) -> None:
@@ -121,17 +110,17 @@ def test_only_what_lies_in_the_run_directory_is_a_log(tmp_path: Path) -> None:
     os.mkfifo(run.logs / "pipe.log")
     (run.logs / "folder").mkdir()
     names = ["logs/launcher.log", "logs/rank-00000.log", "logs/rank-00001.log", "logs/mlflow.log"]
-    assert [log.name for log in log_list(run)] == [*names, "stacks/rank-00000.txt"]
-    assert find_log(run, "logs/../../secret") is None
-    assert log_list(RunDir(tmp_path / "none")) == []
+    assert [log.name for log in reading.log_list(run)] == [*names, "stacks/rank-00000.txt"]
+    assert reading.find_log(run, "logs/../../secret") is None
+    assert reading.log_list(RunDir(tmp_path / "none")) == []
 
 
 def test_the_first_rank_is_read_first_and_the_launcher_where_no_rank_printed(tmp_path: Path) -> None:
     launcher = log_of(tmp_path / "launcher.log", b"x\n")
     silent, spoke = log_of(tmp_path / "rank-00000.log", b""), log_of(tmp_path / "rank-00001.log", b"x\n")
-    assert first_to_read([launcher, silent, spoke]) is spoke
-    assert first_to_read([launcher, silent]) is launcher
-    assert first_to_read([]) is None
+    assert reading.first_to_read([launcher, silent, spoke]) is spoke
+    assert reading.first_to_read([launcher, silent]) is launcher
+    assert reading.first_to_read([]) is None
 
 
 def test_a_search_goes_on_where_it_ended_and_counts_lines(tmp_path: Path) -> None:
@@ -150,7 +139,7 @@ def test_a_search_goes_on_where_it_ended_and_counts_lines(tmp_path: Path) -> Non
 
 def test_a_search_looks_at_what_is_shown(tmp_path: Path) -> None:
     bar = b"".join(b"\r%3d%%|%s|" % (done, b"#" * 100) for done in range(100))
-    assert len(bar) > LONGEST_LINE
+    assert len(bar) > reading.LONGEST_LINE
     log = log_of(tmp_path / "bars.log", b"begin\n" + bar + b"\rstep 7 done\r\n" + bar + b"\n")
     for wanted in (Wanted("STEP 7"), Wanted("^step 7 done$", is_regex=True)):
         assert [(line.number, line.text) for _, line in search([log], wanted).lines] == [(2, "step 7 done")]
@@ -175,11 +164,11 @@ def test_the_lines_that_show_an_end_are_those_with_its_message(tmp_path: Path) -
     run.logs.mkdir(parents=True)
     (run.logs / "launcher.log").write_text("began\nended\n")
     (run.logs / "rank-00003.log").write_text("a\nb\nTraceback\n  File x\nValueError: no luck\nbye\n")
-    found = closing_lines(run, "ValueError: no luck")
+    found = reading.closing_lines(run, "ValueError: no luck")
     lines = ["b", "Traceback", "  File x", "ValueError: no luck"]
     assert found == [f"logs/rank-00003.log:{number}  {line}" for number, line in enumerate(lines, 2)]
-    assert closing_lines(run, "") == ["logs/launcher.log:1  began", "logs/launcher.log:2  ended"]
-    assert closing_lines(RunDir(tmp_path / "none"), "x") == []
+    assert reading.closing_lines(run, "") == ["logs/launcher.log:1  began", "logs/launcher.log:2  ended"]
+    assert reading.closing_lines(RunDir(tmp_path / "none"), "x") == []
 
 
 def test_the_end_of_a_log_that_is_too_long_to_count_has_no_numbers(
@@ -188,10 +177,10 @@ def test_the_end_of_a_log_that_is_too_long_to_count_has_no_numbers(
     run = RunDir(tmp_path / "job" / "run")
     run.logs.mkdir(parents=True)
     (run.logs / "launcher.log").write_text("a line of sixteen\n" * 600 + "no luck\n")
-    [*_, last] = closing_lines(run, "no luck")
+    [*_, last] = reading.closing_lines(run, "no luck")
     assert last == "logs/launcher.log:601  no luck"
     monkeypatch.setattr("orchestrator.review.logs._MOST_EVIDENCE_BYTES", 1000)
-    [*_, last] = closing_lines(run, "no luck")
+    [*_, last] = reading.closing_lines(run, "no luck")
     assert last == "logs/launcher.log  no luck"
 
 
@@ -212,10 +201,10 @@ def test_nobody_waits_for_the_counting_of_another_log(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("orchestrator.review.logs.open", opened, raising=False)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(last_page, slow)
+        waiting = pool.submit(reading.last_page, slow)
         try:
             assert counting.wait(60)
-            assert pool.submit(last_page, other).result(30).lines[-1].number == 100_000
+            assert pool.submit(reading.last_page, other).result(30).lines[-1].number == 100_000
             assert not waiting.done()
         finally:
             may_go_on.set()
