@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from orchestrator.spec.base import Section
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
+from orchestrator.spec.words import show
 
 
 def _one_as_list(value: Any) -> Any:
@@ -25,6 +26,9 @@ TextPaths = Annotated[
     WithJsonSchema({"anyOf": [_PATH, {"type": "array", "items": _PATH, "minItems": 1}]}),
 ]
 """Files and folders: one path, or a list of them."""
+
+
+_FLAT = "a flat blend alternates weight and path: [0.7, path/a, 0.3, path/b]"
 
 
 class BlendEntry(Section):
@@ -45,16 +49,31 @@ class BlendEntry(Section):
 
 
 def _pairs(value: Any) -> Any:
-    """Megatron's flat [w1, prefix1, w2, prefix2] as a list of entries; a bare string as an entry of weight 1."""
+    """Megatron's flat [w1, prefix1, w2, prefix2] as a list of entries; a bare string as the only entry."""
     if isinstance(value, str):
-        return [{"path": value}]
-    if not isinstance(value, list) or not value or not all(isinstance(item, str | int | float) for item in value):
+        return [value]
+    if not isinstance(value, list) or not all(isinstance(item, str | int | float) for item in value):
         return value
-    if all(isinstance(item, str) and not _is_number(item) for item in value):
-        return [{"path": item} for item in value]
-    if len(value) % 2 or not all(_is_number(item) for item in value[::2]):
-        raise ValueError("a flat blend alternates weight and path: [0.7, path/a, 0.3, path/b]")
-    return [{"weight": weight, "path": path} for weight, path in zip(value[::2], value[1::2], strict=True)]
+    if not any(_is_number(item) for item in value):
+        return value
+    weights, paths = value[::2], value[1::2]
+    for index, item in enumerate(value):
+        if index % 2 == 0 and not _is_number(item):
+            raise ValueError(f"{_FLAT}; {show(item)} stands where a weight belongs")
+        if index % 2 and not isinstance(item, str):
+            raise ValueError(f"{_FLAT}; {show(item)} stands where a path belongs")
+    if len(weights) > len(paths):
+        raise ValueError(f"{_FLAT}; no path follows the weight {show(weights[-1])}")
+    return [{"weight": weight, "path": path} for weight, path in zip(weights, paths, strict=True)]
+
+
+def _entry(value: Any) -> Any:
+    """A path alone is an entry of weight 1."""
+    if isinstance(value, str) and not _is_number(value):
+        return {"path": value}
+    if isinstance(value, dict | BlendEntry):
+        return value
+    raise ValueError(f"expects a path or a mapping, as in {{path: path/a, weight: 0.7}}, not {show(value)}")
 
 
 def _is_number(item: Any) -> bool:
@@ -67,8 +86,8 @@ def _is_number(item: Any) -> bool:
     return True
 
 
-Blend = Annotated[list[BlendEntry], BeforeValidator(_pairs), Field(min_length=1)]
-"""Sources and weights: a list of {path, weight}, or Megatron's flat [w1, prefix1, w2, prefix2]."""
+Blend = Annotated[list[Annotated[BlendEntry, BeforeValidator(_entry)]], BeforeValidator(_pairs), Field(min_length=1)]
+"""Sources and weights: a list of {path, weight} and of paths, or Megatron's flat [w1, prefix1, w2, prefix2]."""
 
 
 def _check_split(value: str) -> str:

@@ -301,8 +301,20 @@ FOREIGN_NAMES: dict[str, str] = {
     "megatron_lm_gradient_clipping": "optimizer.clip_grad",
 }
 
-_QKV = "linear_qkv: queries, keys and values are one matrix"
-_FC1 = "linear_fc1: into the MLP, with its gate"
+NO_SUCH: dict[str, str] = {
+    "model.lora.bias": "leave it out: adapters train no biases",
+    "model.lora.task_type": "leave it out: the task is the model's own",
+    "model.lora.inference_mode": "leave it out: a training trains",
+    "model.lora.fan_in_fan_out": "leave it out: the weights' layout is known",
+    "model.lora.modules_to_save": "leave it out: adapters train nothing beside themselves",
+    "model.lora.use_rslora": "leave it out, and write alpha times the square root of rank for alpha: the same scale",
+    "model.lora.use_dora": "leave it out: adapters are LoRA's two matrices",
+    "model.lora.init_lora_weights": "leave it out: one matrix begins random, the other at zero",
+}
+"""Fields of other tools that have none here, by the dotted path where they are written, and what to do."""
+
+_QKV = "linear_qkv (queries, keys and values are one matrix)"
+_FC1 = "linear_fc1 (into the MLP, with its gate)"
 
 FOREIGN_VALUES: dict[str, str] = {
     # model.lora.target_modules

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
-from orchestrator.spec.foreign_names import FOREIGN_VALUES
-from orchestrator.spec.shape import JOB, Shape, fields_of, shape_at
+from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.suggestions import closest
+from orchestrator.spec.value_hints import foreign, kind_hint
 from orchestrator.spec.values import MAX_COUNT, MAX_SIZE
 from orchestrator.spec.words import any_of, dotted, show
 
@@ -32,7 +31,6 @@ _KINDS = {
     "model_attributes_type": "a mapping of keys to values",
     "finite_number": "a finite number",
 }
-_ON, _OFF = ("true", "yes", "on"), ("false", "no", "off", "none")
 
 
 def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JOB) -> list[Problem]:
@@ -67,35 +65,10 @@ def _problem(place: Place, errors: list[ErrorDetails], root: Shape) -> Problem:
         return Problem(
             f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}",
             paths,
-            _switch_hint(value, place, root) or _kind_hint(value, (str(part) for part in place)),
+            kind_hint(value, place, root),
         )
     message, hint = _describe(error)
     return Problem(message, paths, hint)
-
-
-def _foreign(value: Any) -> str | None:
-    return FOREIGN_VALUES.get(value.lower().replace("-", "_")) if isinstance(value, str) else None
-
-
-def _switch_hint(value: Any, place: Place, root: Shape) -> str | None:
-    """For a section that is written like a switch."""
-    shape, name = shape_at(place, root), str(place[-1]) if place else ""
-    if shape is None or shape.section is None:
-        return None
-    if value is False or (isinstance(value, str) and value.lower() in _OFF):
-        return f"leave {name} out"
-    if value is True or (isinstance(value, str) and value.lower() in _ON):
-        needed = [key for key, field in shape.section.model_fields.items() if field.is_required()]
-        return f"write {name}: {{{', '.join(f'{key}: …' for key in needed)}}}"
-    return None
-
-
-def _kind_hint(value: Any, names: Iterable[str]) -> str | None:
-    if (meant := _foreign(value)) is not None and meant.partition(" ")[0] in names:
-        return meant
-    if isinstance(value, str) and "," in value:
-        return "numbers are written without thousands separators"
-    return None
 
 
 def _describe(error: ErrorDetails) -> tuple[str, str | None]:
@@ -139,6 +112,6 @@ def _not_one_of(expected: str, value: Any) -> tuple[str, str | None]:
     names = expected.replace("'", "").replace(" or ", ", ").split(", ")
     near = closest(value, names, most=1) if isinstance(value, str) else []
     hint = f"did you mean {near[0]}?" if near else None
-    if (meant := _foreign(value)) is not None and any(name in meant.split(":")[0] for name in names):
+    if (meant := foreign(value)) is not None and any(name in meant.partition(" (")[0] for name in names):
         hint = f"write {meant}"
     return f"expects {any_of(names)}, not {show(value)}", hint

@@ -63,16 +63,19 @@ def _describe(definition: dict[str, Any]) -> None:
 
 
 def _accept_shorthand(definitions: dict[str, Any]) -> None:
-    """Lists where a mapping is meant: Megatron's flat blend and its `[start, increment, samples]`."""
+    """What stands for a mapping: a source's path, Megatron's flat blend and its `[start, increment, samples]`."""
     number_or_text = {"type": ["number", "string"]}
     shorthand = {
-        "description": "Megatron's [weight, prefix, weight, prefix, …], or prefixes alone.",
+        "description": "Megatron's [weight, prefix, weight, prefix, …].",
         "type": "array",
         "items": number_or_text,
         "minItems": 1,
     }
     data = definitions["DataSpec"]["properties"]
     for name in ("blend", "validation", "test"):
+        for form in data[name]["anyOf"]:
+            if "items" in form:
+                form["items"] = {"anyOf": [form["items"], {"type": "string"}]}
         data[name]["anyOf"] = [*data[name]["anyOf"], shorthand, {"type": "string"}]
     rampup = definitions["BatchSpec"]["properties"]["rampup_batch_size"]
     triple = {"type": "array", "items": number_or_text, "minItems": 3, "maxItems": 3}

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.spec.base import Section
 from orchestrator.spec.document import JOB_SPEC, Document
+from orchestrator.spec.foreign_names import NO_SUCH
 from orchestrator.spec.shape import leaf_paths, sections
 
 _LONG = 6
@@ -87,6 +88,8 @@ def suggest(
     plain = _plain(key)
     if key == "extends":
         return "`extends` stands at the top level of a file", []
+    if (advice := NO_SUCH.get(f"{prefix}.{plain}")) is not None:
+        return advice, []
     foreign = document.foreign_names.get(plain)
     if foreign is not None:
         names = [_filled_in(name, place) for name in foreign.split(" | ")]

@@ -53,6 +53,11 @@ def write(path: Path, text: str) -> Path:
         ("data.split=95, 4, 1", lambda job: job.data.split, "95,4,1"),
         ("data.blend=corpus", lambda job: [entry.path for entry in job.data.blend], ["corpus"]),
         ("data.blend=[a, b]", lambda job: [entry.path for entry in job.data.blend], ["a", "b"]),
+        (
+            "data.blend=[a, {path: b, weight: 2}, c]",
+            lambda job: [(entry.path, entry.weight) for entry in job.data.blend],
+            [("a", 1.0), ("b", 2.0), ("c", 1.0)],
+        ),
         ("data.blend=[0.3, a, 0.7, b]", lambda job: [entry.weight for entry in job.data.blend], [0.3, 0.7]),
         ("batch.rampup_batch_size=[2, 2, 1k]", lambda job: job.batch.rampup_batch_size.samples, 1000),
         ("batch={micro_batch_size: 4}", lambda job: job.batch.micro_batch_size, 4),

@@ -80,6 +80,7 @@ def test_shipped_jobs_match(path: Path) -> None:
         "parallelism: null",
         "parallelism: {sequence_parallel: 2}",
         "data: {blend: [0.5, a, 0.5, b], validation: corpus}",
+        "data: {blend: [a, {path: b, weight: 2}]}",
         "batch: {rampup_batch_size: [8, 8, 1M]}",
         "schedule: {train_tokens: 1.5B}",
         "checkpoint: {save_seconds: 4h}",
