@@ -154,6 +154,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 _RECIPES = "transformer_engine.common.recipe"
+_DERIVED = ("megatron.core.extensions.transformer_engine", "TEDelayedScaling")
 _OF_STATES = {
     "collections": {"OrderedDict"},
     "torch._utils": {"_rebuild_tensor_v2"},
@@ -178,12 +179,21 @@ class _StateUnpickler(pickle.Unpickler):
             return _storage
         if (module, name) == ("builtins", "getattr"):  # how Python 3.11 writes the member of an enumeration
             return _member
-        recipe = vars(sys.modules.get(module, pickle)).get(name) if module == _RECIPES else None
-        if isinstance(recipe, type) and recipe.__module__ == _RECIPES:
+        if (recipe := _recipe(module, name)) is not None:
             return recipe
         if name not in _OF_STATES.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights are made of")
         return super().find_class(module, name)
+
+
+def _recipe(module: str, name: str) -> type | None:
+    """A class of Transformer Engine's recipes, or the one that megatron-core derives from them."""
+    found = (
+        vars(sys.modules.get(module, pickle)).get(name) if module == _RECIPES or (module, name) == _DERIVED else None
+    )
+    if not isinstance(found, type) or found.__module__ != module:
+        return None
+    return found if any(base.__module__ == _RECIPES for base in found.__mro__) else None
 
 
 def _storage(content: bytes) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import megatron.core
 import torch
-from megatron.core import dist_checkpointing
+from megatron.core import dist_checkpointing, utils
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
@@ -35,7 +35,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import megatron.core.optimizer as megatron_optimizer
     from megatron.core.models.bert import bert_lm_head
-    from megatron.core.optimizer import distrib_optimizer, optimizer
+    from megatron.core.optimizer import clip_grads, distrib_optimizer, optimizer
 
 VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__.split(".")[:2])
 
@@ -50,6 +50,7 @@ def apply(device: Device) -> None:
         cpu_shim.patch_megatron_random(megatron_random)
         cpu_shim.patch_megatron_dispatcher(token_dispatcher.MoEAlltoAllTokenDispatcher)
         cpu_shim.patch_megatron_mappings(mappings)
+        cpu_shim.patch_megatron_clipping(clip_grads, utils)
     _route_without_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()

@@ -209,6 +209,7 @@ class DelayedScaling:
     history: int = 1024
 """
 """What Transformer Engine's recipes are like."""
+OF_MEGATRON = "megatron.core.extensions.transformer_engine"
 
 
 @pytest.fixture
@@ -218,6 +219,10 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(RECIPES, vars(module))
+    derived = types.ModuleType(OF_MEGATRON)
+    vars(derived)["DelayedScaling"] = module.DelayedScaling
+    exec("class TEDelayedScaling(DelayedScaling):\n    pass\ndef beside():\n    pass", vars(derived))
+    monkeypatch.setitem(sys.modules, OF_MEGATRON, derived)
     return module
 
 
@@ -229,8 +234,10 @@ def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp
         "amax_history_fwd": torch.zeros(2, 3, dtype=torch.bfloat16),
         "extra_fp8_variables": {"num_gemms": 1, "fp8_max_fwd": 448.0, "names": ["a"], "place": (1, None)},
     }
+    derived = sys.modules[OF_MEGATRON].TEDelayedScaling()  # megatron-core's recipe of delayed scales
     for protocol in range(pickle.DEFAULT_PROTOCOL, pickle.HIGHEST_PROTOCOL + 1):
         require_plain_state(pickle.dumps(state, protocol), "the state")
+        require_plain_state(pickle.dumps({**state, "recipe": derived}, protocol), "the state")
     ran = tmp_path / "ran"
     nested = io.BytesIO()
     torch.save(Call(ran), nested, _use_new_zipfile_serialization=False)
@@ -243,8 +250,13 @@ def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp
         def __reduce__(self) -> tuple[Any, ...]:
             return getattr, (recipes.DelayedScaling, "__init__")
 
+    class Beside:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return sys.modules[OF_MEGATRON].beside, ()
+
     for planted, said in (
         (Call(ran), "it names posix.mkdir"),
+        (Beside(), f"it names {OF_MEGATRON}.beside"),
         (Nested(), "it names posix.mkdir"),
         (Attribute(), "it names builtins.getattr"),
     ):

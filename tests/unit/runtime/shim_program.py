@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core.optimizer import clip_grads
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from support.training import layout, make_run, tiny_job
@@ -65,7 +66,10 @@ OWNERS: dict[str, Any] = {
     "torch.nn.Module": torch.nn.Module,
     "megatron.random": megatron_random,
     "megatron.dispatcher": MoEAlltoAllTokenDispatcher,
+    "megatron.clip_grads": clip_grads,
 }
+OF_A_GPU = ("multi_tensor_applier", "l2_norm_impl", "multi_tensor_scale_impl")
+"""What megatron-core takes from Transformer Engine or apex where one of them is installed."""
 
 
 def exercise() -> list[float]:
@@ -123,8 +127,14 @@ def put_back(owner: Any, name: str, original: Any) -> None:
         setattr(owner, name, original)
 
 
+def kernel_of_a_gpu(*arguments: Any) -> Any:
+    """In place of Transformer Engine's, as if it were installed."""
+    raise RuntimeError("a kernel of the GPU was given memory of the CPU")
+
+
 def main() -> None:
     logging.disable(logging.CRITICAL)
+    vars(clip_grads).update(dict.fromkeys(OF_A_GPU, kernel_of_a_gpu))
     before = {place: dict(vars(owner)) for place, owner in OWNERS.items()}
     cpu_shim.install()
     megatron_compat.apply(CPU)

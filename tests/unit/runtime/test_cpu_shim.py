@@ -21,6 +21,7 @@ PATCHES = {
     "megatron.random._get_cuda_rng_state",
     "megatron.random._set_cuda_rng_state",
     "megatron.dispatcher._maybe_dtoh_and_synchronize",
+    *(f"megatron.clip_grads.{name}" for name in ("multi_tensor_applier", "l2_norm_impl", "multi_tensor_scale_impl")),
 }
 FROM_0_19 = {"torch.cuda.current_stream"}
 """Needed by megatron-core 0.19 alone."""
