@@ -1,4 +1,6 @@
-"""Launching, with real processes: torchrun, two ranks of a fake training program, real signals."""
+"""Launching, with real processes: two ranks of a fake training program, real signals, and the real torchrun where it
+matters what that does.
+"""
 
 import os
 import signal
@@ -34,11 +36,14 @@ ENDLESS_STEP = {"FAKE_STEP_SECONDS": "600"}
 """Who is in the middle of it hears no request to stop."""
 
 
-@pytest.fixture
-def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Here under the real torchrun."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    return "fake_runtime"
+@pytest.fixture(params=["real"])
+def torchrun(request: pytest.FixtureRequest, fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts the ranks: torchrun itself, or ("quick") what is there at once, as where this is not asked for."""
+    if request.param == "real":
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+WITH_TORCHRUN = pytest.mark.usefixtures("torchrun")
 
 
 def losses(run: RunDir) -> dict[int, float]:
@@ -102,6 +107,7 @@ def training_at(
     return start
 
 
+@WITH_TORCHRUN
 def test_run_to_the_end(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
     job = make_job()
     run = make_run(job)
@@ -115,7 +121,12 @@ def test_run_to_the_end(make_job: MakeJob, make_run: Run, fake_runtime: str) -> 
     assert "rank 1 of 2" in run.rank_log(1).read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@WITH_TORCHRUN
+@pytest.mark.parametrize(
+    ("number", "torchrun"),
+    [(signal.SIGINT, "quick"), (signal.SIGTERM, "real"), (signal.SIGUSR1, "quick")],
+    indirect=["torchrun"],
+)
 def test_signal_to_the_launcher_saves_and_stops(number: signal.Signals, training_at: Callable[[int], Training]) -> None:
     training = training_at(7)
     run = training.run
@@ -144,6 +155,7 @@ def test_second_interrupt_ends_at_once(make_job: MakeJob, make_run: Run, start_l
     assert committed(run) == []
 
 
+@WITH_TORCHRUN
 def test_killed_launcher_makes_the_ranks_save_and_stop(training_at: Callable[[int], Training], until: Until) -> None:
     training = training_at(7)
     run = training.run
@@ -156,6 +168,7 @@ def test_killed_launcher_makes_the_ranks_save_and_stop(training_at: Callable[[in
     training.goes_on_to_its_end()
 
 
+@WITH_TORCHRUN
 def test_killed_rank_is_named_with_its_signal_and_resumes(
     make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
@@ -184,13 +197,15 @@ def test_killed_torchrun_leaves_nobody_behind(training_at: Callable[[int], Train
     assert events(run, "exited")[0]["message"] == "torchrun was ended by SIGKILL"
 
 
+@WITH_TORCHRUN
 @pytest.mark.parametrize(
-    ("end", "cause", "message"),
+    ("end", "cause", "message", "torchrun"),
     [
-        ("nan@7", "nan", "the loss was NaN in 10 consecutive steps"),
-        ("raise@7", "bug", "ValueError: the fake has a bug"),
-        ("memory@7", "out_of_memory", "MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("nan@7", "nan", "the loss was NaN in 10 consecutive steps", "quick"),
+        ("raise@7", "bug", "ValueError: the fake has a bug", "real"),
+        ("memory@7", "out_of_memory", "MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "quick"),
     ],
+    indirect=["torchrun"],
 )
 def test_failure_has_a_cause(
     end: str,
@@ -212,7 +227,7 @@ def test_failure_has_a_cause(
     assert (status.state, status.cause, status.message) == ("failed", cause, message)
 
 
-def test_program_that_cannot_be_started(make_job: MakeJob, make_run: Run) -> None:
+def test_program_that_cannot_be_started(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
     run = make_run(job := make_job())
     end = launch(run, job, module="no_such_program")
     assert end.cause == "bug"
@@ -338,6 +353,7 @@ def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) ->
         launch(make_run(job), job)
 
 
+@WITH_TORCHRUN
 def test_numbers_of_machines_order_the_ranks(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
     """Whichever comes first: rank 0 holds the lease and is on the machine of the launcher, NODE_RANK 0."""
     job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
@@ -355,6 +371,7 @@ def test_numbers_of_machines_order_the_ranks(make_job: MakeJob, make_run: Run, f
         assert run.rank_log(rank).read_text() == f"rank {rank} of 2 in launch two-nodes on machine {rank}\n"
 
 
+@WITH_TORCHRUN
 def test_several_machines(make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two "machines" are two launch scripts here; the second is started as the first says."""
     job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
