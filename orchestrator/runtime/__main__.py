@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import logging
 import os
@@ -47,6 +48,7 @@ def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> 
     """Run one rank. The exit code says whether what was asked for was done; the exit record says the rest."""
     clock = StartClock(seconds_since_start())
     clock.ends("imports")
+    gc.freeze()  # megatron-core collects at every save, and need not look through what was imported
     parser = argparse.ArgumentParser(prog="python -m orchestrator.runtime", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--from-scratch", action="store_true", help="start a run anew that has no checkpoint")
