@@ -80,7 +80,7 @@ CAUSES = {
     "time_limit": Cause("the job's time was over", "continue with: {resume}", 1, 7),
     "preempted": Cause("the scheduler took the machines for another job", "continue with: {resume}", 1, 7),
     "requeued": Cause("the scheduler put the job back into the queue", "see: orchestrator status {run}", 1, 7),
-    "cancelled": Cause("the job was cancelled", "continue with: {resume}", 1, 7),
+    "cancelled": Cause("it was cancelled", "continue with: {resume}", 1, 7),
     "node_fail": Cause("a machine failed", "continue with: {resume}", 1, 7),
     "nccl_error": Cause(
         "the GPUs could not talk to each other",

@@ -75,7 +75,7 @@ def measure(run: RunDir, job: JobSpec, request: Request, *, watcher: Watcher) ->
     except (UserError, KeyboardInterrupt):  # the latter only before it has started: then `launch` catches signals
         remove_new_run(run)
         raise
-    if end.cause == "stopped":
+    if end.cause in ("stopped", "cancelled"):
         raise KeyboardInterrupt
     if end.cause != "completed" or not run.bench_result.exists():
         said = f"{cause_of(end.cause).sentence}: {end.message}" if end.message else cause_of(end.cause).sentence

@@ -161,6 +161,8 @@ def ending(run: RunDir, total: int, end: Exit, iteration: int | None, status: Ru
         return f"run {label(run)} completed{where}" + (f": {', '.join(losses)}" if losses else "")
     if end.cause == "stopped":
         first = f"run {label(run)} stopped{where}, saved"
+    elif end.cause == "cancelled":
+        first = f"run {label(run)} was cancelled{where}" + (f": {end.message}" if end.message else "")
     else:
         first = f"error: run {label(run)} ended{where}: {cause.sentence}" + (f": {end.message}" if end.message else "")
     advice = cause.advise(run.run_id, anew=begins_anew(run))

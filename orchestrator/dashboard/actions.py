@@ -46,7 +46,7 @@ ACTIONS: Mapping[str, Action] = {
             "Resume",
             "Resume this run?",
             "It goes on from its last checkpoint, where it ran before: on this machine, or as a job on its cluster.",
-            ("created", "stopped", "failed", "lost"),
+            ("created", "stopped", "cancelled", "failed", "lost"),
             ("--detach",),
         ),
     )

@@ -54,7 +54,7 @@ def state_on_cluster(
 ) -> tuple[State, Exit | None, str | None]:
     """State, end and what else there is to say of a run whose latest start was a job."""
     if job.withdrawn:
-        return "stopped", Exit.of("cancelled", "taken out of the queue", None), None
+        return "cancelled", Exit.of("cancelled", "taken out of the queue", None), None
     if job.is_over and job.exited is not None:
         end = written_end(job.exited)
         return state_after(end.cause), end, None

@@ -145,11 +145,11 @@ def launch(
             by_force = _wait(child, run, launch_id, signals, watcher)
         finally:
             watcher.close()
-        if child.returncode < 0:  # torchrun itself was killed and has left its ranks behind
-            end_processes(launch_id, grace=_ORPHAN_GRACE_SECONDS)
+        if child.returncode < 0 or by_force is not None:  # torchrun itself was killed and has left its ranks behind
+            end_processes(launch_id, grace=_ORPHAN_GRACE_SECONDS if by_force is None else 0.0)
         end = classify(run, launch_id, child.returncode, marks)
         if by_force is not None:
-            end = Exit("killed", f"ended at once, without saving, by {by_force}", end.iteration, 1)
+            end = ended_by_force(by_force, end.iteration)
         run.append_event(
             "exited",
             launch_id=launch_id,
@@ -238,6 +238,11 @@ def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
     write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))
 
 
+def ended_by_force(by: str, iteration: int | None) -> Exit:
+    """The end of a launch whose processes were killed because a person asked for that."""
+    return Exit.of("cancelled", f"ended at once, without saving, by {by}", iteration)
+
+
 def stop_at_once(run: RunDir) -> str | None:
     """Who asked, through the stop file, for an end without saving; None when nobody did."""
     try:
@@ -276,15 +281,19 @@ def _wait(
     by_force: str | None = None
     while child.poll() is None:
         watcher.poll()
-        if signals.first is not None and not asked:
-            asked = True
-            request_stop(run, signals.first)
-            watcher.say(f"{signals.first}: stopping after this step and saving; Ctrl-C again ends it at once, unsaved")
         if by_force is None:
             by_force = "a second SIGINT" if signals.at_once else stop_at_once(run)
             if by_force is not None:
                 watcher.say(f"ending at once, without saving ({by_force})")
-                end_processes(launch_id)
+        if signals.first is not None and not asked:
+            asked = True
+            request_stop(run, signals.first)
+            if by_force is None:
+                watcher.say(
+                    f"{signals.first}: stopping after this step and saving; Ctrl-C again ends it at once, unsaved"
+                )
+        if by_force is not None:
+            end_processes(launch_id)  # again at each look: a process that is becoming another program was not found
         time.sleep(_POLL_SECONDS)
     watcher.poll()
     return by_force

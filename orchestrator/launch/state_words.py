@@ -8,12 +8,14 @@ from typing import Any, Literal
 from orchestrator.causes import Exit
 from orchestrator.rundir import RunDir
 
-State = Literal["created", "queued", "running", "stopping", "completed", "stopped", "failed", "lost"]
+State = Literal[
+    "created", "imported", "queued", "running", "stopping", "completed", "stopped", "cancelled", "failed", "lost"
+]
 
 _STATES: dict[str, State] = {
     "completed": "completed",
     "stopped": "stopped",
-    "cancelled": "stopped",
+    "cancelled": "cancelled",
     "lost": "lost",
 }
 

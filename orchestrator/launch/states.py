@@ -70,7 +70,8 @@ class RunStatus:
         sentence = cause_of(self.cause).sentence
         if self.state == "stopped":
             return sentence
-        return f"{self.state}: {sentence}" + (f" ({self.message})" if self.message else "")
+        said = self.state if self.state == "cancelled" else f"{self.state}: {sentence}"
+        return said + (f" ({self.message})" if self.message else "")
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -136,6 +137,7 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
     if job is None:
         state, end = _state(run, launched, holder)
         reason = _where_it_came_from(events) if state == "created" else None
+        state = "imported" if reason is not None else state
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)
     measured = last_metrics(run)

@@ -27,8 +27,8 @@ _RUNS_AT_A_TIME = 40
 _SERIES_BYTES = 90 << 20
 _GOODPUT_SHARE = 0.05
 """Of this thread's time: the goodput of a long run that goes on takes a second to find out, again and again."""
-_ENDED = ("completed", "stopped", "failed")
-_RESTING = ("created", "lost")
+_ENDED = ("completed", "stopped", "cancelled", "failed")
+_RESTING = ("created", "imported", "lost")
 _SECONDS_OF_REST = 0.02
 
 Signature = tuple[tuple[int, int], ...]

@@ -15,6 +15,13 @@ Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other
 Event = Mapping[str, Any]
 
 _MOST_EVIDENCE = 12
+_NEWS = {
+    "started": "that it had started",
+    "requeued": "that it went back into the queue",
+    "completed": "that it had completed",
+    "failed": "that it had failed",
+    "stopped": "that it had stopped",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def _told(number: int, event: Event) -> Told:
         text = sentence(event)
     except DAMAGE:
         text = _plain(event)
-    is_failure = kind == "exited" and event.get("cause") not in ("completed", "stopped", "requeued")
+    is_failure = kind == "exited" and event.get("cause") not in ("completed", "stopped", "cancelled", "requeued")
     return Told(number, time, kind, "trouble" if is_failure else group, text, evidence_of(event))
 
 
@@ -124,13 +131,18 @@ def _first_step(event: Event) -> str:
     parts = {str(name): float(seconds) for name, seconds in event["seconds"].items()}
     slowest = sorted(parts, key=lambda name: -parts[name])[:3]
     of_which = ", ".join(f"{name.replace('_', ' ')} {time_span(parts[name])}" for name in slowest)
-    return f"first step, {event['iteration']}, {time_span(sum(parts.values()))} after the launch ({of_which})"
+    after = time_span(sum(parts.values()))
+    return (
+        f"the first step of this start, iteration {event['iteration']}, was done {after} after the launch ({of_which})"
+    )
 
 
 def _notified(event: Event) -> str:
-    told = ", ".join(map(str, event.get("told") or [])) or "nobody"
-    failed = "; ".join(f"{way} could not be told: {why}" for way, why in (event.get("failed") or {}).items())
-    return f"told of {event.get('occasion')}: {told}" + (f"; {failed}" if failed else "")
+    occasion = str(event.get("occasion"))
+    what = _NEWS.get(occasion, f"of {occasion}")
+    ways = " and ".join(map(str, event.get("told") or []))
+    sent = f"notified {what}, by {ways}" if ways else f"nobody was notified {what}"
+    return "; ".join([sent, *(f"not by {way}: {why}" for way, why in (event.get("failed") or {}).items())])
 
 
 def _saved(event: Event) -> str:

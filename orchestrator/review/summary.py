@@ -91,9 +91,14 @@ class RunSummary:
         return self.state in ("running", "stopping", "queued")
 
     @property
+    def trains(self) -> bool:
+        """Whether it is there to be trained, and not for the weights that were put into it."""
+        return self.state != "imported"
+
+    @property
     def progress(self) -> float | None:
-        """From 0 to 1; None where the number of steps is not known."""
-        return min(1.0, self.iteration / self.train_iters) if self.train_iters else None
+        """From 0 to 1; None where the number of steps is not known, or there are to be none."""
+        return min(1.0, self.iteration / self.train_iters) if self.train_iters and self.trains else None
 
 
 def summarize(runs: Sequence[RunDir]) -> list[RunSummary]:

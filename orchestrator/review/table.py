@@ -11,7 +11,10 @@ from typing import Literal
 from orchestrator.launch.state_words import State
 from orchestrator.review.summary import RunSummary
 
-STATES: tuple[State, ...] = ("running", "stopping", "queued", "created", "completed", "stopped", "failed", "lost")
+STATES: tuple[State, ...] = (
+    *("running", "stopping", "queued", "created", "imported"),
+    *("completed", "stopped", "cancelled", "failed", "lost"),
+)
 """In the order in which they are counted on a page."""
 Kind = Literal["text", "figure"]
 

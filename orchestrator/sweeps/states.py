@@ -106,7 +106,7 @@ def cell_state(run: RunState, launched: float | None, submission: Submission | N
         return "cancelled"
     if run in ("failed", "lost"):
         return "failed"
-    return "stopped" if run == "stopped" else "missing"
+    return run if run in ("stopped", "cancelled") else "missing"
 
 
 def _waits_here(launched: float | None, submission: Submission | None) -> bool:

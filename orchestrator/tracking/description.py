@@ -26,6 +26,7 @@ _TAIL_BYTES = 1 << 16
 _STATES: dict[str, State] = {
     "completed": "finished",
     "stopped": "killed",
+    "cancelled": "killed",
     "killed": "killed",
     "lost": "killed",
     "lease_lost": "killed",

@@ -11,7 +11,7 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunName, RunsDir, label
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
-from orchestrator.launch.local import request_stop
+from orchestrator.launch.local import ended_by_force, last_launch, request_stop
 from orchestrator.launch.processes import end_processes
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.states import RunStatus, status_of
@@ -38,16 +38,17 @@ def command(
     run = find_run(run_name, runs_dir or default_runs_dir())
     status = status_of(run)
     was_live = status.is_active
+    by = "orchestrator cancel --now" if now else "orchestrator cancel"
     if status.state == "queued" and status.job is not None:
         slurm.cancel(status.job.unsettled)
         run.append_event("withdrawn", job_id=status.job.job_id, by="orchestrator cancel")
         status, wait = status_of(run), True
     elif was_live:
-        request_stop(run, "orchestrator cancel --now" if now else "orchestrator cancel", at_once=now)
+        request_stop(run, by, at_once=now)
         if wait:
             if not as_json:
                 typer.echo(f"run {label(run)} was asked to stop{'' if now else ' and save'}; waiting for it")
-            status = _wait(run, now)
+            status = _wait(run, now, by)
     if as_json:
         print_json({**status.to_json(), "was_live": was_live})
     elif not was_live:
@@ -58,23 +59,35 @@ def command(
         typer.echo(f"run {label(run)} was asked to stop")
 
 
-def _wait(run: RunDir, now: bool) -> RunStatus:
+def _wait(run: RunDir, now: bool, by: str) -> RunStatus:
     asked = time.monotonic()
     while (status := status_of(run)).is_live:
         if now and time.monotonic() - asked > _SECONDS_FOR_THE_LAUNCHER:
             if status.job is None:
-                _end_without_the_launcher(run, status)
+                _end_without_the_launcher(run, status, by)
                 return status_of(run)
             slurm.cancel([status.job.job_id])
         time.sleep(0.2 if status.job is None else _SECONDS_BETWEEN_QUESTIONS)
     return status
 
 
-def _end_without_the_launcher(run: RunDir, status: RunStatus) -> None:
-    """The launcher did not react: end the processes from here, if they are here."""
+def _end_without_the_launcher(run: RunDir, status: RunStatus, by: str) -> None:
+    """The launcher did not react: end the processes from here, if they are here, and say so in its place."""
     if status.launch_id is None or not end_processes(status.launch_id):
         where = f" on {status.holder.process.host}" if status.holder else ""
         raise JobError(
             f"run {label(run)} did not end, and its processes are not on this machine: "
             f"end the ones with ORCHESTRATOR_LAUNCH_ID={status.launch_id}{where}"
+        )
+    launched = last_launch(run.events())
+    if launched is not None and launched["exited"] is None:
+        end = ended_by_force(by, status.iteration)
+        run.append_event(
+            "exited",
+            launch_id=status.launch_id,
+            code=None,
+            cause=end.cause,
+            message=end.message,
+            iteration=end.iteration,
+            evidence=[],
         )

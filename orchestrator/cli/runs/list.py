@@ -49,12 +49,11 @@ def _row(status: RunStatus) -> list[str]:
     state = status.state if status.cause in (None, status.state) else f"{status.state} ({status.cause})"
     if status.is_active and status.job is not None:
         state = f"{status.state} (job {status.job.job_id})"
-    imported = status.state == "created" and status.reason is not None  # weights to start from: it does not train
     return [
         status.run.name,
         status.run.run_id,
-        "imported" if imported else state,
-        "-" if imported else f"{status.iteration or 0}/{_total(status)}",
+        state,
+        "-" if status.state == "imported" else f"{status.iteration or 0}/{_total(status)}",
         _number(status, "train/loss"),
         _number(status, "validation/loss"),
         str(status.checkpoints[-1].iteration) if status.checkpoints else "-",

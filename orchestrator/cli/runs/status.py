@@ -70,7 +70,7 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
     lines.append(("logs", f"orchestrator logs {run.run_id}"))
     if (url := mlflow_url(run)) is not None:
         lines.append(("mlflow", url))
-    if status.state == "created" and status.reason is not None:
+    if status.state == "imported":
         lines.append(("next", f"start a job from it, with checkpoint.pretrained: {run.path}"))
     elif status.state == "created":
         lines.append(("next", f"orchestrator resume {run.run_id}, or run or submit its spec again"))

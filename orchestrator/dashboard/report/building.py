@@ -21,7 +21,7 @@ from orchestrator.dashboard.report.document import (
     Words,
     table,
 )
-from orchestrator.dashboard.report.runs import run_sections
+from orchestrator.dashboard.report.runs import run_sections, steps
 from orchestrator.review.charts import CHARTS, figure_of
 from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compare
 from orchestrator.review.damage import readable
@@ -89,7 +89,7 @@ def _person() -> str:
 
 def _comparison(found: Comparison, series: Sequence[Series], discretion: Discretion) -> list[Section]:
     rows = [
-        (label, run.key, run.state, f"{exact(run.iteration)} of {exact(run.train_iters)}", _more_than_state(run))
+        (label, run.key, run.state, steps(run), _more_than_state(run))
         for run, label in zip(found.runs, found.labels, strict=True)
     ]
     known = 5 if any(row[-1] for row in rows) else 4

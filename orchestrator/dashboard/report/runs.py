@@ -91,12 +91,17 @@ def run_sections(
     return found
 
 
+def steps(summary: RunSummary) -> str:
+    """How many steps of how many; nothing for a run that holds weights from elsewhere."""
+    total = f" of {exact(summary.train_iters)}" if summary.train_iters else ""
+    return f"{exact(summary.iteration)}{total}" if summary.trains else ""
+
+
 def _head(summary: RunSummary) -> list[Block]:
     overview, problem = readable(lambda: overview_of(summary, ()))
-    total = summary.train_iters
     pairs = [
         ("State", summary.description),
-        ("Steps", f"{exact(summary.iteration)} of {exact(total)}" if total else exact(summary.iteration)),
+        ("Steps", steps(summary)),
         ("Created", clock(summary.created)),
         ("Last start", clock(summary.launched)),
         ("Ended", clock(summary.ended)),

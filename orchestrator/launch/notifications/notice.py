@@ -115,7 +115,8 @@ def _message(end: Exit | None, refused: Mapping[str, Any] | None) -> str | None:
 
 
 def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
-    words = {"requeued": "went back into the queue"}
+    is_cancelled = facts["state"] == "cancelled"
+    words = {"requeued": "went back into the queue", **({"stopped": "was cancelled"} if is_cancelled else {})}
     first = f"{facts['name']}/{facts['run_id']} {words.get(occasion, occasion)}"
     if facts["iteration"] is not None:
         first += f" at iteration {facts['iteration']} of {facts['train_iters']}"
@@ -123,7 +124,7 @@ def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
     if facts["seconds"] is not None:
         first += f" after {duration(int(facts['seconds']))}"
     if occasion in ("failed", "requeued", "stopped") and facts["message"] != told:
-        first += f": {facts['cause']}: {facts['message']}"
+        first += f": {facts['message']}" if is_cancelled else f": {facts['cause']}: {facts['message']}"
     lines = [first, *facts["evidence"]]
     if facts["checkpoint_iteration"] is not None and occasion != "completed":
         lines.append(f"latest checkpoint: iteration {facts['checkpoint_iteration']}")

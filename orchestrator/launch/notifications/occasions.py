@@ -41,7 +41,7 @@ def _after(cause: str) -> Occasion | None:
     match state_after(cause):
         case "completed":
             return "completed"
-        case "stopped":
+        case "stopped" | "cancelled":
             return "stopped"
         case _:
             return None if cause in ("held", "lease_lost") else "failed"

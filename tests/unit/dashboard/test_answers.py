@@ -74,6 +74,25 @@ def test_the_head_of_a_section_has_no_facts_of_the_curves(visitor: TestClient, t
     assert visitor.get(f"{address}/head?tab=nothing").status_code == 404
 
 
+def test_an_imported_run_has_no_steps_to_do(visitor: TestClient, tmp_path: Path) -> None:
+    job = tiny_job("first")
+    run = create_run(job, dump_resolved(job), tmp_path)
+    pages = ("/", f"/runs/{run.name}/{run.run_id}", f"/compare?run={run.name}/{run.run_id}")
+    steps = re.compile(rf"0 (?:/|of) {job.schedule.train_iters}|<b>0</b> of {job.schedule.train_iters}")
+
+    def seen(state: str) -> bool:
+        return f'<span class="state {state}">{state}</span>' in visitor.get("/").text
+
+    with visitor:
+        wait_until(lambda: seen("created"), "the run in the table")
+        assert all(steps.search(visitor.get(page).text) for page in pages)
+        run.append_event("imported", source="gpt2")
+        wait_until(lambda: seen("imported"), "what it is")
+        for page in pages:
+            assert not steps.search(visitor.get(page).text), page
+        assert "weights to start from, imported from gpt2" in visitor.get(pages[1]).text
+
+
 def test_a_cookie_is_of_one_dashboard_and_comes_along_with_links(tmp_path: Path) -> None:
     names = []
     for token in ("the first token", "the second token"):

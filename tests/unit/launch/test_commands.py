@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from support.gate import Gate
 
 from orchestrator.cli import running
 from orchestrator.cli.models import generate
+from orchestrator.cli.runs import cancel
 from orchestrator.launch.processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.states import status_of
@@ -293,8 +295,28 @@ def test_background_run_can_be_followed_and_cancelled(
     until(lambda: any(event["event"] == "resumed" for event in run.events()))
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0
-    assert "failed: a process was killed (ended at once, without saving, by orchestrator cancel --now)" in out
+    assert ": cancelled (ended at once, without saving, by orchestrator cancel --now)" in out
+    assert orchestrator("list")[1].splitlines()[1].split()[2] == "cancelled"
     assert processes_of(launch_id) == {}
+
+
+def test_cancel_says_the_end_of_a_run_whose_launcher_cannot(
+    orchestrator: Orchestrator,
+    make_job: MakeJob,
+    make_run: Callable[[JobSpec], RunDir],
+    start_launcher: Callable[..., subprocess.Popen[str]],
+    until: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cancel, "_SECONDS_FOR_THE_LAUNCHER", 0.5)
+    run = make_run(make_job(launch__env={"FAKE_STEP_SECONDS": "600"}))
+    launcher = start_launcher(run)
+    until(lambda: any(event["event"] == "started" for event in run.events()))
+    launcher.send_signal(signal.SIGSTOP)
+    code, out, _ = orchestrator("cancel", "tiny", "--now")
+    assert code == 0
+    assert ": cancelled (ended at once, without saving, by orchestrator cancel --now)" in out
+    assert [event["cause"] for event in run.events() if event["event"] == "exited"] == ["cancelled"]
 
 
 def test_generate_runs_one_replica_and_passes_everything_literally(

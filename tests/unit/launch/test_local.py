@@ -18,7 +18,7 @@ from support.ranks import free_port
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import Watcher, launch, request_stop
-from orchestrator.launch.processes import LAUNCH_VARIABLE, processes_of, ranks_of
+from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes, processes_of, ranks_of
 from orchestrator.launch.render import render
 from orchestrator.launch.states import status_of
 from orchestrator.launch.watch import LineWatcher
@@ -150,7 +150,7 @@ def test_second_interrupt_ends_at_once(make_job: MakeJob, make_run: Run, start_l
     launcher.send_signal(signal.SIGINT)
     assert launcher.wait(120) == 1
     assert processes_of(launch_id(run)) == {}
-    assert events(run, "exited")[0]["cause"] == "killed"
+    assert events(run, "exited")[0]["cause"] == "cancelled"
     assert "second SIGINT" in events(run, "exited")[0]["message"]
     assert committed(run) == []
 
@@ -304,6 +304,28 @@ def test_stop_at_once_through_the_stop_file(
     request_stop(run, "cancel --now", at_once=True)
     assert launcher.wait(120) == 1
     assert "cancel --now" in events(run, "exited")[0]["message"]
+    assert (status_of(run).state, status_of(run).cause) == ("cancelled", "cancelled")
+
+
+def test_who_was_not_found_at_first_is_ended_at_the_next_look(
+    make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process is for a moment that becomes another program: it has no environment then."""
+    looks: list[str] = []
+
+    def misses_all_at_first(launch_id: str, grace: float = 0.0) -> list[int]:
+        looks.append(launch_id)
+        return end_processes(launch_id, grace) if len(looks) > 2 else []
+
+    class CancelsAtTheStart(Watcher):
+        def poll(self) -> None:
+            if events(run, "started") and not run.stop_file.exists():
+                request_stop(run, "cancel --now", at_once=True)
+
+    monkeypatch.setattr("orchestrator.launch.local.end_processes", misses_all_at_first)
+    run = make_run(job := make_job(launch__env=ENDLESS_STEP))
+    assert launch(run, job, module=fake_runtime, watcher=CancelsAtTheStart()).cause == "cancelled"
+    assert processes_of(launch_id(run)) == {}
 
 
 def test_everything_killed_is_lost_and_resumes(training_at: Callable[[int], Training], until: Until) -> None:

@@ -337,6 +337,16 @@ def test_it_is_told_by_hand(
     )
 
 
+def test_a_run_that_was_cancelled_is_told_so_once(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:
+    run = ended_run()
+    message = "ended at once, without saving, by a second SIGINT"
+    run.append_event("launched", launch_id="b")
+    run.append_event("exited", launch_id="b", cause="cancelled", message=message, iteration=7)
+    notice = notice_of(run, make_job(), "b", "stopped")
+    assert notice.facts["state"] == "cancelled"
+    assert notice.text.startswith(f"tiny/{run.run_id} was cancelled at iteration 7 of 20 after 0s: {message}\n")
+
+
 def event(kind: str, **fields: Any) -> dict[str, Any]:
     return {"event": kind, "launch_id": "l", **fields}
 

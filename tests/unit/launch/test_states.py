@@ -74,7 +74,14 @@ def test_started_by_hand_without_a_launcher(run: RunDir) -> None:
 
 @pytest.mark.parametrize(
     ("cause", "state"),
-    [("completed", "completed"), ("stopped", "stopped"), ("nan", "failed"), ("killed", "failed"), ("odd", "failed")],
+    [
+        ("completed", "completed"),
+        ("stopped", "stopped"),
+        ("cancelled", "cancelled"),
+        ("nan", "failed"),
+        ("killed", "failed"),
+        ("odd", "failed"),
+    ],
 )
 def test_exited(run: RunDir, cause: str, state: str) -> None:
     launched(run, DEAD)
@@ -82,6 +89,23 @@ def test_exited(run: RunDir, cause: str, state: str) -> None:
     status = status_of(run)
     assert (status.state, status.cause) == (state, cause)
     assert status.ended is not None
+
+
+def test_each_end_in_a_sentence(run: RunDir) -> None:
+    launched(run, DEAD)
+    assert status_of(run).describe().startswith("lost: the launcher and its processes vanished")
+    exited(run, "cancelled")
+    assert status_of(run).describe() == "cancelled"
+    launched(run, DEAD, "b")
+    exited(run, "stopped", "b")
+    assert status_of(run).describe() == "stopped as asked, after saving"
+
+
+def test_a_run_that_holds_imported_weights_is_no_run_that_was_not_started(run: RunDir) -> None:
+    assert status_of(run).state == "created"
+    run.append_event("imported", source="gpt2", family="GPT-2")
+    assert status_of(run).state == "imported"
+    assert status_of(run).describe() == "imported: weights to start from, imported from gpt2"
 
 
 def test_next_launch_counts(run: RunDir) -> None:

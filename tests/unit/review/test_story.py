@@ -70,6 +70,19 @@ def test_every_event_becomes_a_sentence(events: list[dict[str, object]]) -> None
             "checkpoint 20 saved: 3.9 MB, 1.5 s",
         ),
         ({"event": "resumed", "iteration": 20, "checkpoint": "iter_0000020"}, "goes on from checkpoint 20"),
+        (
+            {"event": "first_step", "iteration": 121, "seconds": {"launch": 1.0, "imports": 3.0, "step": 2.5}},
+            "the first step of this start, iteration 121, was done 6.5 s after the launch "
+            "(imports 3 s, step 2.5 s, launch 1 s)",
+        ),
+        (
+            {"event": "notified", "occasion": "completed", "told": ["command", "webhook"], "failed": {}},
+            "notified that it had completed, by command and webhook",
+        ),
+        (
+            {"event": "notified", "occasion": "stopped", "told": [], "failed": {"webhook": "no answer"}},
+            "nobody was notified that it had stopped; not by webhook: no answer",
+        ),
         ({"event": "of a later version", "size": 4}, "of a later version: size 4"),
         ({"event": "exported", "iteration": 20}, "exported: iteration 20"),
     ],
