@@ -95,7 +95,7 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
 
     cancelled = orchestrator("cancel", run.run_id)
     assert cancelled.code == 0, cancelled.err
-    assert status(orchestrator, run)["state"] == "stopped"
+    assert status(orchestrator, run)["state"] == "cancelled"
     cluster.wait_for(int(job_id), "CANCELLED")
     cluster.call("scancel", str(blocker))
 
