@@ -56,7 +56,7 @@ class CellTask:
 
     def __call__(self) -> None:
         """Raises JobError when the training failed, so that the scheduler shows it too."""
-        if SweepDir(Path(self.sweep_dir)).cancels(self.task.cell) > self.task.cancels:
+        if self._is_cancelled():
             print(f"cell {self.task.name} was cancelled before it started", flush=True)
             return
         code, noticed = self._see_through()
@@ -75,6 +75,8 @@ class CellTask:
         """Run the command to its end; its exit code, and whether the notice came."""
         run = RunDir(Path(self.task.run_dir))
         run.logs.mkdir(exist_ok=True)
+        before = _launches(run)
+        is_starting = _is_local()
         tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
         with open(run.launcher_log, "ab") as log:
             child = subprocess.Popen(
@@ -87,8 +89,17 @@ class CellTask:
             )
         with _passing_on(child) as received:
             while (code := child.poll()) is None:
+                if is_starting:  # who cancels it now takes it for one that waits, and leaves no word but in the ledger
+                    is_starting = _launches(run) == before
+                    if self._is_cancelled():
+                        child.terminate()
+                        is_starting = False
                 time.sleep(_POLL_SECONDS)
         return (128 - code if code < 0 else code), NOTICE in received
+
+    def _is_cancelled(self) -> bool:
+        """Whether it was cancelled after it was handed out."""
+        return SweepDir(Path(self.sweep_dir)).cancels(self.task.cell) > self.task.cancels
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, REQUEUE_CODE_VARIABLE: str(REQUEUE_CODE)}
@@ -116,6 +127,10 @@ class CellTask:
             except subprocess.SubprocessError as error:
                 print(f"attempt {attempt} to go back into the queue failed: {error}", flush=True)
                 time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+
+def _launches(run: RunDir) -> int:
+    return sum(event.get("event") == "launched" for event in run.events())
 
 
 def _is_local() -> bool:

@@ -27,6 +27,7 @@ from orchestrator.cli.runs.sweeping import (
     cancel_cells,
     check_cells,
     conclude,
+    interrupts_of_a_start,
     last_submission,
     profile_if_any,
     profile_of,
@@ -132,22 +133,23 @@ def start_sweep(
         show_dry_run(loaded, sweep, profile, parallel, local=local, as_json=as_json)
         return
     check_cells(list(jobs.values()), local=local)
-    with sweep.alone():
-        warn_of_dropped(sweep, jobs)
-        planned, new = write_plan(sweep, loaded)
-        before = len(sweep.submissions_made())
-        try:
-            statuses = cell_statuses(sweep, planned)
-            check_scheduler(statuses)
-            starts = [start_of(status, jobs[status.entry.id]) for status in statuses if status.state in STARTED_BY_RUN]
-            if not as_json:
-                typer.echo(describe_cells(loaded))
-            begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
-        except UserError:  # refused for certain; of other errors, some cells may be in the queue
-            if len(sweep.submissions_made()) == before:
-                withdraw_plan(sweep, planned, new)
-            raise
-    conclude(sweep, starts, wait=local and not detach, as_json=as_json)
+    with interrupts_of_a_start() as interrupts:
+        with sweep.alone():
+            warn_of_dropped(sweep, jobs)
+            planned, new = write_plan(sweep, loaded)
+            before = len(sweep.submissions_made())
+            try:
+                found = cell_statuses(sweep, planned)
+                check_scheduler(found)
+                starts = [start_of(status, jobs[status.entry.id]) for status in found if status.state in STARTED_BY_RUN]
+                if not as_json:
+                    typer.echo(describe_cells(loaded))
+                begin(sweep, starts, profile, parallel, interrupts, as_json=as_json)
+            except UserError:  # refused for certain; of other errors, some cells may be in the queue
+                if len(sweep.submissions_made()) == before:
+                    withdraw_plan(sweep, planned, new)
+                raise
+        conclude(sweep, starts, interrupts, wait=local and not detach, as_json=as_json)
 
 
 @app.command("retry")
@@ -167,22 +169,23 @@ def retry_(
       orchestrator sweep retry lr
     """
     sweep = find_sweep(name, runs_dir or default_runs_dir())
-    with sweep.alone():
-        statuses = cell_statuses(sweep, sweep.planned())
-        check_scheduler(statuses)
-        again = [status for status in statuses if status.state in STARTED_BY_RETRY]
-        starts = [start_of(status, load_resolved(status.status.run.resolved())) for status in again]
-        last = last_submission(statuses)
-        here = local or (cluster is None and last is not None and last.how == "local")
-        profile = None
-        if starts and not here:
-            named = cluster or (last.cluster if last is not None else None)
-            profile = load_profile(named) if named is not None else profile_of(starts[0].job)
-        if starts:
-            check_cells([start.job for start in starts], local=here)
-        parallel = max_parallel or (last.max_parallel if last is not None else None)
-        begin(sweep, starts, profile, parallel, detach=detach, as_json=as_json)
-    conclude(sweep, starts, wait=here and not detach, as_json=as_json)
+    with interrupts_of_a_start() as interrupts:
+        with sweep.alone():
+            statuses = cell_statuses(sweep, sweep.planned())
+            check_scheduler(statuses)
+            again = [status for status in statuses if status.state in STARTED_BY_RETRY]
+            starts = [start_of(status, load_resolved(status.status.run.resolved())) for status in again]
+            last = last_submission(statuses)
+            here = local or (cluster is None and last is not None and last.how == "local")
+            profile = None
+            if starts and not here:
+                named = cluster or (last.cluster if last is not None else None)
+                profile = load_profile(named) if named is not None else profile_of(starts[0].job)
+            if starts:
+                check_cells([start.job for start in starts], local=here)
+            parallel = max_parallel or (last.max_parallel if last is not None else None)
+            begin(sweep, starts, profile, parallel, interrupts, as_json=as_json)
+        conclude(sweep, starts, interrupts, wait=here and not detach, as_json=as_json)
 
 
 @app.command("status")

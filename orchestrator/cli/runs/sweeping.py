@@ -9,6 +9,7 @@ import typer
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import check_installed
+from orchestrator.cli.runs.interrupting import Interrupts
 from orchestrator.cli.runs.sweep_tables import follow, summary
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
@@ -35,6 +36,12 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
     pending = [status for status in statuses if status.state == "pending"]
     if running or pending:
         sweep.append("cancelled", cells=[status.entry.id for status in (*pending, *running)])
+    if any(
+        status.status.job is None for status in pending
+    ):  # one that starts here at this moment reads that or says so
+        begun = {status.entry.id for status in cell_statuses(sweep, sweep.planned()) if status.state == "running"}
+        running += [status for status in pending if status.entry.id in begun]
+        pending = [status for status in pending if status.entry.id not in begun]
     waiting = [(status.status.run, status.status.job) for status in pending if status.status.job is not None]
     cancel_jobs(job.job_id for _, job in waiting)
     for run, job in waiting:
@@ -126,17 +133,29 @@ def start_of(status: CellStatus, job: JobSpec) -> Start:
     return Start(status.entry.id, status.entry.name, job, status.status.run)
 
 
+def interrupts_of_a_start() -> Interrupts:
+    """For `begin` and `conclude`: a Ctrl-C between them stops the cells, which else go on without anybody."""
+    return Interrupts(lambda: typer.echo("\nthe cells are being started, and will be stopped then", err=True))
+
+
 def begin(
-    sweep: SweepDir, starts: Sequence[Start], profile: ClusterSpec | None, parallel: int | None, **told: bool
+    sweep: SweepDir,
+    starts: Sequence[Start],
+    profile: ClusterSpec | None,
+    parallel: int | None,
+    interrupts: Interrupts,
+    *,
+    as_json: bool,
 ) -> None:
     """Hand the cells to the cluster or to a driver on this machine."""
     if not starts:
         return
     if profile is None:
+        interrupts.hold()
         start_driver(sweep, local_request(sweep, starts, max_parallel=parallel))
         return
     arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel))
-    if told["as_json"]:
+    if as_json:
         return
     for array in arrays:
         limit = f", at most {parallel} at once" if parallel else ""
@@ -146,15 +165,17 @@ def begin(
         typer.echo("      cells of different size cannot be in one array; each array counts for itself")
 
 
-def conclude(sweep: SweepDir, starts: Sequence[Start], *, wait: bool, as_json: bool) -> None:
+def conclude(sweep: SweepDir, starts: Sequence[Start], interrupts: Interrupts, *, wait: bool, as_json: bool) -> None:
     """Tell what was started; on this machine, see it through to its end."""
-    if wait and starts:
-        try:
+    try:
+        interrupts.let_through()
+        if wait and starts:
             follow(sweep, quiet=as_json)
-        except KeyboardInterrupt:
-            typer.echo("\nthe cells save and stop; Ctrl-C again leaves them to it", err=True)
-            cancel_cells(sweep, now=False)
-            follow(sweep, quiet=as_json)
+    except KeyboardInterrupt:
+        typer.echo("\nthe cells save and stop; Ctrl-C again leaves them to it", err=True)
+        cancel_cells(sweep, now=False)
+        follow(sweep, quiet=as_json)
+        wait = True
     statuses = [*cell_statuses(sweep, sweep.planned()), *left_statuses(sweep)]
     if as_json:
         print_json({**as_record(sweep, statuses), "started": [start.id for start in starts]})

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from support.gate import Gate
 
+from orchestrator.cli.runs import sweeping
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
-from orchestrator.sweeps.ledger import find_sweep
+from orchestrator.sweeps.ledger import SweepDir, find_sweep
+from orchestrator.sweeps.request import Request
+from orchestrator.sweeps.submission import start_driver
 from tests.unit.sweeps.conftest import JOB, Run, wait_until
 
 pytestmark = pytest.mark.slow(reason="each cell is a launch of torchrun")
@@ -187,6 +190,26 @@ def test_ctrl_c_lets_the_cells_save_and_stop(
     [stopped] = [run for run in all_runs(folder / "runs") if run.metrics_file.exists()]
     assert [event["cause"] for event in stopped.events() if event["event"] == "exited"] == ["stopped"]
     assert stopped.checkpoint_dirs()
+
+
+def test_ctrl_c_before_the_cells_are_followed_stops_them_too(
+    orchestrator: Run, write: Callable[[str], Path], folder: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_and_interrupt(sweep: SweepDir, request: Request) -> None:
+        start_driver(sweep, request)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sweeping, "start_driver", start_and_interrupt)
+    for way in ("--local", "--detach"):
+        code, out, err = orchestrator("sweep", "run", write("grid: {lr: [1e-3, 2e-3]}"), "--local", way)
+        assert code == 1
+        assert err == (
+            "\nthe cells are being started, and will be stopped then\n"
+            "\nthe cells save and stop; Ctrl-C again leaves them to it\n"
+        )
+        assert "sweep tiny: 2 cells: 2 cancelled" in out
+        assert set(states(orchestrator).values()) == {"cancelled"}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_submitit_carries_on_a_cell_that_is_told_to_make_room(
