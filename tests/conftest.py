@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.commands import Commands
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -112,6 +113,14 @@ settings.register_profile(
 )
 settings.register_profile("random", settings.get_profile("orchestrator"), derandomize=False, print_blob=True)
 settings.load_profile("orchestrator")
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    """Commands of the command line, each in a process that need not import them first."""
+    process = Commands()
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="session")

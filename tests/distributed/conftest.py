@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.commands import Commands
 from support.faults import CommandLine
 from support.fixtures import inject, ranks, real_sentences, real_text
 
@@ -12,5 +13,5 @@ __all__ = ["inject", "ranks", "real_sentences", "real_text"]
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path) -> CommandLine:
-    return CommandLine(tmp_path)
+def orchestrator(tmp_path: Path, commands: Commands) -> CommandLine:
+    return CommandLine(tmp_path, commands)

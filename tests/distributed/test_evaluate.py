@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.commands import Commands
 from support.evaluating import evaluate, moved, start
 from support.faults import CommandLine, Ranks, wait_until
 from support.training import layout, make_run, tiny_job
@@ -145,8 +146,8 @@ def test_every_layout_measures_the_same(found: dict[str, list[Result]], files: P
 
 
 @pytest.fixture(scope="module")
-def exported(trained: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"))
+def exported(trained: RunDir, commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"), commands)
     said = orchestrator("checkpoint", "export", trained.path, "out", "--to", "hf")
     assert said.code == 0, said.err
     return orchestrator.folder / "out"

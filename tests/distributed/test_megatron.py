@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.commands import Commands
 from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
@@ -44,9 +45,9 @@ def whole(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 @pytest.fixture(scope="module")
-def exported(whole: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(whole: RunDir, commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """By the command, at TP 2 and PP 2."""
-    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"))
+    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"), commands)
     said = orchestrator("checkpoint", "export", whole.checkpoint(HALF), "out", "--to", "megatron-lm")
     assert said.code == 0, said.err
     return orchestrator.folder / "out"

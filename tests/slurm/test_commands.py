@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, Said, wait_until
+from support.commands import Commands, Said
+from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, wait_until
 from support.training import events, tiny_job
 
 from orchestrator.launch.states import RunStatus, status_of
@@ -23,7 +24,7 @@ FAKE_RUNTIME = Path(__file__).parents[1] / "unit" / "launch"
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def orchestrator(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command line in a project whose cluster is `test`, with a template that starts the fake training program."""
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "test.yaml").write_text(f"name: test\ntemplate: {tmp_path / 'fake.sbatch.j2'}\n")
@@ -32,7 +33,7 @@ def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine
         "{% block launch %}{{ super() | replace('orchestrator.runtime', 'fake_runtime') | as_is }}{% endblock %}"
     )
     monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIME}:{QUICK_TORCHRUN}")
-    return CommandLine(tmp_path)
+    return CommandLine(tmp_path, commands)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
+from support.commands import Commands
 from support.faults import PATIENCE, CommandLine
 from support.training import events, layout, logs, tiny_job
 
@@ -21,11 +22,11 @@ from orchestrator.rundir import RunDir
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.slow("two real jobs of two nodes")]
 
 
-def submitted(folder: Path, **launch: Any) -> RunDir:
+def submitted(commands: Commands, folder: Path, **launch: Any) -> RunDir:
     """A run of two nodes, submitted from that folder."""
     (folder / "clusters").mkdir(parents=True)
     (folder / "clusters" / "test.yaml").write_text("name: test\n")
-    command = CommandLine(folder)
+    command = CommandLine(folder, commands)
     job = tiny_job(
         "checked",
         schedule={"train_iters": 3},
@@ -49,12 +50,12 @@ def report(run: RunDir) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-def test_good_nodes_and_bad_ones(cluster: Cluster, tmp_path: Path) -> None:
+def test_good_nodes_and_bad_ones(cluster: Cluster, commands: Commands, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
-    good = submitted(repository, snapshot=True)
-    bad = submitted(tmp_path / "bad", env={"TMPDIR": "/proc"})
+    good = submitted(commands, repository, snapshot=True)
+    bad = submitted(commands, tmp_path / "bad", env={"TMPDIR": "/proc"})
 
     status = ended(good)
     assert status.state == "completed", f"{status.describe()}\n{good.launcher_log.read_text()}{logs(good)}"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, Said
+from support.commands import Commands, Said
+from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine
 from support.training import events, tiny_job
 
 from orchestrator.data.index import read_index
@@ -27,7 +28,7 @@ TEMPLATE = """\
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def orchestrator(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command line in a project with text and the cluster `test`, where a fake program trains."""
     (tmp_path / "clusters").mkdir()
     template = tmp_path / "fake.sbatch.j2"
@@ -37,7 +38,7 @@ def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine
     books = [{"text": "One book. " * 20}, {"text": "Another one. " * 20}]
     (tmp_path / "raw" / "books.jsonl").write_text("".join(json.dumps(book) + "\n" for book in books))
     monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIME}:{QUICK_TORCHRUN}")
-    return CommandLine(tmp_path)
+    return CommandLine(tmp_path, commands)
 
 
 @pytest.fixture

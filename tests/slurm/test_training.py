@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
+from support.commands import Commands
 from support.faults import CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject, ranks, real_text
 from support.training import events, layout, logs, losses, tiny_job
@@ -141,7 +142,9 @@ class Submitted:
 
 
 @pytest.fixture
-def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]) -> Callable[..., Submitted]:
+def submit(
+    tmp_path: Path, commands: Commands, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]
+) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`, whose first start is
     held. `mlflow`: with trackers, and with somebody who is told.
     """
@@ -157,7 +160,7 @@ def submit(tmp_path: Path, make_job: Callable[..., JobSpec], inject: Callable[[s
         folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
         (folder / "clusters").mkdir(parents=True)
         (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
-        command = CommandLine(folder)
+        command = CommandLine(folder, commands)
         environment = {"PYTHONPATH": str(holding), "GO_ON": str(folder / "go_on")}
         job = make(name, env=environment, **launch)
         if mlflow:

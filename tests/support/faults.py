@@ -19,6 +19,7 @@ from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
+from support.commands import Commands, Said
 from support.ranks import RankStarter, Started
 from support.training import events, kill_session, logs, losses, make_run
 
@@ -64,20 +65,12 @@ class Ranks:
         return losses(self.must_train(make_run(folder, job), job))
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
-
-
 class CommandLine:
     """`orchestrator` as a program, in a folder of its own whose `runs` it uses."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: Commands) -> None:
         self.folder = folder
+        self._commands = commands
         self.env: dict[str, str] = {}
 
     def write(self, job: JobSpec) -> Path:
@@ -86,12 +79,11 @@ class CommandLine:
         return path
 
     def __call__(self, *arguments: str | Path) -> Said:
-        with self.started(*arguments) as process:
-            out, err = process.communicate(timeout=PATIENCE)
-        return Said(process.returncode, out, err)
+        return self._commands(*arguments, cwd=self.folder, env={**os.environ, **self.env}, timeout=PATIENCE)
 
     @contextmanager
     def started(self, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """One that a test does something to while it runs."""
         process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", *map(str, arguments)],
             cwd=self.folder,

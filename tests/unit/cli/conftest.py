@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import Commands, Said
 
 JOB = """\
 name: small
@@ -32,10 +31,10 @@ schedule:
 class Finished:
     """What a command said and returned."""
 
-    def __init__(self, process: subprocess.CompletedProcess[str]) -> None:
-        self.code = process.returncode
-        self.out = process.stdout
-        self.err = process.stderr
+    def __init__(self, said: Said) -> None:
+        self.code = said.code
+        self.out = said.out
+        self.err = said.err
 
     @property
     def json(self) -> Any:
@@ -46,20 +45,11 @@ Orchestrator = Callable[..., Finished]
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path) -> Orchestrator:
-    """Runs `python -m orchestrator ARGUMENTS` in an empty folder, without a terminal."""
+def orchestrator(tmp_path: Path, commands: Commands) -> Orchestrator:
+    """Runs `orchestrator ARGUMENTS` in an empty folder, without a terminal."""
 
-    def run(*arguments: str | Path, typed: str | None = None) -> Finished:
-        process = subprocess.run(
-            [sys.executable, "-m", "orchestrator", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "100"},
-            input="" if typed is None else typed,
-            capture_output=True,
-            text=True,
-            timeout=240,  # an end to what hangs, not a measure of speed: several tests may share the cores
-        )
-        finished = Finished(process)
+    def run(*arguments: str | Path, typed: str = "") -> Finished:
+        finished = Finished(commands(*arguments, cwd=tmp_path, env={**os.environ, "COLUMNS": "100"}, typed=typed))
         assert "Traceback" not in finished.err, finished.err
         return finished
 

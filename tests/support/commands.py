@@ -1,0 +1,76 @@
+"""The command line without its start: each command is a process of its own, forked from one that has imported them all.
+
+That takes a tenth of the CPU time of `python -m orchestrator`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PROGRAM = Path(__file__).with_name("command_server.py")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Commands:
+    """The process that forks, until `close`. Commands may run side by side."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # -P: what lies beside the program is not what libraries mean by a name.
+            self._process = subprocess.Popen([sys.executable, "-P", str(_PROGRAM)], stdin=theirs)
+
+    def __call__(
+        self, *arguments: str | Path, cwd: Path, env: Mapping[str, str], typed: str = "", timeout: float = 200
+    ) -> Said:
+        """Run a command to its end; `typed` is its standard input. One that takes too long is killed: TimeoutError."""
+        request = {"arguments": [str(argument) for argument in arguments], "cwd": str(cwd), "env": dict(env)}
+        with tempfile.TemporaryFile() as typing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            typing.write(typed.encode())
+            typing.seek(0)
+            code = self._run(request, [typing.fileno(), out.fileno(), err.fileno()], timeout)
+            said = []
+            for stream in (out, err):
+                stream.seek(0)
+                said.append(stream.read().decode())
+        return Said(code, *said)
+
+    def _run(self, request: Mapping[str, Any], streams: Sequence[int], timeout: float) -> int:
+        ours, theirs = socket.socketpair()
+        with ours, ours.makefile("rb") as told:
+            with theirs:
+                socket.send_fds(self._control, [json.dumps(request).encode()], [*streams, theirs.fileno()])
+            ours.settimeout(timeout)
+            pid = int(told.readline())
+            try:
+                code = told.read()  # until the command has ended
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                raise
+        assert code, f"{request['arguments']} was killed"
+        return int(code)
+
+    def close(self) -> None:
+        """End the process."""
+        self._control.close()
+        self._process.wait(30)
