@@ -17,7 +17,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
-STEPS = 6
+STEPS = 4
 MODEL: dict[str, Any] = {
     **{"architecture": "bert", "num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 48},
     **{"position_embedding_type": "learned_absolute", "vocab_size": 300},

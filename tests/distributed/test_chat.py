@@ -73,7 +73,7 @@ def test_a_conversation_has_the_same_loss_alone_and_among_others(
 
 
 def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, source: RunDir) -> None:
-    job = chat_job("alone", chats, source)
+    job = chat_job("alone", chats, source, steps=4)
     alone = ranks.must_train(make_run(tmp_path, job), job)
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     for name, sections in {
@@ -84,7 +84,7 @@ def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, 
         },
         "tp2-pp2-vp2": {"parallelism": layout(tp=2, pp=2, vp=2), "runtime": recompute},
     }.items():
-        spread_job = chat_job(name, chats, source, **sections)
+        spread_job = chat_job(name, chats, source, steps=4, **sections)
         spread = ranks.must_train(make_run(tmp_path, spread_job), spread_job)
         for key in ("train/loss", "train/grad_norm", "validation/loss"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.slow("starts real ranks"),
 ]
 
-EVALUATION = {"eval_interval": 4, "eval_iters": 2, "eval_at_start": True}
+EVALUATION = {"eval_interval": 2, "eval_iters": 2, "eval_at_start": True}
 
 
 def text_sections(real_text: list[str], **sections: Any) -> dict[str, Any]:
@@ -38,7 +38,8 @@ def text_sections(real_text: list[str], **sections: Any) -> dict[str, Any]:
             "validation": [{"path": first, "weight": 3}, {"path": second}],
             "split": "1,0,0",
         },
-        "schedule": {"train_iters": 10},
+        "optimizer": {"lr": 3e-3},
+        "schedule": {"train_iters": 5},
         **sections,
     }
 
@@ -53,9 +54,9 @@ def test_at_the_start_at_intervals_and_at_the_end(evaluated: RunDir) -> None:
     keys = ["validation/loss", "validation/json/loss", "validation/email/loss"]
     for key in keys:
         curve = values(evaluated, key)
-        assert list(curve) == [0, 4, 8, 10]
+        assert list(curve) == [0, 2, 4, 5]
         assert 5.2 < curve[0] < 5.7, "before the first step it is near ln(261) = 5.56"
-        assert curve[10] < curve[0] - 0.2
+        assert curve[5] < curve[0] - 0.2
     perplexity = values(evaluated, keys[0].replace("loss", "perplexity"))
     assert perplexity == {i: math.exp(loss) for i, loss in values(evaluated, keys[0]).items()}
 
@@ -105,27 +106,28 @@ def test_same_numbers_at_other_layouts(ranks: Ranks, real_text: list[str], tmp_p
 @pytest.mark.parametrize("at_start", [True, False])
 def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) -> None:
     """It is honoured within one batch, the step before is saved, and the resumed run goes on from there."""
-    endless = {"eval_interval": 5, "eval_iters": 100_000, "eval_at_start": at_start}
-    job = tiny_job("stopped", evaluation=endless, parallelism=layout(tp=2))
+    endless = {"eval_interval": 3, "eval_iters": 100_000, "eval_at_start": at_start}
+    sections = {"parallelism": layout(tp=2), "schedule": {"train_iters": 6}}
+    job = tiny_job("stopped", evaluation=endless, **sections)
     run = make_run(tmp_path, job)
     started = ranks.start(run, job)
     if at_start:
         wait_until(lambda: events(run, "started"), f"the start:\n{logs(run)}")
     else:
-        wait_until(lambda: 5 in losses(run), f"step 5:\n{logs(run)}")
+        wait_until(lambda: 3 in losses(run), f"step 3:\n{logs(run)}")
     time.sleep(0.5)
     os.kill(started.ranks[1], signal.SIGTERM)
     assert started.wait() == 0, logs(run)
-    iteration = 0 if at_start else 5
+    iteration = 0 if at_start else 3
     assert [event["iteration"] for event in events(run, "stop_requested")] == [iteration]
     assert committed(run)[-1].iteration == iteration
     assert values(run, "validation/loss") == {}
     assert [event["iteration"] for event in events(run, "evaluation_skipped")] == [iteration]
 
-    short = tiny_job("stopped", evaluation={**endless, "eval_iters": 1}, parallelism=layout(tp=2))
+    short = tiny_job("stopped", evaluation={**endless, "eval_iters": 1}, **sections)
     ranks.must_train(make_run(tmp_path, short), short, launch_id="second")
-    assert list(losses(run)) == list(range(1, 21))
-    assert list(values(run, "validation/loss")) == [*([0] if at_start else []), 5, 10, 15, 20][-5 if at_start else -3 :]
+    assert list(losses(run)) == list(range(1, 7))
+    assert list(values(run, "validation/loss")) == ([0, 3, 6] if at_start else [6])
 
 
 HELD_LAST_EVALUATION = """
@@ -145,14 +147,15 @@ evaluation.run_micro_batches = run_micro_batches
 
 def test_the_last_evaluation_is_not_stopped(ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path) -> None:
     """No later one would make up for it; the last checkpoint is there before it begins."""
-    job = tiny_job("ended", evaluation={"eval_interval": 10, "eval_iters": 5}, parallelism=layout(tp=2))
+    evaluation = {"eval_interval": 3, "eval_iters": 5}
+    job = tiny_job("ended", evaluation=evaluation, parallelism=layout(tp=2), schedule={"train_iters": 6})
     run = make_run(tmp_path, job)
     started = ranks.start(run, job, inject=inject(HELD_LAST_EVALUATION))
-    wait_until(lambda: [commit.iteration for commit in committed(run)][-1:] == [20], f"the end:\n{logs(run)}")
-    assert list(values(run, "validation/loss")) == [10], "the last evaluation is still going on"
+    wait_until(lambda: [commit.iteration for commit in committed(run)][-1:] == [6], f"the end:\n{logs(run)}")
+    assert list(values(run, "validation/loss")) == [3], "the last evaluation is still going on"
     os.kill(started.ranks[1], signal.SIGTERM)
     let_go(run)
     assert started.wait() == 0, logs(run)
-    assert list(values(run, "validation/loss")) == [10, 20]
-    assert [event["iteration"] for event in events(run, "finished")] == [20]
+    assert list(values(run, "validation/loss")) == [3, 6]
+    assert [event["iteration"] for event in events(run, "finished")] == [6]
     assert events(run, "evaluation_skipped") == events(run, "stop_requested") == []

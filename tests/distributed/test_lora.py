@@ -116,14 +116,14 @@ def test_full_recomputation_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: P
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     sections = {"parallelism": layout(tp=2, sequence_parallel=True), "runtime": recompute}
     lora = {"lora_dropout": 0.2, "target_modules": ["linear_proj", "linear_fc1"]}
-    job = adapted("resumed", source, lora=lora, **sections)
+    job = adapted("resumed", source, steps=4, lora=lora, **sections)
     whole = ranks.losses_of(job, tmp_path / "whole")
-    run = make_run(tmp_path, adapted("resumed", source, STEPS // 2, lora=lora, **sections))
+    run = make_run(tmp_path, adapted("resumed", source, steps=2, lora=lora, **sections))
     ranks.must_train(run, job)
     make_run(tmp_path, job)
     ranks.must_train(run, job, launch_id="second")
     assert losses(run) == whole
     plain = ranks.losses_of(
-        adapted("plain", source, lora={**lora, "lora_dropout": 0.0}, **sections), tmp_path / "plain"
+        adapted("plain", source, steps=4, lora={**lora, "lora_dropout": 0.0}, **sections), tmp_path / "plain"
     )
     assert plain != whole

@@ -25,7 +25,7 @@ from orchestrator.spec.loading import dump_resolved, load_resolved
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains, converts with the commands, and trains again")]
 
 PROGRAM = Path(__file__).parent / "megatron_program.py"
-HALF, WHOLE = 4, 8
+HALF, WHOLE = 2, 5
 
 
 def job_at(parallelism: dict[str, Any]) -> JobSpec:
