@@ -25,8 +25,10 @@ _COLOURS = 8
 _DASHES = ("solid", "dash", "dot", "dashdot")
 X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}
 """What the values of an axis are."""
-_SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}
+SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}
 """Of what is marked by a line; checkpoints and skipped steps are ticks."""
+MEANT = {"resumed": "resumed", "failure": "failed", "stop": "asked to stop"}
+"""The signs in words."""
 
 
 @dataclass(frozen=True)
@@ -344,10 +346,10 @@ def _marked(
     """What happened to the run: ticks at the foot for what happens often, lines with a sign above for the rest."""
     if not series.iterations:
         return [], [], []
-    often = _last(mark for mark in marks if mark.kind not in _SIGNS)
+    often = _last(mark for mark in marks if mark.kind not in SIGNS)
     lines = []
     together: dict[float, list[Mark]] = {}
-    for mark in _last(mark for mark in marks if mark.kind in _SIGNS):
+    for mark in _last(mark for mark in marks if mark.kind in SIGNS):
         place = _place(series, mark, x)
         line = {"type": "line", "xref": "x", "yref": "paper", "x0": place, "x1": place, "y0": 0, "y1": 1}
         lines.append({**line, "name": mark.kind})
@@ -381,7 +383,7 @@ def _note(place: float, marks: Sequence[Mark]) -> dict[str, Any]:
         "yref": "paper",
         "x": place,
         "y": 1,
-        "text": "".join(_SIGNS[mark.kind] for mark in marks),
+        "text": "".join(SIGNS[mark.kind] for mark in marks),
         "hovertext": "<br>".join(plain(mark.text) for mark in marks),
         "showarrow": False,
         "yanchor": "bottom",

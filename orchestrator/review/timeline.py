@@ -18,6 +18,8 @@ _KINDS: dict[str, Kind] = {
     "hang": "failure",
     "stop_requested": "stop",
 }
+_WITHOUT_A_STEP = ("exited", "checkpoint_failed", "hang")
+"""They are marked even where they name no iteration."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,22 @@ def marks_of(events: Iterable[Mapping[str, Any]]) -> list[Mark]:
     latest = 0
     for event in events:
         kind = _KINDS.get(str(event.get("event")))
-        if event.get("event") == "exited" and event.get("code"):
-            kind = "failure"
+        if event.get("event") == "exited":
+            kind = _end(event)
         iteration, time = event.get("iteration"), event.get("time")
         is_known = _is_within(iteration, _MOST_STEPS)
         if _is_within(iteration, _MOST_STEPS):
             latest = int(iteration)
-        if kind is not None and _is_within(time, _END_OF_TIME) and (is_known or kind == "failure"):
+        if kind is not None and _is_within(time, _END_OF_TIME) and (is_known or event.get("event") in _WITHOUT_A_STEP):
             marks.append(Mark(kind, latest, float(time), _text(kind, event), is_known))
     return marks
+
+
+def _end(event: Mapping[str, Any]) -> Kind | None:
+    """How a launch ended; one that stopped as asked was marked where it was asked."""
+    if event.get("cause") == "cancelled":
+        return "stop"
+    return "failure" if event.get("code") and event.get("cause") != "stopped" else None
 
 
 def _is_within(value: Any, end: float) -> TypeGuard[int]:
@@ -62,6 +71,6 @@ def _text(kind: Kind, event: Mapping[str, Any]) -> str:
         return f"checkpoint {event['iteration']}"
     if kind == "skipped":
         return f"step {event['iteration']} skipped: {event.get('reason', '')}".rstrip(": ")
-    if kind == "stop":
+    if kind == "stop" and event.get("event") == "stop_requested":
         return f"stop asked for by {event.get('by', 'someone')}"
     return str(event.get("message") or event.get("cause") or event.get("event"))

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, SECTIONS, Asked, AskedFolder, part, section, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts import CHARTS, Figure, XAxis, charts_with, figure_of
+from orchestrator.review.charts import CHARTS, MEANT, SIGNS, Figure, XAxis, charts_with, figure_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.measured import references_of
@@ -32,7 +32,8 @@ def overview(
     """One run: how it does, and its curves. The parameters are those of the curves, for the controls to show."""
     found, problem = readable(lambda: overview_of(run, its.index.runs))
     drawn = {"x": x, "smoothing": smoothing, "log": log, "perplexity": perplexity}
-    values = {"overview": found, "problem": problem, "charts": charts_with(run.values), "drawn": drawn}
+    charts = {"charts": charts_with(run.values), "drawn": drawn, "signs": SIGNS, "meant": MEANT}
+    values = {"overview": found, "problem": problem, **charts}
     return section(request, run, "", "run.html", values)
 
 

@@ -10,7 +10,7 @@ from html import unescape
 from typing import Any
 
 from orchestrator.dashboard.rendering import count
-from orchestrator.review.charts import Figure
+from orchestrator.review.charts import MEANT, SIGNS, Figure
 
 WIDTH, HEIGHT = 560, 286
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 548, 12, 250
@@ -36,7 +36,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart. Ticks and marks: (place, text)."""
+    """A chart. Ticks: (place, text); marks: (place, kind). Above each place with marks stand their signs, which the
+    legend has in words.
+    """
 
     title: str
     x_title: str
@@ -45,6 +47,20 @@ class Drawing:
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
     marks: tuple[tuple[float, str], ...]
+
+    @property
+    def signs(self) -> dict[float, str]:
+        """The signs at each place that has some."""
+        found: dict[float, str] = {}
+        for place, kind in self.marks:
+            found[place] = found.get(place, "") + SIGNS.get(kind, "")
+        return found
+
+    @property
+    def meanings(self) -> tuple[str, ...]:
+        """Each sign that is there, with what it says."""
+        kinds = {kind for _, kind in self.marks}
+        return tuple(f"{sign} {MEANT[kind]}" for kind, sign in SIGNS.items() if kind in kinds)
 
 
 def drawn(figure: Figure) -> Drawing:

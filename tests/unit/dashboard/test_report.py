@@ -135,6 +135,20 @@ def test_drawings_have_the_colours_of_their_figures(tmp_path: Path) -> None:
         assert found == {"a": 1, "b": 2}, figure["layout"]["title"]
 
 
+def test_a_drawing_says_what_happened_by_signs_and_not_by_colours_alone(tmp_path: Path) -> None:
+    run = run_of(tiny_job("signed"), tmp_path)
+    run.append_event("stop_requested", by="SIGINT", iteration=2)
+    run.append_event("resumed", checkpoint="iter_0000002", iteration=2)
+    document = build(Wanted((failed(run),)))
+    loss = to_html(document, light=True).partition("<figcaption>Loss</figcaption>")[2].partition("</ul>")[0]
+    signs = dict(re.findall(r'<text x="([\d.]+)" y="10" text-anchor="middle">([^<]+)</text>', loss))
+    stop, end = sorted(signs, key=float)
+    assert (signs[stop], signs[end]) == ("■↻", "✕")
+    assert re.findall(r"<li>([^<]+)</li>", loss) == ["↻ resumed", "✕ failed", "■ asked to stop"]
+    quiet = to_html(build(Wanted((run_of(tiny_job("quiet"), tmp_path),))), light=True)
+    assert "asked to stop" not in quiet
+
+
 def test_a_state_is_said_once(tmp_path: Path) -> None:
     runs = tuple(run_of(tiny_job(name), tmp_path) for name in ("a", "b"))
     for run in runs:

@@ -26,3 +26,15 @@ def test_an_end_without_an_iteration_stands_at_the_last_step_before_it() -> None
     series.add(Metric(2.0 * step, step, 1, 1, {"train/loss": 1.0}) for step in range(1, 6))
     shapes = figure_of(CHARTS["loss"], {"run": series}, marks=marks)["layout"]["shapes"]
     assert [(shape["name"], shape["x0"]) for shape in shapes] == [("failure", 5), ("resumed", 2)]
+
+
+def test_who_was_stopped_or_cancelled_has_not_failed() -> None:
+    events = [
+        {"time": 5.0, "event": "stop_requested", "by": "SIGTERM", "iteration": 2},
+        {"time": 6.0, "event": "exited", "code": 1, "cause": "stopped", "message": "", "iteration": 2},
+        {"time": 7.0, "event": "exited", "code": -9, "cause": "cancelled", "message": "at once", "iteration": None},
+    ]
+    assert [(mark.kind, mark.iteration, mark.text) for mark in marks_of(events)] == [
+        ("stop", 2, "stop asked for by SIGTERM"),
+        ("stop", 2, "at once"),
+    ]
