@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.faults import Ranks
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
@@ -16,7 +14,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job, load_text
 from orchestrator.spec.presets import preset_names, preset_text
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("one start of torchrun for each size of a replica")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("ranks for each size of a replica build many networks")]
 
 JOBS = Path(__file__).parents[2] / "jobs"
 LARGEST = 50_000_000
@@ -47,22 +45,13 @@ REPLICAS = {path.stem: one_replica(path) for path in sorted(JOBS.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("processes", sorted({job.world_size for job in REPLICAS.values()}))
-def test_plan_counts_what_the_runtime_builds(processes: int, tmp_path: Path) -> None:
+def test_plan_counts_what_the_runtime_builds(processes: int, ranks: Ranks, tmp_path: Path) -> None:
     jobs = {name: job for name, job in REPLICAS.items() if job.world_size == processes}
     for name, job in jobs.items():
         (tmp_path / f"{name}.json").write_text(dump_resolved(job))
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)),
-            *(str(Path(__file__).with_name("count_program.py")), str(tmp_path), str(LARGEST)),
-            *(str(tmp_path / f"{name}.json") for name in jobs),
-        ],
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    resolved = (str(tmp_path / f"{name}.json") for name in jobs)
+    program = Path(__file__).with_name("count_program.py")
+    assert ranks.starter.start(tmp_path, processes, str(LARGEST), *resolved, program=program).wait() == 0
     built = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(processes)]
     for name, job in jobs.items():
         planned = parameters(job, vocabulary(job).padded_size).per_rank
