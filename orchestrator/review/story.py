@@ -101,8 +101,10 @@ def _started(event: Event) -> str:
         else ""
     )
     shape = f" = {degrees}" if degrees else ""
+    size = event["world_size"]
+    ranks = "1 rank trains" if size == 1 else f"{size} ranks{shape} train"
     return (
-        f"{event['world_size']} ranks{shape} train from iteration {event['iteration']} on {event['device']} "
+        f"{ranks} from iteration {event['iteration']} on {event['device']} "
         f"(torch {event.get('torch')}, megatron-core {event.get('megatron_core')})"
     )
 

@@ -4,7 +4,10 @@
 "use strict";
 (() => {
   const SECONDS_BETWEEN_LOOKS = 4;
+  // Pixels that fit on A4 and letter, upright and within margins, beside another one and alone.
+  const ON_PAPER = { beside: 336, alone: 690 };
   const drawn = new WeakMap();
+  let onPaper = false;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const palette = () => Array.from({ length: 8 }, (_, number) => colour(`--series-${number + 1}`));
@@ -35,11 +38,16 @@
     };
   }
 
+  const paperSize = (figure) => ({
+    width: figure.closest(".charts.wide") ? ON_PAPER.alone : ON_PAPER.beside, height: figure.querySelector("div").clientHeight,
+  });
+
   async function draw(figure, found) {
     drawn.set(figure, found);
     const place = figure.querySelector("div");
     figure.classList.toggle("empty", found.data.length === 0);
-    await Plotly.react(place, found.data.map(coloured), themed(found.layout), { responsive: true, displaylogo: false });
+    const layout = onPaper ? { ...themed(found.layout), autosize: false, ...paperSize(figure) } : themed(found.layout);
+    await Plotly.react(place, found.data.map(coloured), layout, { responsive: true, displaylogo: false });
     if (!figure.zooms && !document.getElementById(figure.dataset.figure)) {
       figure.zooms = true;
       place.on("plotly_relayout", (change) => zoomed(figure, change));
@@ -90,6 +98,14 @@
     } catch (error) {
       say(figure, `not up to date: ${error.message}`);
     }
+  }
+
+  // A browser that prints waits for no answer: what was never in sight is asked for at once.
+  function drawAtOnce(figure) {
+    const request = new XMLHttpRequest();
+    request.open("GET", address(figure), false);
+    request.send();
+    if (request.status === 200) draw(figure, JSON.parse(request.responseText));
   }
 
   // Beside the curve, and said aloud once: the place for it is there before its text, as readers of screens want it.
@@ -159,10 +175,21 @@
     setInterval(() => {
       if (!document.hidden) all("[data-live]").filter((figure) => drawn.has(figure)).forEach(load);
     }, SECONDS_BETWEEN_LOOKS * 1000);
+    const drawAgain = () => all().filter((figure) => drawn.has(figure)).forEach((figure) => draw(figure, drawn.get(figure)));
+    document.addEventListener("theme", drawAgain);
     // On paper everything is in sight, and reports have drawings for it.
     const isEmbedded = (figure) => document.getElementById(figure.dataset.figure);
-    addEventListener("beforeprint", () => all().filter((figure) => !drawn.has(figure) && !isEmbedded(figure)).forEach(load));
-    document.addEventListener("theme", () =>
-      all().filter((figure) => drawn.has(figure)).forEach((figure) => draw(figure, drawn.get(figure))));
+    addEventListener("beforeprint", () => {
+      onPaper = all().some((figure) => !isEmbedded(figure));
+      if (!onPaper) return;
+      drawAgain();
+      all().filter((figure) => !drawn.has(figure)).forEach(drawAtOnce);
+    });
+    addEventListener("afterprint", () => {
+      if (onPaper) {
+        onPaper = false;
+        drawAgain();
+      }
+    });
   });
 })();
