@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step, wait_until
+from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, Ranks, snapshot, wait_for_step, wait_until
 from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
@@ -97,7 +97,9 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, i
     assert "add --from-scratch" in said.err
     assert max(losses(run)) == reached
 
-    alone, orchestrator.env = orchestrator.env, {**orchestrator.env, "PYTHONPATH": str(hold.parent), **hold_at(20)}
+    orchestrator.env["PYTHONPATH"] = str(QUICK_TORCHRUN)
+    alone = orchestrator.env
+    orchestrator.env = {**alone, "PYTHONPATH": f"{QUICK_TORCHRUN}:{hold.parent}", **hold_at(20)}
     with orchestrator.started("resume", run.path, "--from-scratch") as launcher:
         wait_until(lambda: len(events(run, "started")) == 2, "the second start")
         wait_until(lambda: reached + 1 in losses(run), "steps")
@@ -268,7 +270,7 @@ loop.train_step = train_step
 def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """A second start of a live run is refused by the command line, and by the training program itself."""
     job = tiny_job("held", **LONG, parallelism=TWO, batch=TWO_MICRO_BATCHES)
-    orchestrator.env["PYTHONPATH"] = str(inject(SLOW_STEPS).parent)
+    orchestrator.env["PYTHONPATH"] = f"{QUICK_TORCHRUN}:{inject(SLOW_STEPS).parent}"
     path = orchestrator.write(job)
     with orchestrator.started("run", path) as launcher:
         run = orchestrator.run()
@@ -311,7 +313,7 @@ def test_drill(orchestrator: CommandLine, inject: Inject) -> None:
         "drilled", model={"hidden_dropout": 0.1}, schedule={"train_iters": 1000}, evaluation={"eval_interval": 6}
     )
     path = orchestrator.write(job)
-    orchestrator.env["PYTHONPATH"] = str(inject(WAITS_FOR_ITS_KILLER).parent)
+    orchestrator.env["PYTHONPATH"] = f"{QUICK_TORCHRUN}:{inject(WAITS_FOR_ITS_KILLER).parent}"
     said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8")
     assert said.code == 0, said.out + said.err
     assert "passed: 30 steps bitwise equal after kill -9 and resume" in said.out

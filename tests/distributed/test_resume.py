@@ -53,7 +53,7 @@ def step_to_end_at() -> int:
 
 
 MANY_STEPS = 72
-"""Enough for four ends of one run, each after a checkpoint of its own and none near the last step."""
+"""Enough for five ends of one run, each after a checkpoint of its own and none near the last step."""
 
 
 def test_generators_of_another_device_are_not_restored(ranks: Ranks, tmp_path: Path) -> None:
@@ -125,30 +125,24 @@ class End(NamedTuple):
     """Whether the last step is saved."""
 
 
-ENDS: dict[str, list[End]] = {
-    "killed": [
-        End(one_rank, signal.SIGKILL, "killed", False),
-        End(the_launcher, signal.SIGKILL, None, True),
-        End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False),
-        End(torchrun, signal.SIGKILL, "killed", True),
-    ],
-    "asked": [
-        End(the_launcher, signal.SIGTERM, "stopped", True),
-        End(the_launcher, signal.SIGINT, "stopped", True),
-        End(the_launcher, signal.SIGUSR1, "stopped", True),
-    ],
-}
+ENDS = [
+    End(one_rank, signal.SIGKILL, "killed", False),
+    End(the_launcher, signal.SIGKILL, None, True),
+    End(the_launcher, signal.SIGTERM, "stopped", True),
+    End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False),
+    End(torchrun, signal.SIGKILL, "killed", True),
+]
+"""The launcher does the same at every signal that asks for a stop: tests/unit/launch/test_local.py."""
 
 
-@pytest.mark.parametrize("ends", ENDS)
 def test_same_layout_is_bitwise(
-    ends: str, text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine, inject: Inject
+    text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine, inject: Inject
 ) -> None:
     """One run, ended in every way, one after the other, and resumed each time."""
     command: list[str | Path] = ["run", orchestrator.write(text_job)]
     found = [0]
     orchestrator.env["PYTHONPATH"] = str(inject(HOLD).parent)
-    for end in ENDS[ends]:
+    for end in ENDS:
         run = start_and_end(orchestrator, command, end, found)
         command = ["resume", run.run_id]
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
-from support.faults import CommandLine, Ranks, wait_for_step, wait_until
+from support.faults import QUICK_TORCHRUN, CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject, ranks, real_text
 from support.training import events, layout, logs, losses, tiny_job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -146,7 +146,8 @@ def submit(
     tmp_path: Path, commands: Commands, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]
 ) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`, whose first start is
-    held. `mlflow`: with trackers, and with somebody who is told.
+    held. `mlflow`: with trackers, and with somebody who is told; `quick`: under a torchrun that is there at once, where
+    no signal is torchrun's to pass on.
     """
     holding = inject(HOLD).parent
 
@@ -155,13 +156,15 @@ def submit(
         exclude: tuple[str, ...] = (),
         make: Callable[..., JobSpec] = make_job,
         mlflow: bool = False,
+        quick: bool = False,
         **launch: Any,
     ) -> Submitted:
         folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
         (folder / "clusters").mkdir(parents=True)
         (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
         command = CommandLine(folder, commands)
-        environment = {"PYTHONPATH": str(holding), "GO_ON": str(folder / "go_on")}
+        path = f"{QUICK_TORCHRUN}:{holding}" if quick else str(holding)
+        environment = {"PYTHONPATH": path, "GO_ON": str(folder / "go_on")}
         job = make(name, env=environment, **launch)
         if mlflow:
             tells = ["sh", "-c", 'echo "$ORCHESTRATOR_OCCASION $ORCHESTRATOR_JOB_ID" >>"$0"', str(folder / "told")]
@@ -194,27 +197,25 @@ def test_a_time_limit(
     ranks: Ranks,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The quickstart in three layouts. SLURM's notice comes up to half a minute early."""
-    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15) for name in LAYOUTS}
-    for each in submitted.values():  # to start takes the processor: what is to be compared is made in the wait
-        each.wait_until_held()
-    expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
-    for name, each in submitted.items():
-        status = each.wait_to_complete()
-        assert set(each.causes()) == {"time_limit", "completed"}
-        assert status.launches >= 2
-        assert losses(each.run) == expected[name]
-        assert len(expected[name]) == QUICKSTART_STEPS
-        resumed = [event["iteration"] for event in events(each.run, "resumed")]
-        assert resumed == sorted(resumed)
-        assert len(resumed) == status.launches - 1
-        assert int(cluster.job(int(each.job_id))["Restarts"]) == status.launches - 1
+    """The quickstart, with its tensor parallelism. SLURM's notice comes up to half a minute early."""
+    each = submit("tp2", make=make_quickstart, time=120, stop_margin=15)
+    each.wait_until_held()  # to start takes the processor: what is to be compared is made in the wait
+    expected = ranks.losses_of(make_quickstart("tp2"), tmp_path_factory.mktemp("quickstart"))
+    status = each.wait_to_complete()
+    assert set(each.causes()) == {"time_limit", "completed"}
+    assert status.launches >= 2
+    assert losses(each.run) == expected
+    assert len(expected) == QUICKSTART_STEPS
+    resumed = [event["iteration"] for event in events(each.run, "resumed")]
+    assert resumed == sorted(resumed)
+    assert len(resumed) == status.launches - 1
+    assert int(cluster.job(int(each.job_id))["Restarts"]) == status.launches - 1
 
 
 def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]], tmp_path: Path
 ) -> None:
-    requeued, killed = submit("tp2", mlflow=True), submit("pp2")
+    requeued, killed = submit("tp2", mlflow=True), submit("pp2", quick=True)
     with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
         for each in (requeued, killed):
             each.wait_until_held()
@@ -242,7 +243,7 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     assert losses(killed.run) == undisturbed["pp2"]
 
     preempted = submit("dp2", exclude=("n1", "n2"), partition="low", stop_margin=10)
-    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2)
+    lost = submit("tp2", exclude=("n3", "n4"), quick=True, nodes=1, gpus_per_node=2)
     for each in (preempted, lost):
         each.wait_until_held()
     nodes = events(preempted.run, "launched")[-1]["nodes"]
@@ -260,7 +261,7 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
 def test_a_controller_that_is_away_for_a_minute(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
-    each = submit("tp2")
+    each = submit("tp2", quick=True)
     each.wait_until_held()
     cluster.stop_controller()
     away = time.monotonic()
@@ -281,7 +282,7 @@ def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
     """Both ranks are on that node: for them nothing has happened, and the shared disk is still there."""
-    each = submit("tp2", nodes=1, gpus_per_node=2)
+    each = submit("tp2", quick=True, nodes=1, gpus_per_node=2)
     each.wait_until_held()
     stale = events(each.run, "launched")[-1]
     cluster.cut(stale["nodes"][0])

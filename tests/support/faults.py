@@ -26,7 +26,7 @@ from support.training import events, kill_session, logs, losses, make_run
 Found = TypeVar("Found")
 
 QUICK_TORCHRUN = Path(__file__).parent / "quick_torchrun"
-"""On PYTHONPATH it is torchrun for programs that need no torch."""
+"""First on PYTHONPATH it is the torchrun of a launch that is not about torchrun."""
 
 PATIENCE = 200.0
 """Seconds that something may take on a machine that is busy with other things."""

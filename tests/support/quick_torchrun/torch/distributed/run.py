@@ -1,18 +1,24 @@
-"""What torchrun does with ranks, in a tenth of a second instead of two: for fake programs, whose ranks need no torch.
+"""What torchrun does with ranks, in a tenth of a second instead of two: it does not import torch.
 
 It starts this machine's ranks with their variables. When one fails it ends the others, and says so in torchrun's words;
-so it does when it is told to end itself. It takes the options that our launch scripts give it.
+so it does when it is told to end itself. It takes the options that our launch scripts give it. Its ranks import the
+real torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+OWN = Path(__file__).parents[2]
+FIRST_PORT = 10_000
 
 REPORT = """\
 E1122 00:00:00.000000 {own} torch/distributed/elastic/multiprocessing/api.py:1002] failed
@@ -42,8 +48,11 @@ def main() -> int:
         signal.signal(number, lambda number, frame: told.append(number))
     first, world_size = options.node_rank * options.nproc_per_node, options.nnodes * options.nproc_per_node
     ranks: list[subprocess.Popen[bytes]] = []
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} if options.standalone else {}
+    path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each != str(OWN)]
+    of_all = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": options.nproc_per_node, "GROUP_RANK": options.node_rank}
     for local in range(options.nproc_per_node):
-        variables = {"RANK": first + local, "LOCAL_RANK": local, "WORLD_SIZE": world_size}
+        variables = {**of_all, **meeting, "RANK": first + local, "LOCAL_RANK": local, "PYTHONPATH": ":".join(path)}
         env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         ranks.append(subprocess.Popen([sys.executable, "-m", *options.module], env=env))
     while not told and None in [rank.poll() for rank in ranks] and not any(rank.returncode for rank in ranks):
@@ -54,6 +63,16 @@ def main() -> int:
         place = {"host": socket.gethostname(), "rank": first + local, "local": local}
         print(REPORT.format(own=os.getpid(), code=rank.returncode, pid=rank.pid, **place), file=sys.stderr, end="")
     return int(bool(failed or told))
+
+
+def free_port() -> int:
+    """A port to meet at, and none of those that the system hands out by itself: as in ranks.py."""
+    first_handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % (first_handed_out - FIRST_PORT)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def close(ranks: list[subprocess.Popen[bytes]]) -> None:
