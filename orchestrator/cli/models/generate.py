@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, failed_ranks, last_exception
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.render import render_program
+from orchestrator.launch.render import render_program, script_environment
 from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights
 from orchestrator.spec.generation import options_of
@@ -34,6 +35,7 @@ _KEPT_LINES = 2000
 _TORCHRUN = re.compile(r"[IWE]\d{4} .*torch/distributed/")
 """Lines of torchrun's loggers."""
 INFERENCE_MODULE = "orchestrator.inference"
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 TensorParallel = Annotated[
     int | None,
@@ -183,24 +185,16 @@ def run_inference(
 
     Raises UserError or JobError with what it says when it fails.
     """
-    degrees = job.parallelism
-    processes = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
-    script = render_program(
-        job,
-        python=job.launch.python or sys.executable,
-        module=module,
-        arguments=arguments,
-        processes_per_node=processes,
-    )
+    command, environment = _starting(job, module, arguments, {**os.environ, **(env or {})})
     launch_id = f"{what}-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
         # Tied to this process: one that is killed, and cannot end them, leaves no ranks behind.
-        [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid()), "bash", "-c", script],
+        [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid()), *command],
         stdin=None if reads_input else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={**os.environ, **(env or {}), LAUNCH_VARIABLE: launch_id},
+        env={**environment, LAUNCH_VARIABLE: launch_id},
     )
     assert process.stderr is not None
     kept: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -216,7 +210,26 @@ def run_inference(
         reader.join()
         process.stderr.close()
     if process.returncode:
-        raise _failure("".join(kept), what)
+        raise _failure("".join(kept), what, process.returncode)
+
+
+def _starting(
+    job: JobSpec, module: str, arguments: list[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The command that starts a program on one replica's processes, and its environment. One process starts without
+    torchrun, which would first take two seconds to import torch for itself.
+    """
+    degrees = job.parallelism
+    processes = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
+    python = job.launch.python or sys.executable
+    if processes == 1 and job.launch.template is None:
+        if shutil.which(python) is None:
+            raise UserError(f"launch.python: {python} is not a program on this machine")
+        # Where others would be met is said by a launcher around this command: not for this process.
+        own = {name: value for name, value in environment.items() if name != "MASTER_ADDR"}
+        return [python, "-m", module, *arguments], {**own, **_ALONE, **dict(script_environment(job, processes))}
+    script = render_program(job, python=python, module=module, arguments=arguments, processes_per_node=processes)
+    return ["bash", "-c", script], dict(environment)
 
 
 def pass_on(lines: Iterable[str], kept: deque[str], shows_all: bool) -> None:
@@ -234,12 +247,12 @@ def pass_on(lines: Iterable[str], kept: deque[str], shows_all: bool) -> None:
                 goes_on = False
 
 
-def _failure(errors: str, what: str) -> OrchestratorError:
-    """What went wrong, from the standard error of torchrun and its ranks."""
+def _failure(errors: str, what: str, code: int) -> OrchestratorError:
+    """What went wrong, from the standard error of torchrun and its ranks, or of one process, which ended with `code`."""
     own = before_the_report(errors)
     lines = [line for line in own.splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
     if said is not None:
-        is_ours = any(end.code == UserError.exit_code for end in failed_ranks(errors).values())
+        is_ours = UserError.exit_code in (code, *(end.code for end in failed_ranks(errors).values()))
         return UserError(said) if is_ours else JobError(said)
     return JobError(f"{what} failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")

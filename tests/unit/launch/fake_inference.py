@@ -9,4 +9,4 @@ if "--prompt=too long" in sys.argv:
 if os.environ["RANK"] == "0":
     if "--prompt=fail" in sys.argv:
         raise RuntimeError("no such tokenizer")
-    print(" ".join(sys.argv[1:]), os.environ["WORLD_SIZE"])
+    print(" ".join(sys.argv[1:]), os.environ["WORLD_SIZE"], "MASTER_ADDR" in os.environ)

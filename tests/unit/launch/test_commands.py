@@ -331,15 +331,22 @@ def test_generate_runs_one_replica_and_passes_everything_literally(
     run = find_run("tiny", runs_dir)
     code, out, err = orchestrator("generate", "tiny", "--prompt", "--it's $HOME", "--top-k", "5", "--iteration", "10")
     assert (code, err) == (0, "")
-    assert out == (f"{run.path} --prompt=--it's $HOME --options={json.dumps({'top_k': 5})} --iteration=10 2\n")
+    assert out == (f"{run.path} --prompt=--it's $HOME --options={json.dumps({'top_k': 5})} --iteration=10 2 True\n")
+    monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")  # of a launcher around the command
+    alone = ("--tensor-model-parallel-size", "1")
+    code, out, err = orchestrator("generate", "tiny", "--prompt", "--it's $HOME", *alone)
+    assert (code, err) == (0, "")
+    assert out == f"{run.path} --tensor-model-parallel-size=1 --prompt=--it's $HOME --options={{}} 1 False\n"
     assert orchestrator("generate", "tiny", "--prompt", "x", "--iteration", "7") == (
         2,
         "",
         f"error: run tiny/{run.run_id} has no checkpoint of iteration 7; it has 5, 10, 15, 20\n",
     )
-    assert orchestrator("generate", "tiny", "--prompt", "too long") == (2, "", "error: ask for at most 7 new tokens\n")
-    code, _, err = orchestrator("generate", "tiny", "--prompt", "fail")
-    assert (code, err) == (1, "error: generation failed: RuntimeError: no such tokenizer\n")
+    for words in ((), alone):
+        said = orchestrator("generate", "tiny", "--prompt", "too long", *words)
+        assert said == (2, "", "error: ask for at most 7 new tokens\n")
+        code, _, err = orchestrator("generate", "tiny", "--prompt", "fail", *words)
+        assert (code, err) == (1, "error: generation failed: RuntimeError: no such tokenizer\n")
 
 
 def test_drill_refuses_a_kill_after_the_end(orchestrator: Orchestrator, job_file: Path) -> None:
