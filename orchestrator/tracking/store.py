@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import orchestrator.tracking.quiet  # noqa: F401 (sets variables that mlflow reads when it is imported)
+import orchestrator.tracking.plain_mlflow  # noqa: F401 (decides how mlflow is imported)
 
 # isort: split
 import errno
