@@ -248,7 +248,7 @@ def pass_on(lines: Iterable[str], kept: deque[str], shows_all: bool) -> None:
 
 
 def _failure(errors: str, what: str, code: int) -> OrchestratorError:
-    """What went wrong, from the standard error of torchrun and its ranks, or of one process, which ended with `code`."""
+    """What went wrong, from standard error: of torchrun and its ranks, or of one process, which ended with `code`."""
     own = before_the_report(errors)
     lines = [line for line in own.splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
