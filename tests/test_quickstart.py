@@ -47,7 +47,7 @@ pytestmark = [
 
 def quickstart(folder: Path) -> str:
     """What it prints. It runs shorter than as shipped, and learns as much as is asserted here."""
-    shorter = ["--set", "schedule.train_iters=120", "--set", "checkpoint.save_interval=100"]
+    shorter = ["--set", "schedule.train_iters=80", "--set", "checkpoint.save_interval=50"]
     script = ["bash", str(ROOT / "scripts" / "quickstart.sh"), sys.executable, *shorter]
     done = subprocess.run(script, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

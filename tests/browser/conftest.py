@@ -21,7 +21,7 @@ import pytest
 from browser.packages import PROGRAM, what_is_missing
 from browser.reviewed import Reviewed, reviewed_in
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
-from support.faults import Ranks
+from support.faults import QUICK_TORCHRUN, Ranks
 from support.fixtures import inject, ranks
 from support.network import unchanged
 
@@ -113,9 +113,12 @@ class Dashboards:
     started: list[Dashboard] = field(default_factory=list)
 
     def start(self, runs_dir: Path, *options: str) -> Dashboard:
-        """A dashboard of a folder, on a free port, with more options of the command."""
+        """A dashboard of a folder, on a free port, with more options of the command. What it starts itself trains under
+        a torchrun that is there at once.
+        """
         command = [sys.executable, "-m", "orchestrator", "dashboard", "--runs-dir", str(runs_dir), "--port=0", "--json"]
-        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+        env = {**os.environ, "PYTHONPATH": str(QUICK_TORCHRUN)}
+        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=env)
         assert process.stdout is not None
         said = process.stdout.readline()
         assert said, f"the dashboard ended with {process.wait()}"

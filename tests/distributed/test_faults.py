@@ -70,6 +70,7 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     for commit in committed(run):
         flip_a_byte(commit.path)
     before = snapshot(run)
+    orchestrator.env["PYTHONPATH"] = str(QUICK_TORCHRUN)
     said = orchestrator("resume", run.path)
     assert said.code == 1
     assert "has no checkpoint that can be read; to begin again at iteration 0, add --from-scratch" in said.err

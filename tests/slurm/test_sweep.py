@@ -219,12 +219,11 @@ def test_a_cancelled_sweep_leaves_nothing_in_the_queue_and_goes_on_when_it_is_ru
 
 @pytest.mark.timeout(600)
 def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_several_nodes(
-    cluster: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cluster: Cluster, sweeps: Sweeps, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(
-        "PYTHONPATH", FAKE_RUNTIMES
-    )  # two nodes are checked before the start, which takes the real torch
     sweeps.go_on()
+    # Two nodes would be checked before the start, with the real torch: see test_health.py.
+    (sweeps.folder / "job.yaml").write_text(f"{JOB}launch: {{health_check: false}}\n")
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE.replace("low", "nowhere"))
     code, _, err = sweeps("run", "sweep.yaml")

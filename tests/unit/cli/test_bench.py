@@ -58,7 +58,10 @@ def tiny(tmp_path: Path) -> Path:
 @needs_torch
 @pytest.mark.distributed
 @pytest.mark.slow(reason="trains with two processes and profiles a step: what is measured is to be real")
-def test_a_real_measurement(orchestrator: Orchestrator, tiny: Path, tmp_path: Path) -> None:
+def test_a_real_measurement(
+    orchestrator: Orchestrator, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(QUICK_TORCHRUN))
     words = ("--steps", "4", "--warm-up", "1", "--trace", "step.json", "-o", "page.md", "--json")
     finished = orchestrator("bench", tiny.name, *words)
     assert finished.code == 0, finished.err or finished.out

@@ -253,8 +253,9 @@ def test_a_cluster_says_what_its_machines_have(orchestrator: Orchestrator, large
 @pytest.mark.distributed
 @pytest.mark.slow(reason="trains two layouts with two processes each, to see that what is measured is real")
 def test_the_best_are_measured_here_and_known_afterwards(
-    orchestrator: Orchestrator, tiny: Path, tmp_path: Path
+    orchestrator: Orchestrator, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(QUICK_TORCHRUN))
     fixed = (
         "tensor_model_parallel_size",
         "pipeline_model_parallel_size",
