@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
+from orchestrator.runtime import gloo
 from orchestrator.runtime.device import Device
 from orchestrator.spec.job import JobSpec
 
@@ -93,13 +94,18 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
 
     Reads RANK and WORLD_SIZE as torchrun sets them; alone, the process is a world of one.
     """
+    with gloo.few_threads():
+        return _start(job, device, timeout_seconds)
+
+
+def _start(job: JobSpec, device: Device, timeout_seconds: float) -> tuple[Ranks, Groups]:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     timeout = timedelta(seconds=timeout_seconds)
     extra: dict[str, Any] = {"device_id": device.torch_device} if device.is_cuda else {}
     if "MASTER_ADDR" not in os.environ:
         extra["store"] = dist.HashStore()  # type: ignore[attr-defined]
     if device.backend == "gloo" and world_size > 1:
-        wait_for_a_free_core()
+        gloo.wait_for_a_free_core()
     dist.init_process_group(device.backend, rank=rank, world_size=world_size, timeout=timeout, **extra)
     parallelism = job.parallelism
     with _connected_when_used():
@@ -131,18 +137,6 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
         pipeline=parallel_state.get_pipeline_model_parallel_group(),
     )
     return ranks, groups
-
-
-def wait_for_a_free_core() -> None:
-    """Let threads that this one starts from now on, when there is work for them, push nobody aside who computes.
-
-    gloo's thread for its sockets passes over a connection that is locked and asks again at once. Where it is woken on
-    the core of the thread that sends, it would push that one aside with the lock held, and ask until its time is up: a
-    quarter of the CPU time of a tensor-parallel training on two cores.
-    """
-    if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not where a person has chosen another
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def connect_stages(ranks: Ranks, groups: Groups, device: Device) -> None:

@@ -1,0 +1,69 @@
+"""gloo's threads: one for the sockets of all groups, and none that pushes aside who computes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from orchestrator.runtime.gloo import wait_for_a_free_core
+
+GROUPS = """
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from orchestrator.runtime.gloo import few_threads
+
+def loops():
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return names.count("gloo_tcp_loop")
+
+def summed(group):
+    one = torch.ones(1)
+    dist.all_reduce(one, group=group)
+    return one.item()
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+print(loops())
+with few_threads():
+    groups = [dist.new_group(backend="gloo") for _ in range(3)]
+print(loops(), *map(summed, groups))
+print(summed(dist.new_group(backend="gloo")), loops())
+dist.destroy_process_group()
+"""
+
+
+def test_groups_share_a_device() -> None:
+    """In a process of its own, whose threads can be counted."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", GROUPS], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["1", "2 1.0 1.0 1.0", "1.0 3"]
+
+
+def test_only_a_policy_that_nobody_has_chosen_is_changed() -> None:
+    """In a thread of its own each, as the policy is a thread's, and inherited by those that it starts."""
+
+    def policies(chosen: int) -> tuple[int, int]:
+        os.sched_setscheduler(0, chosen, os.sched_param(0))
+        wait_for_a_free_core()
+        inherited: list[int] = []
+        other = threading.Thread(target=lambda: inherited.append(os.sched_getscheduler(0)))
+        other.start()
+        other.join()
+        return os.sched_getscheduler(0), inherited[0]
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
+        assert one.submit(policies, os.SCHED_OTHER).result() == (os.SCHED_BATCH, os.SCHED_BATCH)
+        assert another.submit(policies, os.SCHED_IDLE).result() == (os.SCHED_IDLE, os.SCHED_IDLE)
+
+
+def test_who_may_not_choose_has_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    wait_for_a_free_core()
