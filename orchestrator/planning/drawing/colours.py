@@ -1,4 +1,6 @@
-"""Colours that people with any colour vision tell apart. Nothing is said by colour alone: every box has its numbers."""
+"""Colours that people with any colour vision tell apart. Nothing is said by colour alone: every box has its numbers,
+and backward passes are lower than forward ones.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from orchestrator.planning.pipeline import Span, Timeline, timeline
 from orchestrator.planning.topology import Topology
 
 _LEFT, _TOP, _ROW, _BOX = 66, 44, 30, 24
+_LOWER = 5
+"""A backward pass is lower than a forward one by so much: they are told apart without their colours."""
 _SHORTEST = 17
 """Width of the shortest pass: its number can be read."""
 _WIDEST, _NARROWEST = 5200, 1000
@@ -115,7 +117,9 @@ def _legend(step: Timeline) -> Iterator[str]:
     x = float(_LEFT)
     for forward, label in kinds:
         for chunk in range(chunks):
-            yield element("rect", x=x, y=10, width=14, height=14, rx=2, fill=pass_colour(forward, chunk, chunks).fill)
+            fill = pass_colour(forward, chunk, chunks).fill
+            lower = 0 if forward else _LOWER
+            yield element("rect", x=x, y=10 + lower, width=14, height=14 - lower, rx=2, fill=fill)
             x += 16
         text = label if chunks == 1 else f"{label}, chunk 0 to {chunks - 1}"
         yield element("text", text=text, x=x + 3, y=21, font_size=12, class_="ink")
@@ -182,13 +186,14 @@ def _box(box: _Box, chunks: int, view: _View, y: float) -> str:
     said = f"{kind} of micro-batch {what.micro_batch}{chunk}: {view.text(span.start)} to {view.text(span.end)}"
     fill = pass_colour(what.forward, what.chunk, chunks).fill
     width = max(box.width - 1, 0.5)
-    return element("rect", title(said), x=box.x + 0.5, y=y, width=width, height=_BOX, rx=2, fill=fill)
+    lower = 0 if what.forward else _LOWER
+    return element("rect", title(said), x=box.x + 0.5, y=y + lower, width=width, height=_BOX - lower, rx=2, fill=fill)
 
 
 def _number(box: _Box, chunks: int, y: float) -> str:
     what = box.span.what
     ink = pass_colour(what.forward, what.chunk, chunks).ink
-    return element("text", text=str(what.micro_batch), x=box.x + box.width / 2, y=y + 16.5, fill=ink)
+    return element("text", text=str(what.micro_batch), x=box.x + box.width / 2, y=y + (16.5 if what.forward else 18.5), fill=ink)
 
 
 def _axis(view: _View, y: float) -> Iterator[str]:

@@ -28,6 +28,7 @@ from orchestrator.planning.pipeline import timeline
 from orchestrator.planning.topology import Topology, topology
 
 SVG = "{http://www.w3.org/2000/svg}"
+_KINDS = ("forward", "backward")
 EVIL = "<script>alert(1)</script>"
 
 
@@ -91,6 +92,9 @@ def test_every_pass_is_drawn_where_it_runs(make_job: Any, stages: int, chunks: i
     step = unit_timeline(made, micro_batches)
     svg = timeline_svg(step, in_seconds=False)
     boxes = [(text, element) for text, element in titles(svg, "rect") if " of micro-batch " in text]
+    heights = {kind: {box.get("height") for text, box in boxes if text.startswith(kind)} for kind in _KINDS}
+    assert [len(found) for found in heights.values()] == [1, 1]
+    assert heights["forward"] != heights["backward"], "colours alone are not enough"
     spans = [span for row in step.spans for span in row]
     assert len(boxes) == len(spans) == 2 * stages * chunks * micro_batches
     left = float(boxes[0][1].attrib["x"])
