@@ -30,9 +30,15 @@ def headline(report: Report) -> list[str]:
         f"per {processor}{_mfu(report)}",
     ]
     if report.predicted is not None:
-        miss = report.predicted.step_seconds / report.step_seconds - 1
-        lines.append(f"plan: {_ms(report.predicted.step_seconds)} ms ({miss:+.1%})")
+        lines.append(
+            f"plan: {_ms(report.predicted.step_seconds)} ms, "
+            f"{_beside(report.predicted.step_seconds / report.step_seconds)} than measured"
+        )
     return lines
+
+
+def _beside(ratio: float) -> str:
+    return f"{abs(ratio - 1):.1%} {'longer' if ratio >= 1 else 'shorter'}"
 
 
 def _mfu(report: Report) -> str:
@@ -71,7 +77,7 @@ def after_the_parts(report: Report) -> list[str]:
             f"parts of rank {busiest['rank']}, which computed longest: {_ms(max(compute))} ms; "
             f"the others from {_ms(min(compute))} ms"
         )
-    lines.append(f"the profiled step against the median: {profile['seconds'] / report.step_seconds - 1:+.1%}")
+    lines.append(f"the profiled step was {_beside(profile['seconds'] / report.step_seconds)} than the median")
     if profile["classified"] < 1:
         names = ", ".join(_short(each["name"]) for each in profile["unclassified"][:_FEW])
         lines.append(f"{1 - profile['classified']:.1%} of the kernels' time is of unknown kernels: {names}")

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from orchestrator.launch.local import Watcher
+from orchestrator.planning.figures import disk_size
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import Metric, MetricTail
 
@@ -121,17 +122,18 @@ def event_line(event: dict[str, Any]) -> str | None:
     iteration = event.get("iteration")
     match event["event"]:
         case "started":
-            return f"started {event.get('world_size', '?')} processes at iteration {iteration}"
+            size = event.get("world_size", "?")
+            return f"started {size} process{'' if size == 1 else 'es'} at iteration {iteration}"
         case "resumed":
             return f"resumed from the checkpoint of iteration {iteration}"
         case "checkpoint_saved":
             size = float(event.get("bytes") or 0)
-            return f"saved a checkpoint at iteration {iteration} ({_si(size)}B in {event.get('seconds', 0):.1f} s)"
+            return f"saved a checkpoint at iteration {iteration} ({disk_size(size)} in {event.get('seconds', 0):.1f} s)"
         case "checkpoint_failed":
             return f"warning: the checkpoint of iteration {iteration} could not be saved: {event.get('message')}"
         case "exported":
             size = float(event.get("bytes") or 0)
-            return f"exported iteration {iteration} to {event.get('path')} ({_si(size)}B)"
+            return f"exported iteration {iteration} to {event.get('path')} ({disk_size(size)})"
         case "export_failed":
             return f"warning: iteration {iteration} was not exported: {event.get('message')}"
         case "checkpoint_skipped":

@@ -316,6 +316,7 @@ def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, t
     message = refusal("export", other.path, "out", "--to", "hf")
     assert "model.position_embedding_type is alibi, and Llama has rope" in message
     assert "model.final_logit_softcapping is 9.0, and Llama has none" in message
+    assert message.endswith("Megatron-LM's own layout takes it: --to megatron-lm\n")
     assert not (tmp_path / "out").exists()
     hf = tmp_path / "hf"
     hf.mkdir()

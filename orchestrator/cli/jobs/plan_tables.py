@@ -11,7 +11,7 @@ from rich.table import Table
 from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.planned import Judged, cluster_line, describe, forecast_rows
 from orchestrator.planning.drawing import Rows
-from orchestrator.planning.figures import memory_size
+from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.topology import Rank
@@ -135,11 +135,11 @@ def _memory(forecast: Forecast) -> Table:
 def _time(forecast: Forecast) -> Table:
     """What a step's time is made of."""
     time = forecast.time
-    table = _table("Time of a step", "part", "seconds", "share", numbers=("seconds", "share"))
+    table = _table("Time of a step", "part", "time", "share", numbers=("time", "share"))
     for part, seconds in time.parts.items():
         if seconds / time.step_seconds >= 0.0005:
-            table.add_row(part.replace("_", " "), f"{seconds:.4g}", f"{seconds / time.step_seconds:.1%}")
-    table.add_row("step", f"{time.step_seconds:.4g}", "")
+            table.add_row(part.replace("_", " "), time_span(seconds), f"{seconds / time.step_seconds:.1%}")
+    table.add_row("step", time_span(time.step_seconds), "")
     return table
 
 

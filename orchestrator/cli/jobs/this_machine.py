@@ -26,8 +26,9 @@ def check_gpus(job: JobSpec, choice: DeviceChoice, what: str, fewer: str, withou
         raise UserError(f"{what} runs on this machine alone, and the job has {job.launch.nodes}: {_either(ways)}")
     if choice.device.is_cpu or here is None or here >= job.world_size:
         return
-    ways = [fewer.format(here)] if here else [without, "write runtime.device: cpu for what a CPU can train"]
-    raise UserError(f"{what} needs {job.world_size} GPUs, and this machine has {here or 'none'}: {_either(ways)}")
+    ways = [fewer.format(here)] if here else [without, "add --set runtime.device=cpu for what a CPU can train"]
+    gpus = "a GPU" if job.world_size == 1 else f"{job.world_size} GPUs"
+    raise UserError(f"{what} needs {gpus}, and this machine has {here or 'none'}: {_either(ways)}")
 
 
 def _either(ways: Sequence[str]) -> str:

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.checkpoints import Commit, committed, read_commit, verify
-from orchestrator.cli.common import AsJson, print_json, short_count
+from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.models.exchange import export, import_
 from orchestrator.cli.models.reshape import reshape
 from orchestrator.cli.running import RunName, RunsDir, aligned, label
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.planning.figures import disk_size
 from orchestrator.rundir import RunDir
 
 app = typer.Typer(
@@ -64,7 +65,7 @@ def _row(iteration: int, commit: Commit | None, export: Path | None) -> list[str
     exported = str(export) if export else "-"
     if commit is None:
         return [str(iteration), "-", "-", "-", exported]
-    return [str(iteration), str(commit.consumed_samples), f"{short_count(commit.bytes)}B", str(commit.path), exported]
+    return [str(iteration), str(commit.consumed_samples), disk_size(commit.bytes), str(commit.path), exported]
 
 
 @app.command("verify")
@@ -97,7 +98,7 @@ def verify_(
             typer.echo(finding, err=True)
         commit = read_commit(folder)
         if not found and commit is not None:
-            typer.echo(f"{folder}: whole, {len(commit.files)} files, {short_count(commit.bytes)}B")
+            typer.echo(f"{folder}: whole, {len(commit.files)} files, {disk_size(commit.bytes)}")
     if any(findings.values()):
         raise typer.Exit(1)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.data.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
+from orchestrator.planning.figures import disk_size
 
 EXCHANGE_MODULE = "orchestrator.exchange"
 
@@ -58,5 +59,4 @@ def alone(folder: Path, otherwise: str) -> Iterator[None]:
 
 def size_of(done: Mapping[str, Any]) -> str:
     """How much was written, for people."""
-    size = int(done["bytes"])
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    return disk_size(int(done["bytes"]))

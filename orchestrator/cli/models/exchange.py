@@ -62,7 +62,13 @@ def export(
         export_megatron(weights, whole_checkpoint(weights, iteration), folder.absolute(), as_json=as_json)
         return
     job = weights.job
-    family_of_job(job)
+    try:
+        family_of_job(job)
+    except UserError as error:
+        way_out = (
+            "\n      Megatron-LM's own layout takes it: --to megatron-lm" if job.model.architecture == "gpt" else ""
+        )
+        raise UserError(f"{error}{way_out}") from error
     checkpoint = whole_checkpoint(weights, iteration, contents=False)
     check_installed(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]

@@ -152,7 +152,7 @@ def _refuse(findings: list[Finding], allow_changes: bool) -> None:
     changing = [finding.what for finding in findings if finding.verdict == "changes"]
     if changing and not allow_changes:
         raise UserError(
-            f"{', '.join(changing)}: the training would take another course than it would have unchanged.\n"
+            f"nothing was written: {', '.join(changing)} would change the course of the training.\n"
             "      If that is what you want, add --allow-changes."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -70,7 +71,7 @@ def command(
     if changed is not None and changes:
         if not as_json:
             typer.echo(describe_changes(changes))
-        refuse(changes, allow_changes)
+        refuse(changes, allow_changes, another=_another(run, jobs or [], overrides or []))
         check_sources(plan_loaded(changed))
     wait_for_previous(run, quiet=as_json)
     status = status_of(run)
@@ -122,18 +123,27 @@ def describe_changes(changes: list[Change]) -> str:
     return "\n".join(lines)
 
 
-def refuse(changes: list[Change], allow_changes: bool) -> None:
-    """Raises UserError when some change is forbidden, or alters the trajectory and was not allowed."""
+def _another(run: RunDir, files: list[Path], overrides: list[str]) -> str:
+    """The command that trains the changed spec as another run."""
+    words = [*map(str, files or [run.resolved()]), *(word for each in overrides for word in ("--set", each))]
+    start = "submit" if status_of(run).job is not None else "run"
+    return shlex.join(["orchestrator", start, *words, "--runs-dir", str(run.path.parent.parent)])
+
+
+def refuse(changes: list[Change], allow_changes: bool, another: str) -> None:
+    """Raises UserError when some change is forbidden, or alters the trajectory and was not allowed. `another`: the
+    command that starts another run with them.
+    """
     forbidden = [f"{change.path}: {change.reason}" for change in changes if change.kind == "forbidden"]
     if forbidden:
         raise UserError(
             "this run cannot be continued with that spec:\n      "
             + "\n      ".join(forbidden)
-            + "\n      Start another run of it with: orchestrator run"
+            + f"\n      To train it as another run, from the start: {another}"
         )
     altering = [change.path for change in changes if change.kind == "trajectory"]
     if altering and not allow_changes:
         raise UserError(
-            f"{', '.join(altering)}: the training would take another course than it would have unchanged.\n"
+            f"nothing was started: {', '.join(altering)} would change the course of the training.\n"
             "      If that is what you want, add --allow-changes."
         )

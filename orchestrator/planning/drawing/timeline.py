@@ -193,7 +193,9 @@ def _box(box: _Box, chunks: int, view: _View, y: float) -> str:
 def _number(box: _Box, chunks: int, y: float) -> str:
     what = box.span.what
     ink = pass_colour(what.forward, what.chunk, chunks).ink
-    return element("text", text=str(what.micro_batch), x=box.x + box.width / 2, y=y + (16.5 if what.forward else 18.5), fill=ink)
+    return element(
+        "text", text=str(what.micro_batch), x=box.x + box.width / 2, y=y + (16.5 if what.forward else 18.5), fill=ink
+    )
 
 
 def _axis(view: _View, y: float) -> Iterator[str]:

@@ -43,7 +43,7 @@ def device_of(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
     here = _of_this_machine()
     if here is not None:
         return DeviceChoice(here, "this machine's GPU")
-    return DeviceChoice(device_named(ASSUMED), "assumed: launch.gpu names another", is_assumed=True)
+    return DeviceChoice(device_named(ASSUMED), "assumed: name yours with launch.gpu", is_assumed=True)
 
 
 def _of_the_job(name: str) -> Device:
@@ -67,9 +67,11 @@ def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
         device = _if_known(cluster.gpu_type)
         if device is not None:
             return DeviceChoice(device, f"gpu_type of cluster profile {cluster.name}")
-        how = f"assumed: gpu_type {cluster.gpu_type} of cluster profile {cluster.name} is not known; its gpu names one"
+        how = (
+            f"assumed: gpu_type {cluster.gpu_type} of cluster profile {cluster.name} is not known; its gpu can name one"
+        )
         return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
-    how = f"assumed: gpu in cluster profile {cluster.name} names another"
+    how = f"assumed: name yours with gpu in cluster profile {cluster.name}"
     return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
 
 

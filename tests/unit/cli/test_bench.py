@@ -226,7 +226,7 @@ def test_too_few_gpus(
     monkeypatch.setattr(this_machine, "gpus_counted", lambda: 0)
     assert main(["bench", str(tiny)]) == 2
     error = capsys.readouterr().err
-    assert "this machine has none: write runtime.device: cpu for what a CPU can train" in error
+    assert "this machine has none: add --set runtime.device=cpu for what a CPU can train" in error
 
 
 def test_beside_a_run_nothing_is_measured(

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.launch.logs import LineTail, LogFollower
-from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, watcher_for
+from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, event_line, watcher_for
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
@@ -56,12 +56,16 @@ def test_plain_lines(run: RunDir) -> None:
     watcher.poll()
     assert out.getvalue().splitlines() == [
         "started 2 processes at iteration 0",
-        "saved a checkpoint at iteration 10 (34MB in 1.2 s)",
+        "saved a checkpoint at iteration 10 (34 MB in 1.2 s)",
         "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:03:00 left",
         "iteration 10/100  validation loss 3.2500  perplexity 25.79",
         "iteration 10/100  validation loss 0.5000  accuracy 0.7500",
         "iteration 11/100  loss 3.0000  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:02:58 left",
     ]
+
+
+def test_one_process_is_no_crowd() -> None:
+    assert event_line({"event": "started", "world_size": 1, "iteration": 4}) == "started 1 process at iteration 4"
 
 
 def test_lines_are_rate_limited_but_the_last_is_shown(run: RunDir) -> None:

@@ -230,7 +230,7 @@ def test_the_cluster_names_its_gpus(make_job: Any, driver: Path) -> None:
     assert device_of(make_job(), cluster(gpu_type="nvidia_a100_80gb")).device.name == "A100"
     assumed = device_of(make_job(), cluster(gpu_type="big"))
     assert (assumed.device.name, assumed.is_assumed) == ("H100", True)
-    assert assumed.how == "assumed: gpu_type big of cluster profile alps is not known; its gpu names one"
+    assert assumed.how == "assumed: gpu_type big of cluster profile alps is not known; its gpu can name one"
     with pytest.raises(UserError, match="cluster profile alps: gpu: there is no GPU 'H2OO'"):
         device_of(make_job(), cluster(gpu="H2OO"))
 
