@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, settings
 from support.commands import Commands
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+from orchestrator.imports import staying
 
 # Variables that would change what a test sees: a launcher's, a scheduler's, a tracker's, a hub's.
 FOREIGN_PREFIXES = (
@@ -67,6 +69,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(FIXED, HOME=home.name)
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         os.environ[f"XDG_{name}_HOME"] = str(Path(home.name) / name.lower())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The tests' modules import torch, transformers and others: what these make is not searched for garbage."""
+    with staying():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
