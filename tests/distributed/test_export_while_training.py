@@ -27,6 +27,7 @@ LLAMA = {
     **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
     **{"add_bias_linear": False},
 }
+BATCH = {"micro_batch_size": 2, "global_batch_size": 2}
 STAND_IN = """
 import json, os, resource, sys, time
 from pathlib import Path
@@ -61,7 +62,7 @@ loop.train_step = slow_step
 def exporting_job(name: str, steps: int = 4, **export: Any) -> Any:
     checkpoint = {"save_interval": 2, "keep_last": 1, "export": {"interval": 2, **export}}
     schedule = {"train_iters": steps, "lr_warmup_iters": 0}
-    return tiny_job(name, model=LLAMA, schedule=schedule, checkpoint=checkpoint, parallelism=layout(tp=2))
+    return tiny_job(name, model=LLAMA, batch=BATCH, schedule=schedule, checkpoint=checkpoint, parallelism=layout(tp=2))
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_each_checkpoint_of_the_interval_is_exported(ranks: Ranks, orchestrator:
     listed = json.loads(orchestrator("checkpoint", "list", run.path, "--json").out)
     assert [entry["exports"].get("hf") for entry in listed] == [str(ours)]
     assert str(ours) in orchestrator("checkpoint", "list", run.path).out
-    plain = tiny_job("plain", model=LLAMA, schedule=dict(job.schedule), parallelism=layout(tp=2))
+    plain = tiny_job("plain", model=LLAMA, batch=BATCH, schedule=dict(job.schedule), parallelism=layout(tp=2))
     assert ranks.losses_of(plain, tmp_path / "plain") == losses(run)
 
 

@@ -22,7 +22,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
-STEPS = 8
+STEPS = 4
 MODEL: dict[str, Any] = {
     **{"architecture": "t5", "num_layers": 2, "hidden_size": 48, "num_attention_heads": 4, "vocab_size": 320},
     **{"seq_length": 64, "decoder_seq_length": 32, "position_embedding_type": "relative"},
@@ -51,7 +51,7 @@ def t5_job(name: str, prefix: str, **sections: Any) -> JobSpec:
     given = {
         "data": data,
         "optimizer": {"lr": 3e-3},
-        "schedule": {"train_iters": STEPS, "lr_warmup_iters": 2},
+        "schedule": {"train_iters": STEPS, "lr_warmup_iters": 1},
         **sections,
     }
     return tiny_job(name, **{**given, "model": {**MODEL, **sections.get("model", {})}})
