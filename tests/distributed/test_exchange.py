@@ -316,6 +316,10 @@ def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, t
     message = refusal("export", other.path, "out", "--to", "hf")
     assert "model.position_embedding_type is alibi, and Llama has rope" in message
     assert "model.final_logit_softcapping is 9.0, and Llama has none" in message
+    assert "--to megatron-lm" not in message, "it has no such network either"
+    plain = make_run(tmp_path / "runs", tiny_job("plain"))
+    shutil.copytree(trained.checkpoints, plain.checkpoints)
+    message = refusal("export", plain.path, "out", "--to", "hf")
     assert message.endswith("Megatron-LM's own layout takes it: --to megatron-lm\n")
     assert not (tmp_path / "out").exists()
     hf = tmp_path / "hf"

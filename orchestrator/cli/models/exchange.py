@@ -19,7 +19,7 @@ from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run, default_runs_dir
-from orchestrator.portable import job_of
+from orchestrator.portable import Weights, job_of
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.loading import dump_resolved, load_text
 
@@ -65,10 +65,7 @@ def export(
     try:
         family_of_job(job)
     except UserError as error:
-        way_out = (
-            "\n      Megatron-LM's own layout takes it: --to megatron-lm" if job.model.architecture == "gpt" else ""
-        )
-        raise UserError(f"{error}{way_out}") from error
+        raise UserError(f"{error}{_other_layout(weights)}") from error
     checkpoint = whole_checkpoint(weights, iteration, contents=False)
     check_installed(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
@@ -82,6 +79,15 @@ def export(
         print_json({**done, "checkpoint": str(checkpoint)})
     else:
         typer.echo(f"wrote {checkpoint} as {done['family']} to {target}: {done['files']} files, {size_of(done)}")
+
+
+def _other_layout(weights: Weights) -> str:
+    """The way out where transformers has no such network and Megatron-LM has."""
+    try:
+        check_exported(weights)
+    except UserError:
+        return ""
+    return "\n      Megatron-LM's own layout takes it: --to megatron-lm"
 
 
 def import_(
