@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,21 +105,29 @@ words = tokenizer(sys.argv[2], return_tensors="pt", add_special_tokens=False)
 out = model.generate(**words, do_sample=False, max_new_tokens=20)[0, words.input_ids.size(1) :]
 print(json.dumps({"text": tokenizer.decode(out, skip_special_tokens=True), "dtype": str(model.dtype)}))
 """
+CONVERTS = """
+import contextlib, sys
+from orchestrator.exchange.__main__ import main as convert
+def main():
+    with open(sys.argv.pop(1), "w") as answer, contextlib.redirect_stdout(answer):
+        code = convert()
+        print(code)
+    return code
+"""
 DIES = """
 import os, sys
-from orchestrator.exchange import __main__ as program
 from orchestrator.exchange import exporting, importing
 calls = []
 def dying(function):
     def wrapped(*arguments):
         calls.append(0)
         if len(calls) == 5:
+            os.write(os.open(sys.argv[0] + ".died", os.O_CREAT | os.O_WRONLY), b"here")
             os._exit(9)
         return function(*arguments)
     return wrapped
 exporting.ShardFiles.write = dying(exporting.ShardFiles.write)
 importing.PublishedWeights.read = dying(importing.PublishedWeights.read)
-sys.exit(program.main())
 """
 
 
@@ -128,9 +137,36 @@ def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
 
 
-def dies(*arguments: object) -> None:
-    command = [sys.executable, "-c", DIES, *map(str, arguments)]
-    assert subprocess.run(command, capture_output=True, check=False, timeout=200).returncode == 9
+@dataclass(frozen=True)
+class Converter:
+    """`python -m orchestrator.exchange` in a rank that has imported already what it needs."""
+
+    ranks: Ranks
+    folder: Path
+
+    def __call__(self, *arguments: object, first: str | None = None) -> tuple[int, dict[str, Any]]:
+        """The exit code and what was answered. `first` is code that is run before."""
+        answer = self._run(arguments, first)
+        said, code = answer.read_text().splitlines()
+        return int(code), json.loads(said)
+
+    def dies(self, *arguments: object) -> None:
+        """At the fifth tensor, as it is killed."""
+        (died := self.folder / "convert.py.died").unlink(missing_ok=True)
+        assert self._run(arguments, DIES).read_text() == ""
+        assert died.read_text() == "here"
+
+    def _run(self, arguments: tuple[object, ...], first: str | None) -> Path:
+        program, inject, answer = (self.folder / name for name in ("convert.py", "first.py", "answer"))
+        program.write_text(CONVERTS)
+        inject.write_text(first or "")
+        self.ranks.starter.start(answer, 1, *map(str, arguments), program=program, inject=inject).wait()
+        return answer
+
+
+@pytest.fixture
+def convert(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Converter:
+    return Converter(ranks, tmp_path_factory.mktemp("convert"))
 
 
 def test_a_trained_model_writes_the_same_text(orchestrator: CommandLine, trained: RunDir) -> None:
@@ -170,7 +206,7 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     assert refused.code == 2
     assert refused.out == ""
     assert "no optimizer" in refused.err
-    assert "created: weights to start from, imported from" in orchestrator("status", "llama").out
+    assert "imported: weights to start from, imported from" in orchestrator("status", "llama").out
     tune = load_job(
         [orchestrator.folder / "tune.yaml"],
         [
@@ -192,12 +228,7 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     assert config["rope_scaling"]["factor"] == theirs["rope_parameters"]["factor"] == 4.0
 
 
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-from orchestrator.exchange.__main__ import main
-sys.exit(main())
-"""
+LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
 
 
 def test_an_import_needs_its_folder_no_more(orchestrator: CommandLine, folder: Path) -> None:
@@ -220,27 +251,28 @@ def test_an_import_needs_its_folder_no_more(orchestrator: CommandLine, folder: P
     assert Tokenizer.from_file(str(orchestrator.folder / "out" / "tokenizer.json")).encode("abc").ids == [0, 1, 2]
 
 
-def test_a_full_disk_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(convert: Converter, folder: Path, tmp_path: Path) -> None:
     source, target = folder / "qwen2", tmp_path / "iter_0000000"
     arguments = ("import", source / "theirs", source / "run" / "resolved.json", target)
-    command = [sys.executable, "-c", LIMITED, *map(str, arguments)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert finished.returncode == 1
-    assert json.loads(finished.stdout)["error"].startswith(f"no room for {target}")
+    code, answer = convert(*arguments, first=LIMITED)
+    assert code == 1
+    assert answer["error"].startswith(f"no room for {target}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kill_leaves_nothing_that_looks_finished(folder: Path, tmp_path: Path, trained: RunDir) -> None:
+def test_a_kill_leaves_nothing_that_looks_finished(
+    convert: Converter, folder: Path, tmp_path: Path, trained: RunDir
+) -> None:
     checkpoint, target = committed(trained)[-1].path, tmp_path / "out"
-    dies("export", checkpoint, target, "--most-bytes=1000000")
+    convert.dies("export", checkpoint, target, "--most-bytes=1000000")
     assert [path.name for path in tmp_path.iterdir()] == [".out.export"]
     source, imported = folder / "qwen2", tmp_path / "iter_0000000"
-    dies("import", source / "theirs", source / "run" / "resolved.json", imported)
+    convert.dies("import", source / "theirs", source / "run" / "resolved.json", imported)
     assert imported.is_dir()
     assert read_commit(imported) is None
     # What was left is in nobody's way.
-    arguments = ("export", checkpoint, target, "--most-bytes=1000000", "--tokenizer=no")
-    subprocess.run([sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)], check=True, timeout=200)
+    code, _ = convert("export", checkpoint, target, "--most-bytes=1000000", "--tokenizer=no")
+    assert code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iter_0000000", "out"]
 
 
@@ -262,17 +294,14 @@ def recommit(checkpoint: Path) -> None:
     write_commit(checkpoint, iteration=commit.iteration, consumed_samples=commit.consumed_samples, files=records)
 
 
-def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, trained: RunDir) -> None:
+def test_nothing_in_a_checkpoint_is_run(convert: Converter, tmp_path: Path, trained: RunDir) -> None:
     """Nor does one that holds another network than its run says come through."""
 
     def refusal(checkpoint: Path, *options: str) -> tuple[int, str]:
-        arguments = ("export", checkpoint, tmp_path / "out", "--most-bytes=1000000", *options)
-        command = [sys.executable, "-m", "orchestrator.exchange", *map(str, arguments)]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+        code, answer = convert("export", checkpoint, tmp_path / "out", "--most-bytes=1000000", *options)
         assert not (tmp_path / "out").exists()
-        answer = json.loads(finished.stdout)
-        assert answer["exit_code"] == finished.returncode
-        return finished.returncode, answer["error"]
+        assert answer["exit_code"] == code
+        return code, answer["error"]
 
     checkpoint = committed(trained)[-1].path
     foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
