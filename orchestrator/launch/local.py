@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from orchestrator.causes import Exit
+from orchestrator.causes import Exit, exit_records
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.exits import LogMarks, classify
@@ -149,7 +149,7 @@ def launch(
             end_processes(launch_id, grace=_ORPHAN_GRACE_SECONDS if by_force is None else 0.0)
         end = classify(run, launch_id, child.returncode, marks)
         if by_force is not None:
-            end = ended_by_force(by_force, end.iteration)
+            end = _end_by_force(run, launch_id, by_force, end.iteration)
         run.append_event(
             "exited",
             launch_id=launch_id,
@@ -241,6 +241,12 @@ def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
 def ended_by_force(by: str, iteration: int | None) -> Exit:
     """The end of a launch whose processes were killed because a person asked for that."""
     return Exit.of("cancelled", f"ended at once, without saving, by {by}", iteration)
+
+
+def _end_by_force(run: RunDir, launch_id: str, by: str, iteration: int | None) -> Exit:
+    """The same, unless rank 0 had said by then that it was done or had saved and stopped: nothing was lost."""
+    cause = exit_records(run, launch_id).get(0, {}).get("cause")
+    return Exit.of(cause, "", iteration) if cause in ("completed", "stopped") else ended_by_force(by, iteration)
 
 
 def stop_at_once(run: RunDir) -> str | None:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from orchestrator.errors import UserError
 from orchestrator.spec.base import Section
+from orchestrator.spec.messages import in_words
 from orchestrator.spec.values import NonNegative, Positive, PositiveNumber, Seed, Size, refuse_bool
 
 MAX_BEAMS = 256
@@ -90,7 +91,6 @@ def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
 
 def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         return f"{name} is not an option; there are {', '.join(Generation.model_fields)}"
-    return f"{name} {error['input']!r}: {message}" if name else message
+    return f"{name}: {in_words(error)}" if name else in_words(error)

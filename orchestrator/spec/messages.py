@@ -41,6 +41,12 @@ def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JO
     return [_problem(place, group, root) for place, group in grouped.items()]
 
 
+def in_words(error: ErrorDetails) -> str:
+    """What is wrong with a value, wherever it stands."""
+    kind = _KINDS.get(error["type"])
+    return f"expects {kind}, not {show(error['input'])}" if kind else _describe(error)[0]
+
+
 def _place(location: Place, root: Shape) -> Place:
     """The part of pydantic's location that a person wrote: behind a scalar it names the alternatives of a union."""
     shape: Shape | None = root

@@ -2,6 +2,7 @@
 matters what that does.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -326,6 +327,20 @@ def test_who_was_not_found_at_first_is_ended_at_the_next_look(
     run = make_run(job := make_job(launch__env=ENDLESS_STEP))
     assert launch(run, job, module=fake_runtime, watcher=CancelsAtTheStart()).cause == "cancelled"
     assert processes_of(launch_id(run)) == {}
+
+
+def test_what_had_saved_before_it_was_ended_was_stopped(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
+    class LosesPatienceTooLate(Watcher):
+        def poll(self) -> None:
+            if events(run, "started") and not run.stop_file.exists():
+                record = run.exit_record(launch_id(run), 0)
+                record.parent.mkdir(parents=True)
+                record.write_text(json.dumps({"cause": "stopped", "message": "", "iteration": 7}))
+                request_stop(run, "cancel --now", at_once=True)
+
+    run = make_run(job := make_job(launch__env=ENDLESS_STEP))
+    end = launch(run, job, module=fake_runtime, watcher=LosesPatienceTooLate())
+    assert (end.cause, end.iteration, end.code) == ("stopped", 7, 1)
 
 
 def test_everything_killed_is_lost_and_resumes(training_at: Callable[[int], Training], until: Until) -> None:

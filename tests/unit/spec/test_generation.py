@@ -15,10 +15,10 @@ from orchestrator.spec.prompts import read_prompts
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"top_p": 0}, "top_p 0: Input should be greater than 0"),
-        ({"top_k": -1}, "top_k -1: Input should be greater than or equal to 0"),
-        ({"top_k": True}, "top_k True: expects a number, not true"),
-        ({"temperature": "hot"}, "temperature 'hot': Input should be a valid number"),
+        ({"top_p": 0}, "top_p: must be greater than 0, not 0"),
+        ({"top_k": -1}, "top_k: must be at least 0, not -1"),
+        ({"top_k": True}, "top_k: expects a number, not true"),
+        ({"temperature": "hot"}, "temperature: expects a number, not 'hot'"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens 9 is more than max_new_tokens 8"),
         ({"top_p": 0.2, "top_p_bound": 0.3}, "top_p_bound 0.3 is above top_p 0.2"),
         ({"num_beams": 2, "top_k": 5}, "num_beams 2 searches and does not draw: leave out top_k"),
@@ -56,7 +56,7 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
     assert [line.split(": ")[0] for line in said] == [f"{path}:{number}" for number in (2, 3, 4, 5, 6, 7)]
     assert "not JSON" in said[0]
     assert 'a text "prompt"' in said[1]
-    assert "top_p 2" in said[3]
+    assert "top_p: must be at most 1, not 2" in said[3]
     assert "holds half of a surrogate pair" in said[5]
     path.write_text("\n")
     with pytest.raises(UserError, match="has no prompts"):
