@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.slow("starts of real ranks under torchrun take 5 to 10 s each"),
 ]
 
-STEPS = 28
+STEPS = 20
 SAVE_INTERVAL = 4
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 SHORT: dict[str, Any] = {
@@ -49,7 +49,7 @@ def short_job(name: str, **sections: Any) -> JobSpec:
 
 def step_to_end_at() -> int:
     """Late enough that a checkpoint of an earlier step is committed, early enough that the run is not over by then."""
-    return random_step(2 * SAVE_INTERVAL + 1, STEPS // 2)
+    return random_step(2 * SAVE_INTERVAL + 1, STEPS - 2 * SAVE_INTERVAL)
 
 
 MANY_STEPS = 72
@@ -237,7 +237,7 @@ def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, inject: Inject, number: s
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ramp-up": {
-        "batch": {"micro_batch_size": 2, "global_batch_size": 16, "rampup_batch_size": [4, 4, 200]},
+        "batch": {"micro_batch_size": 2, "global_batch_size": 16, "rampup_batch_size": [4, 4, 120]},
         "parallelism": layout(dp=2),
     },
     "synchronous-save": {"checkpoint": {**SHORT["checkpoint"], "async_save": False}, "parallelism": layout(pp=2)},
