@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.inference.network import Network
-from orchestrator.runtime.families.padding import hide_padding
 from orchestrator.runtime.process_groups import get_tensor_model_parallel_group
 
 Tokens = Sequence[Sequence[int]]
@@ -42,7 +41,7 @@ def log_probabilities(network: Network, tokens: Tokens) -> tuple[torch.Tensor, t
     likeliest = network.empty(*shape, dtype=torch.uint8)
     if part is not None:
         first = network.ranks.tp * part.size(-1)
-        hide_padding(part, network.vocab_size)
+        part[..., max(network.vocab_size - first, 0) :] = torch.finfo(part.dtype).min  # the vocabulary's padding
         following = _padded(network, tokens)[:, 1:]
         # A part of one list after the other: all in fp32 could need more memory than the network.
         own = torch.stack([_facts_of_list(*pair, first) for pair in zip(part, following, strict=True)])

@@ -56,17 +56,20 @@ def passes_of(stage: int, stages: int, chunks: int, micro_batches: int) -> list[
     return [*forwards[:warmup], *steady, *backwards[total - warmup :]]
 
 
-def in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
-    """The passes of each model chunk whose activations a stage holds when it holds most of them: forwards done or
+def in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[tuple[int, ...], ...]:
+    """The passes of each model chunk whose activations a stage holds, whenever it holds most of them: forwards done or
     running whose backward is not done. Each counts one chunk over one micro-batch.
     """
     held = [0] * chunks
-    fullest = tuple(held)
+    fullest = {tuple(held): None}  # in the order in which they are met
     for each in passes_of(stage, stages, chunks, micro_batches):
         held[each.chunk] += 1 if each.forward else -1
-        if sum(held) > sum(fullest):
-            fullest = tuple(held)
-    return fullest
+        most = sum(next(iter(fullest)))
+        if sum(held) > most:
+            fullest = {tuple(held): None}
+        elif sum(held) == most:
+            fullest[tuple(held)] = None
+    return tuple(fullest)
 
 
 def timeline(

@@ -17,6 +17,7 @@ import torch
 from megatron.core import dist_checkpointing, utils
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel import layers, mappings
 from megatron.core.tensor_parallel import random as megatron_random
@@ -51,6 +52,8 @@ def apply(device: Device) -> None:
         cpu_shim.patch_megatron_dispatcher(token_dispatcher.MoEAlltoAllTokenDispatcher)
         cpu_shim.patch_megatron_mappings(mappings)
         cpu_shim.patch_megatron_clipping(clip_grads, utils)
+    else:
+        _rotate_in_one_kernel()
     _route_without_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()
@@ -64,6 +67,14 @@ def apply(device: Device) -> None:
 def _route_without_transformer_engine() -> None:
     """The router asks whether it has Transformer Engine's matrix product by a name that is not defined without."""
     vars(moe_utils).setdefault("te_general_gemm", None)
+
+
+def _rotate_in_one_kernel() -> None:
+    """Queries and keys are rotated by a dozen kernels, 12 % of a step; compiled it is one for each of both passes.
+    Transformer Engine's layers have a kernel of their own.
+    """
+    rotate = rope_utils._apply_rotary_pos_emb_bshd
+    vars(rope_utils)["_apply_rotary_pos_emb_bshd"] = torch.compile(rotate)
 
 
 def _use_our_optimizers() -> None:

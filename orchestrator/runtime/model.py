@@ -97,7 +97,6 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,
         apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",
-        cross_entropy_loss_fusion=device.is_cuda,
         deterministic_mode=runtime.deterministic and device.is_cuda,
         recompute_granularity=runtime.recompute_granularity,
         recompute_method=runtime.recompute_method,

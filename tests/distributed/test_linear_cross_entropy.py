@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
 SMALL_CHUNKS = """
 from orchestrator.planning.memory import chunked_loss
-from orchestrator.runtime import linear_cross_entropy
+from orchestrator.runtime.losses import linear
 chunked_loss._LOGITS = 1000
-_logits = linear_cross_entropy._logits
+_logits = linear._logits
 def logits(hidden, *rest):
     with open(f"{sys.argv[1]}/tokens", "a") as file:
         print(len(hidden), file=file)
     return _logits(hidden, *rest)
-linear_cross_entropy._logits = logits
+linear._logits = logits
 """
 """A few tokens at a time, of 64: the last part is shorter."""
 

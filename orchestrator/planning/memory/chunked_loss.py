@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _LOGITS = 2**25
-"""Logits of a chunk: 128 MiB in fp32, enough for matrix products to run at full speed."""
+"""Logits of a chunk: 64 MiB in bf16, enough for matrix products to run at full speed."""
 
 
 def tokens_of_chunk(vocab: int) -> int:

@@ -35,7 +35,6 @@ from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.halves import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
 
@@ -99,8 +98,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     outside = outside_the_allocator(job)
     stages = []
     for pp, count in enumerate(counts):
-        in_flight = _in_flight(pp, degrees.pipeline_model_parallel_size, len(in_stages[pp]), job.num_micro_batches)
         chunks = own_chunks[pp] if own_chunks else tuple(of_chunk[held] for held in in_stages[pp])
+        in_flight = _in_flight(pp, chunks, job)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, first, last)
         lasting = _without_frozen(job, lasting, trained[pp], count)
@@ -117,15 +116,29 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
 
 
 @cache
-def _most_in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
+def _most_in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[tuple[int, ...], ...]:
     return pipeline.in_flight(stage, stages, chunks, micro_batches)
 
 
-def _in_flight(stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
-    """Passes of each chunk whose activations a stage holds when it holds most. The warm-up decides, so more
-    micro-batches change nothing.
-    """
-    return _most_in_flight(stage, stages, chunks, min(micro_batches, 3 * stages))
+@dataclass(frozen=True)
+class _InFlight:
+    """Passes of each chunk whose activations a stage holds when they are the most bytes."""
+
+    ever: tuple[int, ...]
+    at_the_loss: tuple[int, ...]
+    """With one of the last chunk among them."""
+
+
+def _in_flight(stage: int, chunks: tuple[_Activations, ...], job: JobSpec) -> _InFlight:
+    """The warm-up decides, so more micro-batches change nothing."""
+    stages = job.parallelism.pipeline_model_parallel_size
+    fullest = _most_in_flight(stage, stages, len(chunks), min(job.num_micro_batches, 3 * stages))
+    by_bytes = sorted(fullest, key=lambda held: _saved(chunks, held), reverse=True)
+    return _InFlight(by_bytes[0], next((held for held in by_bytes if held[-1] > 0), by_bytes[0]))
+
+
+def _saved(chunks: tuple[_Activations, ...], held: tuple[int, ...]) -> int:
+    return sum(each.saved * count for each, count in zip(chunks, held, strict=True))
 
 
 def _lasting(
@@ -234,7 +247,7 @@ def _moments(
     sizes: LayerSizes,
     predicted: LayerSizes,
     chunks: tuple[_Activations, ...],
-    in_flight: tuple[int, ...],
+    in_flight: _InFlight,
     count: int,
     experts: int,
     lasting: dict[str, int],
@@ -246,15 +259,19 @@ def _moments(
     tp, width = degrees.tensor_model_parallel_size, sizes.width
     vocab = padded_vocab // tp
     table = vocab * sizes.hidden * width
-    counters = sum(in_flight) * sizes.tokens * _COUNTERS
+    held = sum(in_flight.ever)
+    counters = held * sizes.tokens * _COUNTERS
     post_ln = model.transformer_block_type == "post_ln"
     ends = 0
     if first and model.hidden_dropout > 0:
-        ends += sum(in_flight) * sizes.own_tokens * sizes.hidden  # the embedding's mask
+        ends += held * sizes.own_tokens * sizes.hidden  # the embedding's mask
     if first and post_ln:  # the input of the embedding's norm
-        ends += sum(in_flight) * (sizes.stream + sizes.own_tokens * norm_statistics(job))
-    passes = sum(each.saved * held for each, held in zip(chunks, in_flight, strict=True)) + ends + counters
+        ends += held * (sizes.stream + sizes.own_tokens * norm_statistics(job))
+    passes = _saved(chunks, in_flight.ever) + ends + counters
     backward = max(each.backward for each in chunks)
+    if last and in_flight.ever[-1] == 0:
+        # In an earlier chunk's backward pass: the gradient and the next input, received, and the output on its way.
+        backward += 3 * sizes.stream
     moments: list[tuple[str, dict[str, int]]] = [
         ("backward", {**lasting, "activations": passes, "temporary": backward}),
         ("start", _start(job, padded_vocab, count, lasting, first or last)),
@@ -266,7 +283,8 @@ def _moments(
         norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job) if not post_ln else sizes.stream
         if model.architecture == "bert":  # its head's dense layer, activation and norm
             norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)
-        moments += _last_moments(job, {**lasting, "activations": passes + norm}, sizes, vocab)
+        at_the_loss = _saved(chunks, in_flight.at_the_loss) + ends + counters + norm
+        moments += _last_moments(job, {**lasting, "activations": at_the_loss}, sizes, vocab)
     if first:
         others = passes - chunks[0].saved
         moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
@@ -279,18 +297,16 @@ def _last_moments(
     """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
     width, table = sizes.width, vocab * sizes.hidden * sizes.width
     if job.runtime.fused_linear_cross_entropy:
-        # Of a chunk its logits, the softmax and the gradient; of all the gathered input, its gradient, and the table's.
-        chunk = min(sizes.tokens, tokens_of_chunk(vocab)) * vocab * (FP32 + FP32 + width)
+        # Of a chunk its logits, then their gradient; of all the gathered input, its gradient, and the table's.
+        chunk = min(sizes.tokens, tokens_of_chunk(vocab)) * vocab * width
         other = 2 * sizes.whole_stream + table + vocab * sizes.hidden * FP32
         return [("loss", {**held, "logits": chunk, "temporary": other})]
-    # In the loss's backward pass: the softmax, the compiler's copy of it to write to, and the gradient in bf16.
-    logits = sizes.tokens * vocab * (FP32 + FP32 + DTYPE_BYTES["bf16"])
-    logits += capped_logits(job, sizes, vocab)
+    # The gradient takes the logits' place. A cap keeps its tangents, and makes a gradient of the logits before it.
+    logits, capped = sizes.tokens * vocab * width, capped_logits(job, sizes, vocab)
     linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
-    gradient = sizes.tokens * vocab * width
     return [
-        ("loss", {**held, "logits": logits, "temporary": 0}),
-        ("output layer", {**held, "logits": gradient, "temporary": linear}),
+        ("loss", {**held, "logits": logits + 2 * capped, "temporary": 0}),
+        ("output layer", {**held, "logits": logits, "temporary": linear}),
     ]
 
 

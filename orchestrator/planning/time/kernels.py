@@ -57,9 +57,7 @@ class Kernels:
 TORCH = Kernels(
     fused_attention=False,
     norm=Passes(4, 9),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
-    # Per tensor: negate half and join (4), times cosine (2), times sine (2), add (3), join what is not rotated (2) are
-    # 13; multiplying and joining take three times as long as their traffic.
-    rope=Passes(29, 29),
+    rope=Passes(10, 8),  # torch.compile makes one kernel of each pass, at a quarter of the bandwidth
     attention_layout=Passes(2, 2),
     bias=Passes(2, 1),
     # Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that reaches half of the bandwidth.
@@ -68,9 +66,9 @@ TORCH = Kernels(
     optimizer=54,
     launches=Passes(45, 85),
     optimizer_launches=8,
-    loss=Passes(40, 10),
+    loss=Passes(2.5, 5),
 )
-"""torch's operations one by one, its scaled dot product attention, a cross entropy that torch.compile fuses."""
+"""torch's operations one by one, and its scaled dot product attention."""
 
 TRANSFORMER_ENGINE = Kernels(
     fused_attention=True,
@@ -83,7 +81,7 @@ TRANSFORMER_ENGINE = Kernels(
     optimizer=46,
     launches=Passes(30, 60),
     optimizer_launches=2,
-    loss=Passes(40, 10),
+    loss=Passes(2.5, 5),
 )
 """Fused norms and rotation, cuDNN's attention, multi-tensor Adam."""
 

@@ -31,7 +31,10 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     (ATTENTION, r"fmha|flash|sdpa|attention|attn|softmax|dot_do_o|cudnn::fusion"),
     (GEMM, r"gemm|cutlass|nvjet|xmma|cublas|splitk|s16816|wgmma|gemv|matmul|dot_kernel|reduce_1block_kernel"),
     (MEMORY_BOUND, r"^triton_"),
-    (MEMORY_BOUND, r"elementwise|vectorized|norm|rope|rotary|glu|silu|gated|act_|dropout|bias|residual|activation"),
+    (
+        MEMORY_BOUND,
+        r"elementwise|vectorized|norm|gammabeta|rope|rotary|glu|silu|gated|act_|dropout|bias|residual|activation",
+    ),
     (MEMORY_BOUND, r"copy|cast|transpose|cat|index|gather|scatter|embedding|fill|reduce|permute|sort|scan|topk|unroll"),
     (MEMORY_BOUND, r"amax|scal|quantize|grad_weight|krn_|cub::|random|distribution|philox|arange|mask|router|moe"),
     (MEMORY_BOUND, r"chunk_|causal_conv1d|ssd_|state_passing"),

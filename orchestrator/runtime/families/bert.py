@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
-from orchestrator.runtime.families.padding import hide_padding
+from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
 from orchestrator.runtime.layers.post_norms import normalise_behind, normalise_embedding
@@ -59,9 +59,7 @@ class Bert(BertModel):
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
-        hide_padding(logits, self.valid_vocab_size)
-        loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
-        return loss
+        return token_losses(labels, logits, self.valid_vocab_size)
 
 
 class BertForTask(Bert):

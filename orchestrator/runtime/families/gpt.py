@@ -13,10 +13,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
-from orchestrator.runtime.families.padding import hide_padding
+from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.rotary import scaled_frequencies
-from orchestrator.runtime.linear_cross_entropy import linear_cross_entropy
+from orchestrator.runtime.losses.linear import linear_cross_entropy
 from orchestrator.runtime.process_groups import (
     Ranks,
     get_tensor_model_parallel_group,
@@ -75,9 +75,7 @@ class GPT(GPTModel):
         """
         if self._joins_loss:
             return self._joined_loss(labels, logits)
-        hide_padding(logits, self.valid_vocab_size)
-        loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
-        return loss
+        return token_losses(labels, logits, self.valid_vocab_size)
 
     def _hand_on(self, hidden: torch.Tensor, weight: Any = None, **unused: Any) -> tuple[torch.Tensor, None]:
         """In place of the output layer's forward pass: its input, for the loss."""

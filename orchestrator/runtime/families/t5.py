@@ -24,7 +24,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.runtime.families.padding import hide_padding
+from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.t5_layers import RelativeBias, bias_self_attention, block_spec
 from orchestrator.runtime.process_groups import Ranks, part_of_pipeline, patience
 from orchestrator.runtime.steps.t5 import SpanCorruption
@@ -170,9 +170,7 @@ class T5(LanguageModule):
 
     def compute_language_model_loss(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Cross entropy per token, [b, s], from labels [b, s] and this rank's part of the logits [s, b, v]."""
-        hide_padding(logits, self.valid_vocab_size)
-        loss: torch.Tensor = super().compute_language_model_loss(labels, logits)
-        return loss
+        return token_losses(labels, logits, self.valid_vocab_size)
 
     def shared_embedding_or_output_weight(self) -> torch.Tensor | None:
         """The embedding, or the output layer's copy of it on the last of several stages."""

@@ -102,15 +102,11 @@ ALLOCATIONS = Allocations()
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As torch's compiler runs it: in one pass, so that only the results take memory.
-
-    But for the loss's gradient: it writes to the softmax that it is given, and the compiler lets it write to a copy.
-    """
+    """As a kernel of one pass, or torch's compiler, runs it: only the results take memory."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         result = ALLOCATIONS.uncounted(function)(*args, **kwargs)
-        copy = torch.empty_like(args[0]) if function.__name__ == "calculate_gradients" else None
-        ALLOCATIONS.count((result, copy))
+        ALLOCATIONS.count(result)
         return result
 
     return run
@@ -163,8 +159,10 @@ class CudaDropout(torch.autograd.Function):
 def behave_like_cuda() -> None:
     """Put the stand-ins in place."""
     from megatron.core import parallel_state
-    from megatron.core.fusions import fused_bias_swiglu, fused_cross_entropy
+    from megatron.core.fusions import fused_bias_swiglu
     from megatron.core.tensor_parallel import random
+
+    from orchestrator.runtime.losses import rows
 
     any_functional: Any = functional
     any_functional.layer_norm = lambda x, shape, weight, bias, eps: CudaNorm.apply(x, weight, bias)
@@ -175,9 +173,8 @@ def behave_like_cuda() -> None:
     )
     for name in ("swiglu", "bias_swiglu", "swiglu_back", "bias_swiglu_back"):
         setattr(fused_bias_swiglu, name, compiled(getattr(fused_bias_swiglu, name)))
-    for name in ("logits_max", "predicted_logits", "cross_entropy_loss", "gradients"):
-        name = f"calculate_{name}"
-        setattr(fused_cross_entropy, name, compiled(getattr(fused_cross_entropy, name)))
+    for name in ("statistics", "turn_into_gradient"):
+        setattr(rows, name, compiled(getattr(rows, name)))
     # These lie on the host where CUDA computes.
     for name in ("_get_all_rng_states", "_set_all_rng_states"):
         setattr(random, name, ALLOCATIONS.uncounted(getattr(random, name)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.megatron_loss import plan_megatrons_loss
 
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.memory.layer import Layers
@@ -82,19 +83,27 @@ def line_of(row: Row) -> str:
 
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: "-".join(map(str, row[:-1])))
-def test_measured_rows_are_met(row: Row) -> None:
+def test_measured_rows_are_met(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_megatrons_loss(monkeypatch)
     assert abs(predicted(row)[-1] / row[-1] - 1) < 0.01, predicted(row)
 
 
-def test_the_page_shows_what_is_predicted() -> None:
+def test_the_page_shows_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_megatrons_loss(monkeypatch)
     page = PAGE.read_text()
     assert [line for line in map(line_of, MEASURED) if line not in page] == []
 
 
-def test_the_row_that_did_not_fit() -> None:
-    """7.1B on four GPUs without tensor parallelism ran out of 139 GiB."""
-    memory = estimate(benchmark_job("gpt-7.1b", 4, micro=4), "transformer_engine")
-    assert capacity(memory, Gpu(int(139.8 * GIB))) == "does not fit"
+def test_the_row_that_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """7.1B on four GPUs without tensor parallelism ran out of 139 GiB under megatron-core's cross entropy."""
+    job = benchmark_job("gpt-7.1b", 4, micro=4)
+    own = estimate(job, "transformer_engine")
+    plan_megatrons_loss(monkeypatch)
+    plain = estimate(job, "transformer_engine")
+    assert capacity(plain, Gpu(int(139.8 * GIB))) == "does not fit"
+    logits = 4 * 4096 * 131072
+    assert plain.peak_bytes - own.peak_bytes <= 8 * logits, "our gradient takes the place of bf16 logits"
+    assert plain.peak_bytes - own.peak_bytes > 4 * logits
 
 
 @dataclass(frozen=True)
@@ -287,9 +296,9 @@ def test_memory_never_rises_with_more_recomputation(described: dict[str, Any], v
 
 
 def test_a_joined_loss_never_holds_all_logits() -> None:
-    """131,072 words and 8 sequences of 4,096 tokens: 40 GiB of logits and gradients become one chunk's."""
+    """131,072 words and 8 sequences of 4,096 tokens: 8 GiB of logits, then their gradients, become one chunk's."""
     plain = benchmark_job("gpt-1.7b", 1, micro=8)
     joined = plain.model_copy(update={"runtime": plain.runtime.model_copy(update={"fused_linear_cross_entropy": True})})
     one, other = estimate_memory(plain, 131072, "torch"), estimate_memory(joined, 131072, "torch")
-    assert one.stages[0].moment == "loss"
-    assert one.peak_bytes - other.peak_bytes > 30 * GIB
+    assert one.stages[0].moment == "output layer"
+    assert one.peak_bytes - other.peak_bytes > 6 * GIB

@@ -46,7 +46,7 @@ EVERY_LAYER_A_CHUNK = (
 """More stages are no way out here: there would be chunks without layers."""
 
 CASES: list[tuple[str, tuple[str, ...], float]] = [
-    ("gpt-1.7b", (), 70 * GIB),
+    ("gpt-1.7b", (), 60 * GIB),
     ("gpt-1.7b", (), 22 * GIB),
     ("gpt-7.1b", (), 70 * GIB),
     ("gpt-7.1b", ("launch.gpus_per_node=8",), 60 * GIB),

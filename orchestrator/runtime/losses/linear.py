@@ -1,0 +1,77 @@
+"""Output layer and cross entropy in one, chunk by chunk over the tokens: the logits of all of them never exist.
+
+Backward computes each chunk's logits again. The vocabulary may be split over tensor-parallel ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
+from orchestrator.runtime.losses.rows import rows_on
+from orchestrator.runtime.losses.vocab_parallel import loss_of, over_ranks, valid_columns
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, valid: int, first: int, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """Cross entropy per token, [n] in fp32, from hidden [n, h] and labels [n].
+
+    `weight` [v, h] is this rank's rows of the vocabulary, of which `first` is the first one; rows from `valid` on are
+    padding, which never gets any probability. The gradient of `hidden` is this rank's part of the sum over the group.
+    """
+    apply: Any = _LinearCrossEntropy.apply
+    columns = valid_columns(weight.size(0), valid, first)
+    loss: torch.Tensor = apply(hidden, weight, (labels - first).contiguous(), columns, group)
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        valid: int,
+        group: dist.ProcessGroup,
+    ) -> torch.Tensor:
+        rows = rows_on(hidden.device)
+        found = torch.empty(3, hidden.size(0), dtype=torch.float32, device=hidden.device)
+        for part in _chunks(hidden, weight):
+            found[:, part] = rows.statistics(_logits(hidden[part], weight), targets[part], valid)
+        over_ranks(found, group)
+        ctx.save_for_backward(hidden, weight, targets, found)
+        ctx.valid = valid
+        return loss_of(found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, targets, found = ctx.saved_tensors
+        gradient = gradients[0].float().contiguous()
+        rows = rows_on(hidden.device)
+        of_hidden = torch.empty_like(hidden)
+        of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        for part in _chunks(hidden, weight):
+            of_logits = _logits(hidden[part], weight)
+            largest, total, _ = found[:, part]
+            rows.turn_into_gradient(of_logits, targets[part], ctx.valid, largest, total, gradient[part])
+            of_hidden[part] = of_logits @ weight
+            if of_weight is not None:
+                of_weight += of_logits.t() @ hidden[part]
+        return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None
+
+
+def _chunks(hidden: torch.Tensor, weight: torch.Tensor) -> Iterator[slice]:
+    count = tokens_of_chunk(weight.size(0))
+    for start in range(0, hidden.size(0), count):
+        yield slice(start, start + count)
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """[n, v]."""
+    return hidden @ weight.t()

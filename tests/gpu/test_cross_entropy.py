@@ -1,0 +1,70 @@
+"""The kernels of the cross entropy give what torch's operations give, in one pass over the logits each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.measured import needs_gpus
+
+from orchestrator.runtime.losses import rows
+from orchestrator.runtime.losses.rows import rows_on
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+BYTES_PER_LOGIT = 6
+"""Read; read again and replaced by the gradient."""
+SLOWEST = 2.5e12
+"""Bytes per second: an H200 moves 4.2e12, and a pass that read the logits twice would move less than this."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("width", "valid"), [(50304, 50257), (4096, 4096), (300, 290), (7, 7), (65536, 0), (9000, 4097)]
+)
+def test_kernels_give_what_operations_give(width: int, valid: int, dtype: torch.dtype) -> None:
+    needs_gpus(1, "torch")
+    kernels = rows_on(torch.device("cuda"))
+    generator = torch.Generator("cuda").manual_seed(width)
+    logits = (6 * torch.randn(33, width, device="cuda", generator=generator)).to(dtype)
+    targets = torch.randint(-5, width + 5, (33,), device="cuda", generator=generator)
+    logits[3] = torch.finfo(dtype).min
+    logits[4, 0] = 40000.0
+    expected, found = (each.statistics(logits, targets, valid) for each in (rows, kernels))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    gradient = torch.linspace(-1, 3, 33, device="cuda")
+    largest, total, _ = expected if valid else (expected[0].zero_(), expected[1].fill_(1.0), expected[2])
+    one, other = logits.clone(), logits.clone()
+    rows.turn_into_gradient(one, targets, valid, largest, total, gradient)
+    version = other._version
+    kernels.turn_into_gradient(other, targets, valid, largest, total, gradient)
+    torch.testing.assert_close(other, one)
+    assert other._version > version, "autograd is told that the logits are gone"
+
+
+def test_what_is_not_finite_is_seen() -> None:
+    needs_gpus(1, "torch")
+    for bad in (float("nan"), float("inf")):
+        logits = torch.zeros(2, 5000, device="cuda")
+        logits[1, 4500] = bad
+        found = rows_on(logits.device).statistics(logits, torch.tensor([0, 1], device="cuda"), 5000)
+        losses = found[1].log() + found[0] - found[2]
+        assert losses.isfinite().tolist() == [True, False]
+
+
+def test_the_logits_are_read_once_in_each_pass() -> None:
+    needs_gpus(1, "torch")
+    kernels = rows_on(torch.device("cuda"))
+    logits = torch.randn(16384, 131072, device="cuda", dtype=torch.bfloat16)
+    targets, gradient = torch.randint(0, 131072, (16384,), device="cuda"), torch.ones(16384, device="cuda") / 16384
+    seconds = []
+    for _ in range(5):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        largest, total, _ = kernels.statistics(logits, targets, 131072)
+        kernels.turn_into_gradient(logits, targets, 131072, largest, total, gradient)
+        ended.record()
+        ended.synchronize()
+        seconds.append(began.elapsed_time(ended) / 1e3)
+    rate = BYTES_PER_LOGIT * logits.numel() / min(seconds)
+    print(f"\nRESULT 16,384 tokens over 131,072 words: {min(seconds) * 1e3:.2f} ms, {rate / 1e12:.2f} TB/s")
+    assert rate > SLOWEST
