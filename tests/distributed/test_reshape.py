@@ -20,7 +20,7 @@ from orchestrator.spec.loading import load_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a training goes on at each of several layouts")]
 
-HALF, WHOLE = 2, 4
+HALF, WHOLE = 10, 20
 LAYOUTS: dict[str, dict[str, Any]] = {
     "dp4": layout(dp=4),
     "tp4": layout(tp=4, sequence_parallel=True),

@@ -52,8 +52,8 @@ def step_to_end_at() -> int:
     return random_step(2 * SAVE_INTERVAL + 1, STEPS - 2 * SAVE_INTERVAL)
 
 
-MANY_STEPS = 72
-"""Enough for five ends of one run, each after a checkpoint of its own and none near the last step."""
+MANY_STEPS = 84
+"""Enough for six ends of one run, each after a checkpoint of its own and none near the last step."""
 
 
 def test_generators_of_another_device_are_not_restored(ranks: Ranks, tmp_path: Path) -> None:
@@ -130,9 +130,10 @@ ENDS = [
     End(the_launcher, signal.SIGKILL, None, True),
     End(the_launcher, signal.SIGTERM, "stopped", True),
     End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False),
+    End(the_launcher, signal.SIGINT, "stopped", True),
     End(torchrun, signal.SIGKILL, "killed", True),
 ]
-"""The launcher does the same at every signal that asks for a stop: tests/unit/launch/test_local.py."""
+"""SIGUSR1, which the launcher takes as it takes these, is in tests/unit/launch/test_local.py."""
 
 
 def test_same_layout_is_bitwise(

@@ -197,19 +197,21 @@ def test_a_time_limit(
     ranks: Ranks,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The quickstart, with its tensor parallelism. SLURM's notice comes up to half a minute early."""
-    each = submit("tp2", make=make_quickstart, time=120, stop_margin=15)
-    each.wait_until_held()  # to start takes the processor: what is to be compared is made in the wait
-    expected = ranks.losses_of(make_quickstart("tp2"), tmp_path_factory.mktemp("quickstart"))
-    status = each.wait_to_complete()
-    assert set(each.causes()) == {"time_limit", "completed"}
-    assert status.launches >= 2
-    assert losses(each.run) == expected
-    assert len(expected) == QUICKSTART_STEPS
-    resumed = [event["iteration"] for event in events(each.run, "resumed")]
-    assert resumed == sorted(resumed)
-    assert len(resumed) == status.launches - 1
-    assert int(cluster.job(int(each.job_id))["Restarts"]) == status.launches - 1
+    """The quickstart in three layouts. SLURM's notice comes up to half a minute early."""
+    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15) for name in LAYOUTS}
+    for each in submitted.values():  # to start takes the processor: what is to be compared is made in the wait
+        each.wait_until_held()
+    expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
+    for name, each in submitted.items():
+        status = each.wait_to_complete()
+        assert set(each.causes()) == {"time_limit", "completed"}
+        assert status.launches >= 2
+        assert losses(each.run) == expected[name]
+        assert len(expected[name]) == QUICKSTART_STEPS
+        resumed = [event["iteration"] for event in events(each.run, "resumed")]
+        assert resumed == sorted(resumed)
+        assert len(resumed) == status.launches - 1
+        assert int(cluster.job(int(each.job_id))["Restarts"]) == status.launches - 1
 
 
 def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
