@@ -94,7 +94,10 @@ def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -
 
     Reads RANK and WORLD_SIZE as torchrun sets them; alone, the process is a world of one.
     """
-    with gloo.few_threads():
+    on_gloo = device.backend == "gloo"
+    with gloo.few_threads() if on_gloo else contextlib.nullcontext():
+        if on_gloo and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            gloo.wait_for_a_free_core()
         return _start(job, device, timeout_seconds)
 
 
@@ -104,8 +107,6 @@ def _start(job: JobSpec, device: Device, timeout_seconds: float) -> tuple[Ranks,
     extra: dict[str, Any] = {"device_id": device.torch_device} if device.is_cuda else {}
     if "MASTER_ADDR" not in os.environ:
         extra["store"] = dist.HashStore()  # type: ignore[attr-defined]
-    if device.backend == "gloo" and world_size > 1:
-        gloo.wait_for_a_free_core()
     dist.init_process_group(device.backend, rank=rank, world_size=world_size, timeout=timeout, **extra)
     parallelism = job.parallelism
     with _connected_when_used():
