@@ -1,11 +1,12 @@
 """`checkpoint export` and `checkpoint import` against a plain copy of the same bytes on the same disk.
 
 A model of Llama's kind with random weights in bf16 is made as a Hugging Face folder, imported, and exported again. The
-checkpoint that is exported has an optimizer's state beside the weights, six times as large, as a training writes it.
+checkpoint that is exported has an optimizer's state beside the weights, six times as large, as a training writes it; of
+a model of the size of Llama 2 7B (`--large`) it has the weights alone, since few disks have the room.
 A copy reads the bytes that a conversion writes from another file and writes them, with fsync at the end. Ways are
 measured in turns, each in a fresh process, with what it reads out of the page cache.
 
-    python tests/benchmarks/bench_exchange.py       # or: make bench
+    python tests/benchmarks/bench_exchange.py [--large]       # or: make bench
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BLOCK = 4 << 20
 TARGET = 0.8
 JOB = """
 name: bench
-model: {{num_layers: {layers}, hidden_size: 2048, num_attention_heads: 16, num_query_groups: 4, ffn_hidden_size: 5632,
+model: {{num_layers: {layers}, {sizes},
   seq_length: 512, vocab_size: 32000, activation: swiglu, normalization: RMSNorm, position_embedding_type: rope,
   add_bias_linear: false, untie_embeddings_and_output_weights: true}}
 precision: {{dtype: bf16}}
@@ -40,10 +41,13 @@ optimizer: {{lr: 1.0e-5}}
 schedule: {{train_iters: 1}}
 batch: {{micro_batch_size: 1, global_batch_size: 1}}
 """
+SMALL = "hidden_size: 2048, num_attention_heads: 16, num_query_groups: 4, ffn_hidden_size: 5632"
+LARGE = "hidden_size: 4096, num_attention_heads: 32, ffn_hidden_size: 11008"
+LARGE_LAYERS = 32
 
 
-def make(folder: Path, layers: int) -> None:
-    """The Hugging Face folder `hf`, and the checkpoint `trained` with an optimizer's state."""
+def make(folder: Path, layers: int, large: bool) -> None:
+    """The Hugging Face folder `hf`, and the checkpoint `trained`: with an optimizer's state, if it is not large."""
     from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
     import torch  # isort: skip
@@ -58,7 +62,7 @@ def make(folder: Path, layers: int) -> None:
     from orchestrator.planning.vocabulary import vocabulary
     from orchestrator.spec.loading import dump_resolved, load_text
 
-    job = load_text(JOB.format(layers=layers)).job
+    job = load_text(JOB.format(layers=layers, sizes=LARGE if large else SMALL)).job
     words = vocabulary(job)
     weights = list(LLAMA.weights(job.model))
     shapes = _their_shapes(weights, job.model, words)
@@ -72,6 +76,9 @@ def make(folder: Path, layers: int) -> None:
     (folder / "hf" / "config.json").write_text(json.dumps(config))
     (folder / "resolved.json").write_text(dump_resolved(job))
     convert("import", folder)
+    if large:
+        (folder / "imported").rename(folder / "trained")
+        return
     parts = _parts(PublishedWeights(folder / "hf", LLAMA), weights, job.model, words)
 
     def of_optimizer(part: Part, name: str) -> Part:
@@ -151,16 +158,16 @@ def measured(way: str, folder: Path) -> dict[str, float]:
 def run_way(way: str, folder: Path) -> None:
     """Carry out one way in this process, and print what it took."""
     if way == "make":
-        make(folder, layers=int(os.environ["BENCH_LAYERS"]))
+        make(folder, layers=int(os.environ["BENCH_LAYERS"]), large="BENCH_LARGE" in os.environ)
         return
     seconds, cpu, size = copy(folder) if way == "copy" else convert(way, folder)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps({"seconds": seconds, "bytes": size, "cpu": cpu, "peak": peak}))
 
 
-def compare(folder: Path, repeats: int, layers: int) -> dict[str, list[dict[str, float]]]:
+def compare(folder: Path, repeats: int, layers: int, large: bool) -> dict[str, list[dict[str, float]]]:
     """All ways in turns."""
-    environment = {**os.environ, "BENCH_LAYERS": str(layers)}
+    environment = {**os.environ, "BENCH_LAYERS": str(layers), **({"BENCH_LARGE": "1"} if large else {})}
     subprocess.run(
         [sys.executable, "-W", "ignore", __file__, "--way", "make", str(folder)], check=True, env=environment
     )
@@ -184,7 +191,14 @@ def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, flo
     return said
 
 
-def page(found: dict[str, list[dict[str, float]]], said: dict[str, dict[str, float]]) -> str:
+WITH_OPTIMIZER = """that has an optimizer's state beside the weights (fp32 weights and both of
+  Adam's, six times as many bytes), as a training writes it. It reads the weights alone, compares each with its
+  CRC-32, cuts"""
+WEIGHTS_ALONE = """of weights alone, as an import writes it (an optimizer's state is not
+  read: see the page of the smaller model). It compares each weight with its CRC-32, cuts"""
+
+
+def page(found: dict[str, list[dict[str, float]]], said: dict[str, dict[str, float]], large: bool) -> str:
     """The page of a measurement."""
     cores = len(os.sched_getaffinity(0))
     names = {"copy": "plain copy, fsync", "export": "`checkpoint export`", "import": "`checkpoint import`"}
@@ -210,9 +224,8 @@ the same disk, {said["copy"]["bytes"] / 1e9:.2f} GB in bf16.
 
 ## What was compared
 - *Plain copy*: the safetensors read and written 4 MB at a time by one thread, fsync at the end of each file.
-- *`checkpoint export`* of a checkpoint that has an optimizer's state beside the weights (fp32 weights and both of
-  Adam's, six times as many bytes), as a training writes it. It reads the weights alone, compares each with its CRC-32,
-  cuts queries, keys and values and gates apart, writes safetensors of at most 1 GB, and makes them durable.
+- *`checkpoint export`* of a checkpoint {WEIGHTS_ALONE if large else WITH_OPTIMIZER}
+  queries, keys and values and gates apart, writes safetensors of at most 1 GB, and makes them durable.
 - *`checkpoint import`*: the same the other way round; it writes torch's distributed format with a CRC-32 of each tensor
   (torch's) and of each file (the commit marker's), and makes it durable.
 - Seconds are those of the conversion; the whole command also starts Python and imports torch and megatron-core.
@@ -221,7 +234,7 @@ the same disk, {said["copy"]["bytes"] / 1e9:.2f} GB in bf16.
 
 What bounds a conversion where the disk does not is the CPU: one sum over every byte for an export and two for an import
 (3 to 6 GB/s on one core), a copy where parts are cut or joined, and the kernel's copy into the page cache. A plain copy
-has only the last. More cores share that work, a weight at a time; the optimizer's state costs nothing.
+has only the last. More cores share that work, a weight at a time.
 
 ## Where
 {platform.system()} {platform.machine()}, {cores} cores, Python {platform.python_version()}, {packages}. Load average
@@ -237,6 +250,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="runs of each way (5)")
     parser.add_argument("--layers", type=int, default=12, help="layers of the model (12: 1.34 GB)")
+    parser.add_argument("--large", action="store_true", help="a model of 6.7 billion parameters: 40 GB of disk")
     parser.add_argument("--folder", type=Path, help="a folder on the disk to measure; a temporary one by default")
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page (docs/benchmarks)")
     parser.add_argument("--way", choices=("make", "copy", "export", "import"), help=argparse.SUPPRESS)
@@ -246,10 +260,11 @@ def main() -> int:
         run_way(options.way, options.there)
         return 0
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        found = compare(Path(folder), options.repeats, options.layers)
+        layers = LARGE_LAYERS if options.large else options.layers
+        found = compare(Path(folder), options.repeats, layers, options.large)
     said = summary(found)
-    target = options.pages / f"{datetime.date.today()}-exchange.md"
-    target.write_text(page(found, said))
+    target = options.pages / f"{datetime.date.today()}-exchange{'-7b' if options.large else ''}.md"
+    target.write_text(page(found, said, options.large))
     print(f"export at {said['export']['share']:.2f}, import at {said['import']['share']:.2f} of a copy; wrote {target}")
     busy = {way: each["cpu"] / each["seconds"] / len(os.sched_getaffinity(0)) for way, each in said.items()}
     return 0 if all(said[way]["share"] >= TARGET or busy[way] >= TARGET for way in ("export", "import")) else 1
