@@ -213,7 +213,9 @@ def page(found: dict[str, list[dict[str, float]]], said: dict[str, dict[str, flo
     loads = [one["load"] for ones in found.values() for one in ones]
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "megatron-core", "safetensors"))
     export, taken = said["export"]["share"], said["import"]["share"]
-    return f"""# Exchange with Hugging Face, {datetime.date.today()}
+    title = "Exchange of 6.7 billion parameters with Hugging Face" if large else "Exchange with Hugging Face"
+    again = "bench_exchange.py --large" if large else "bench_exchange.py"
+    return f"""# {title}, {datetime.date.today()}
 
 **Export at {export:.2f} and import at {taken:.2f} times the bytes per second of a plain copy** of the same weights on
 the same disk, {said["copy"]["bytes"] / 1e9:.2f} GB in bf16.
@@ -241,7 +243,7 @@ has only the last. More cores share that work, a weight at a time.
 before each run: {min(loads):.1f} to {max(loads):.1f}; above {cores}, others were using the cores as well, and all ways
 took longer than they would alone.
 
-Measure again with `make bench`, or `python tests/benchmarks/bench_exchange.py --folder DIR` for another disk.
+Measure again with `python tests/benchmarks/{again}`, with `--folder DIR` on another disk.
 """
 
 
