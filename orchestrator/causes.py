@@ -14,6 +14,10 @@ from orchestrator.rundir import RunDir
 _RECORD = re.compile(r"rank-(\d+)\.json")
 
 
+NO_FAILURES = frozenset({"completed", "stopped", "cancelled", "requeued"})
+"""Causes of an end that is not trouble, whatever the launcher's code was."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """`sentence` says what happened, `advice` the way out (`advise` fills it in), `exit_code` what a command returns.

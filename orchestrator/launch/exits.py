@@ -169,11 +169,18 @@ def _shown(end: Exit, path: Path, line: str, node: str | None = None) -> Exit:
     return replace(end, evidence=(f"{path.name}: {line}",), node=node)
 
 
+def ended_by(number: int) -> str:
+    """A signal that has ended a process, and who may have sent it."""
+    if number != signal.SIGKILL:
+        return signal_name(number)
+    return (
+        f"{signal_name(number)}; if nobody did that, the system did, most often because the machine ran out of memory"
+    )
+
+
 def _killed_message(rank: int, number: int) -> str:
-    message = f"rank {rank} was ended by {signal_name(number)}"
-    if number == signal.SIGKILL:
-        message += "; if nobody did that, the system did, most often because the machine ran out of memory"
-    elif number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
+    message = f"rank {rank} was ended by {ended_by(number)}"
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
         message += f"; see its log (logs/rank-{rank:05d}.log and logs/launcher.log)"
     return message
 

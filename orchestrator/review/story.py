@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.causes import cause_of
+from orchestrator.causes import NO_FAILURES, cause_of
 from orchestrator.cluster.nodelist import compact_nodelist
 from orchestrator.planning.figures import disk_size, time_span
 from orchestrator.review.damage import DAMAGE
@@ -74,7 +74,7 @@ def _told(number: int, event: Event) -> Told:
         text = sentence(event)
     except DAMAGE:
         text = _plain(event)
-    is_failure = kind == "exited" and event.get("cause") not in ("completed", "stopped", "cancelled", "requeued")
+    is_failure = kind == "exited" and event.get("cause") not in NO_FAILURES
     return Told(number, time, kind, "trouble" if is_failure else group, text, evidence_of(event))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
+from orchestrator.causes import NO_FAILURES
+
 Kind = Literal["resumed", "checkpoint", "skipped", "failure", "stop"]
 
 _MOST_STEPS = 1 << 53
@@ -56,7 +58,7 @@ def _end(event: Mapping[str, Any]) -> Kind | None:
     """How a launch ended; one that stopped as asked was marked where it was asked."""
     if event.get("cause") == "cancelled":
         return "stop"
-    return "failure" if event.get("code") and event.get("cause") != "stopped" else None
+    return "failure" if event.get("code") and event.get("cause") not in NO_FAILURES else None
 
 
 def _is_within(value: Any, end: float) -> TypeGuard[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -51,6 +52,8 @@ def wait_for_a_free_core() -> None:
     the core of the thread that sends, it would push that one aside with the lock held, and ask until its time is up: a
     quarter of the CPU time of a tensor-parallel training on two cores.
     """
-    if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not where a person has chosen another
-        with contextlib.suppress(PermissionError):
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):  # a machine that does not let it happen trains all the same
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not where a person has chosen another
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

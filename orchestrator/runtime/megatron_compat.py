@@ -52,8 +52,6 @@ def apply(device: Device) -> None:
         cpu_shim.patch_megatron_dispatcher(token_dispatcher.MoEAlltoAllTokenDispatcher)
         cpu_shim.patch_megatron_mappings(mappings)
         cpu_shim.patch_megatron_clipping(clip_grads, utils)
-    else:
-        _rotate_in_one_kernel()
     _route_without_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()
@@ -69,10 +67,13 @@ def _route_without_transformer_engine() -> None:
     vars(moe_utils).setdefault("te_general_gemm", None)
 
 
-def _rotate_in_one_kernel() -> None:
+def rotate_in_one_kernel(device: Device) -> None:
     """Queries and keys are rotated by a dozen kernels, 12 % of a step; compiled it is one for each of both passes.
-    Transformer Engine's layers have a kernel of their own.
+    Transformer Engine's layers have a kernel of their own, and what has rows of ever new lengths, as generation and
+    evaluation have, would be compiled again and again.
     """
+    if not device.is_cuda:
+        return
     rotate = rope_utils._apply_rotary_pos_emb_bshd
     vars(rope_utils)["_apply_rotary_pos_emb_bshd"] = torch.compile(rotate)
 

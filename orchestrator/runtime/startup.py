@@ -64,6 +64,7 @@ def open_session(
     CheckpointError, DataError and UserError.
     """
     megatron_compat.apply(device)
+    megatron_compat.rotate_in_one_kernel(device)
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
     ranks, groups = start_process_groups(job, device, timeout_seconds=patience(job))
     if device.is_cuda and ranks.num_chunks > 1:

@@ -1,7 +1,7 @@
 """Imported first by what needs MLflow: loads it quietly, and as fast as it can be loaded.
 
-Without numpy, pandas, pyarrow and scipy, which MLflow imports where they are installed (mlflow-skinny has none of
-them), for tables and models that nothing here gives it: a quarter of a follower's start.
+Without numpy, pandas, pyarrow and scipy, which MLflow imports where they are installed, for tables and models that
+nothing here gives it: a quarter of a follower's start.
 """
 
 from __future__ import annotations
@@ -13,5 +13,10 @@ import importlib
 
 from orchestrator.imports import staying, without
 
-with staying(), without("numpy", "pandas", "pyarrow", "scipy"):
-    importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+_STORE = "mlflow.store.tracking.sqlalchemy_store"
+with staying():
+    try:
+        with without("numpy", "pandas", "pyarrow", "scipy"):
+            importlib.import_module(_STORE)
+    except ImportError:  # a version that cannot do without one of them is slower, and works
+        importlib.import_module(_STORE)

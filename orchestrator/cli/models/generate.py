@@ -21,7 +21,7 @@ from orchestrator.cli.common import AsJson
 from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError
-from orchestrator.launch.exits import before_the_report, failed_ranks, last_exception
+from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import render_program, script_environment
 from orchestrator.launch.runs import default_runs_dir
@@ -255,4 +255,6 @@ def _failure(errors: str, what: str, code: int) -> OrchestratorError:
     if said is not None:
         is_ours = UserError.exit_code in (code, *(end.code for end in failed_ranks(errors).values()))
         return UserError(said) if is_ours else JobError(said)
+    if code < 0:
+        return JobError(f"{what} failed: its process was ended by {ended_by(-code)}")
     return JobError(f"{what} failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")

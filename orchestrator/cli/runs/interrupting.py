@@ -26,7 +26,9 @@ class Interrupts:
         self._restore()
 
     def hold(self) -> None:
-        """From now on a Ctrl-C waits."""
+        """From now on a Ctrl-C waits. Where it is ignored, as for what a script has started with `&`, it stays so."""
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return
         self._previous = signal.signal(signal.SIGINT, self._note)
         self._is_holding = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,7 @@ def command(
     if changed is not None and changes:
         if not as_json:
             typer.echo(describe_changes(changes))
-        refuse(changes, allow_changes, another=_another(run, jobs or [], overrides or []))
+        refuse(changes, allow_changes, another=lambda: _another(run, jobs or [], overrides or []))
         check_sources(plan_loaded(changed))
     wait_for_previous(run, quiet=as_json)
     status = status_of(run)
@@ -130,16 +131,16 @@ def _another(run: RunDir, files: list[Path], overrides: list[str]) -> str:
     return shlex.join(["orchestrator", start, *words, "--runs-dir", str(run.path.parent.parent)])
 
 
-def refuse(changes: list[Change], allow_changes: bool, another: str) -> None:
-    """Raises UserError when some change is forbidden, or alters the trajectory and was not allowed. `another`: the
-    command that starts another run with them.
+def refuse(changes: list[Change], allow_changes: bool, another: Callable[[], str]) -> None:
+    """Raises UserError when some change is forbidden, or alters the trajectory and was not allowed. `another` gives the
+    command that starts another run with them, for which a scheduler may have to be asked.
     """
     forbidden = [f"{change.path}: {change.reason}" for change in changes if change.kind == "forbidden"]
     if forbidden:
         raise UserError(
             "this run cannot be continued with that spec:\n      "
             + "\n      ".join(forbidden)
-            + f"\n      To train it as another run, from the start: {another}"
+            + f"\n      To train it as another run, from the start: {another()}"
         )
     altering = [change.path for change in changes if change.kind == "trajectory"]
     if altering and not allow_changes:

@@ -28,8 +28,6 @@ _CHOICES = (
     "bias_activation_fusion",
     "bias_dropout_fusion",
     "masked_softmax_fusion",
-    "cross_entropy_loss_fusion",
-    "cross_entropy_fusion_impl",
     "moe_grouped_gemm",
     "moe_permute_fusion",
     "tp_comm_overlap",

@@ -33,6 +33,9 @@ def test_who_was_stopped_or_cancelled_has_not_failed() -> None:
         {"time": 5.0, "event": "stop_requested", "by": "SIGTERM", "iteration": 2},
         {"time": 6.0, "event": "exited", "code": 1, "cause": "stopped", "message": "", "iteration": 2},
         {"time": 7.0, "event": "exited", "code": -9, "cause": "cancelled", "message": "at once", "iteration": None},
+        # Ended by force when rank 0 had already said so.
+        {"time": 8.0, "event": "exited", "code": -9, "cause": "completed", "message": "", "iteration": None},
+        {"time": 9.0, "event": "exited", "code": 1, "cause": "requeued", "message": "", "iteration": None},
     ]
     assert [(mark.kind, mark.iteration, mark.text) for mark in marks_of(events)] == [
         ("stop", 2, "stop asked for by SIGTERM"),

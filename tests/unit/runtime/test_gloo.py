@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -65,9 +66,11 @@ def test_only_a_policy_that_nobody_has_chosen_is_changed() -> None:
         assert another.submit(policies, os.SCHED_IDLE).result() == (os.SCHED_IDLE, os.SCHED_IDLE)
 
 
-def test_who_may_not_choose_has_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["sched_getscheduler", "sched_setscheduler"])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
+def test_who_may_not_choose_has_what_the_system_gives(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
-        raise PermissionError
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, name, refuse)
     wait_for_a_free_core()

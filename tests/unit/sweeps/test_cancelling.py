@@ -104,3 +104,16 @@ def test_a_ctrl_c_waits_until_it_is_let_through_and_a_second_one_does_not() -> N
             signal.raise_signal(signal.SIGINT)
     assert len(heard) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
+    """As for a command that a shell's script has started with `&`: what another one is told is not for it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts(lambda: pytest.fail("it is not for this command")) as interrupts:
+            interrupts.hold()
+            signal.raise_signal(signal.SIGINT)
+            interrupts.let_through()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
