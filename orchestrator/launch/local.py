@@ -302,4 +302,7 @@ def _wait(
             end_processes(launch_id)  # again at each look: a process that is becoming another program was not found
         time.sleep(_POLL_SECONDS)
     watcher.poll()
+    if by_force is None and child.returncode < 0:
+        # Who asked for it did not wait for this process, which was slow or paused, and has killed the others himself.
+        by_force = stop_at_once(run)
     return by_force

@@ -25,16 +25,11 @@ def statistics(logits: torch.Tensor, targets: torch.Tensor, valid: int) -> torch
 
 
 def turn_into_gradient(
-    logits: torch.Tensor,
-    targets: torch.Tensor,
-    valid: int,
-    largest: torch.Tensor,
-    total: torch.Tensor,
-    gradient: torch.Tensor,
+    logits: torch.Tensor, targets: torch.Tensor, valid: int, found: torch.Tensor, gradient: torch.Tensor
 ) -> None:
     """See Rows."""
     _cross_entropy_gradient[(logits.size(0),)](
-        logits, targets, largest, total, gradient, logits.size(1), valid, block=_block(logits), num_warps=_WARPS
+        logits, targets, found[0], found[1], gradient, logits.size(1), valid, block=_block(logits), num_warps=_WARPS
     )
     # Another use of the logits would now compute with their gradient: autograd is told, and refuses it.
     torch.autograd.graph.increment_version(logits)

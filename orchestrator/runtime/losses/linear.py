@@ -58,8 +58,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for part in _chunks(hidden, weight):
             of_logits = _logits(hidden[part], weight)
-            largest, total, _ = found[:, part]
-            rows.turn_into_gradient(of_logits, targets[part], ctx.valid, largest, total, gradient[part])
+            rows.turn_into_gradient(of_logits, targets[part], ctx.valid, found[:, part], gradient[part])
             of_hidden[part] = of_logits @ weight
             if of_weight is not None:
                 of_weight += of_logits.t() @ hidden[part]

@@ -25,16 +25,10 @@ class Rows(Protocol):
         ...
 
     def turn_into_gradient(
-        self,
-        logits: torch.Tensor,
-        targets: torch.Tensor,
-        valid: int,
-        largest: torch.Tensor,
-        total: torch.Tensor,
-        gradient: torch.Tensor,
+        self, logits: torch.Tensor, targets: torch.Tensor, valid: int, found: torch.Tensor, gradient: torch.Tensor
     ) -> None:
-        """Replace the logits by (exp(logit - largest) / total - [column is the target]) · gradient, rounded once.
-        `largest`, `total` and `gradient`, the loss's, are [n] in fp32.
+        """Replace the logits by (exp(logit - largest) / sum - [column is the target]) · gradient, rounded once. `found`
+        are the statistics of whole rows, [3, n], and `gradient` is the loss's, [n], in fp32.
         """
         ...
 
@@ -67,15 +61,10 @@ def statistics(logits: torch.Tensor, targets: torch.Tensor, valid: int) -> torch
 
 
 def turn_into_gradient(
-    logits: torch.Tensor,
-    targets: torch.Tensor,
-    valid: int,
-    largest: torch.Tensor,
-    total: torch.Tensor,
-    gradient: torch.Tensor,
+    logits: torch.Tensor, targets: torch.Tensor, valid: int, found: torch.Tensor, gradient: torch.Tensor
 ) -> None:
     """See Rows."""
-    values = (logits[:, :valid].float() - largest[:, None]).exp_().mul_((gradient / total)[:, None])
+    values = (logits[:, :valid].float() - found[0, :, None]).exp_().mul_((gradient / found[1])[:, None])
     if valid > 0:
         here, columns = _here(targets, valid)
         values.scatter_add_(1, columns[:, None], -(gradient * here)[:, None])

@@ -62,7 +62,6 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         [gradient] = gradients
         logits, targets, found = ctx.saved_tensors
-        largest, total, _ = found
         rows = rows_on(logits.device)
-        rows.turn_into_gradient(logits, targets, ctx.valid, largest, total, gradient.float().contiguous())
+        rows.turn_into_gradient(logits, targets, ctx.valid, found, gradient.float().contiguous())
         return logits, None, None, None

@@ -308,6 +308,21 @@ def test_stop_at_once_through_the_stop_file(
     assert (status_of(run).state, status_of(run).cause) == ("cancelled", "cancelled")
 
 
+def test_a_launcher_that_was_paused_when_its_run_was_cancelled_says_so(
+    training_at: Callable[[int], Training], until: Until
+) -> None:
+    """`cancel --now` ends the others itself where the launcher does not."""
+    training = training_at(3)
+    run = training.run
+    training.launcher.send_signal(signal.SIGSTOP)
+    request_stop(run, "cancel --now", at_once=True)
+    end_processes(launch_id(run))
+    training.launcher.send_signal(signal.SIGCONT)
+    assert training.launcher.wait(120) == 1
+    assert "cancel --now" in events(run, "exited")[-1]["message"]
+    assert status_of(run).state == "cancelled"
+
+
 def test_who_was_not_found_at_first_is_ended_at_the_next_look(
     make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,7 @@ def test_a_rank_with_nothing_but_padding_adds_nothing() -> None:
     found = rows.statistics(values, labels, 0)
     assert found[1].eq(0).all()
     assert (found[1] * (found[0] - 3.0).exp()).eq(0).all()
-    rows.turn_into_gradient(values, labels, 0, torch.full((6,), 3.0), torch.ones(6), torch.ones(6))
+    rows.turn_into_gradient(values, labels, 0, torch.tensor([3.0, 1.0, 0.0])[:, None].expand(3, 6), torch.ones(6))
     assert values.eq(0).all()
 
 
