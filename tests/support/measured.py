@@ -37,7 +37,7 @@ from support.ranks import RankStarter
 WARM_UP = 3
 """Steps whose time is not counted: the first compiles, and clocks settle."""
 _PROGRAM = Path(__file__).with_name("measured_rank.py")
-_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0"}
+RANK_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0"}
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Meter:
             jobs[0].world_size,
             program=_PROGRAM,
             inject=self._inject,
-            env={**_ENVIRONMENT, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
+            env={**RANK_ENVIRONMENT, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
             seconds_to_end=0.0,
             launch_id="measured",
         )

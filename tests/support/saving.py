@@ -1,0 +1,86 @@
+"""What saves cost a training, and how long a new process takes to go on from one: measured on real trainings."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from support.faults import PATIENCE, Ranks, wait_until
+from support.training import events, kill_session, logs, start
+
+_PROGRAM = Path(__file__).with_name("saving_rank.py")
+
+
+@dataclass(frozen=True)
+class Save:
+    """One save, of the rank that it cost the most."""
+
+    standing_still: float
+    """Seconds that the steps in which it was begun and committed took longer than a quiet one."""
+    slowed_down: float
+    """Seconds that all steps between them took longer."""
+    steps: int
+    """How many steps were done until it was committed."""
+    seconds: float
+    """From its beginning until it was committed."""
+    bytes: int
+
+
+def measure_saves(ranks: Ranks, run: RunDir, job: JobSpec, env: Mapping[str, str]) -> tuple[float, list[Save]]:
+    """Train and save. Returns the seconds of a quiet step, and the saves."""
+    started = ranks.start(run, job, program=_PROGRAM, env=env)
+    assert started.wait(PATIENCE) == 0, logs(run)
+    found = [json.loads((run.path / f"saves-{rank}.json").read_text()) for rank in range(job.world_size)]
+    each = [_saves(one, events(run, "checkpoint_saved")) for one in found]
+    quiet = statistics.median(seconds for seconds, _ in each)
+    by_save = zip(*(saves for _, saves in each), strict=True)
+    worst = [max(saves, key=lambda save: save.standing_still) for saves in by_save]
+    return quiet, worst
+
+
+def _saves(found: Mapping[str, Any], saved: list[dict[str, Any]]) -> tuple[float, list[Save]]:
+    ended, begun, committed = found["ended"], found["begun"], found["committed"]
+    seconds = [0.0, *(after - before for before, after in zip(ended, ended[1:], strict=False))]  # of step i + 1
+    busy = {step for first, last in zip(begun, committed, strict=True) for step in range(first, last + 1)}
+    # The first steps compile, and the save is begun in the interval that the next step ends.
+    quiet = statistics.median(seconds[step] for step in range(2, len(ended)) if step not in busy)
+    saves = []
+    for first, last, event in zip(begun, committed, saved, strict=True):
+        # The step `last` noticed that the save had been committed at the end of the step before.
+        still = {first, last - 1}
+        over = {step: seconds[step] - quiet for step in range(first, last)}
+        saves.append(
+            Save(
+                standing_still=sum(over[step] for step in still),
+                slowed_down=sum(over[step] for step in over if step not in still),
+                steps=last - first,
+                seconds=event["seconds"],
+                bytes=event["bytes"],
+            )
+        )
+    return quiet, saves
+
+
+@contextmanager
+def resumed(run: RunDir, job: JobSpec, env: Mapping[str, str]) -> Iterator[tuple[float, dict[str, float]]]:
+    """Go on in new processes, which are ended with the block. Gives the seconds from their start to the end of their
+    first step, and the parts of it that rank 0 told of.
+    """
+    began, before = time.time(), len(events(run, "first_step"))
+    process = start(run, job, env=env)
+    try:
+        wait_until(lambda: events(run, "first_step")[before:] or process.poll() is not None, "the first step")
+        assert events(run, "first_step")[before:], logs(run)
+        first = events(run, "first_step")[before]
+        assert events(run, "resumed"), "it went on from the checkpoint"
+        yield first["time"] - began, first["seconds"]
+    finally:
+        kill_session(process)
