@@ -1,7 +1,7 @@
 """What a checkpoint at size costs: training stands still for little of it, and a new process soon goes on from it.
 
-jobs/gpt-7.1b.yaml with its optimizer on two GPUs (100 GB), or jobs/gpt-1.7b.yaml where there is one. Only one checkpoint
-is on the disk at a time.
+jobs/gpt-7.1b.yaml with its optimizer on two GPUs (100 GB), or jobs/gpt-1.7b.yaml where there is one. Only one
+checkpoint is on the disk at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_training_hardly_stands_still(ranks: Ranks, tmp_path: Path) -> None:
         quiet, saves = measure_saves(ranks, run, job, RANK_ENVIRONMENT)
         for number, save in enumerate(saves, 1):
             print(
-                f"\nRESULT {job.name} on {job.world_size} GPUs, save {number}: {save.standing_still:.2f} s standing still, "
+                f"\nRESULT {job.name} on {job.world_size} GPUs, save {number}: {save.standing_still:.2f} s still, "
                 f"{save.slowed_down:.2f} s slower over {save.steps} steps of {quiet:.3f} s, committed after "
                 f"{save.seconds:.1f} s, {save.bytes / 1e9:.1f} GB"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import time
@@ -48,7 +49,7 @@ def measure_saves(ranks: Ranks, run: RunDir, job: JobSpec, env: Mapping[str, str
 
 def _saves(found: Mapping[str, Any], saved: list[dict[str, Any]]) -> tuple[float, list[Save]]:
     ended, begun, committed = found["ended"], found["begun"], found["committed"]
-    seconds = [0.0, *(after - before for before, after in zip(ended, ended[1:], strict=False))]  # of step i + 1
+    seconds = [0.0, *(after - before for before, after in itertools.pairwise(ended))]  # of step i + 1
     busy = {step for first, last in zip(begun, committed, strict=True) for step in range(first, last + 1)}
     # The first steps compile, and the save is begun in the interval that the next step ends.
     quiet = statistics.median(seconds[step] for step in range(2, len(ended)) if step not in busy)
