@@ -122,7 +122,9 @@ class Meter:
 
     def measure_all(self, jobs: Iterable[JobSpec], seconds: float = math.inf) -> dict[str, Measured]:
         """Measure what is not known, until `seconds` are over: jobs of few GPUs first, as many side by side as have
-        GPUs of their own, and on the same GPUs one after the other. Returns what was measured now, by the jobs' names.
+        GPUs of their own, and on the same GPUs one after the other. A job of more ranks than there are GPUs takes them
+        for several nodes (`RankStarter.start`): its numbers are right, its seconds say nothing. Returns what was
+        measured now, by the jobs' names.
         """
         until = time.monotonic() + seconds
         unknown = [job for job in jobs if self.known(job) is None]
@@ -158,6 +160,7 @@ class Meter:
             inject=self._inject,
             env={**RANK_ENVIRONMENT, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
             seconds_to_end=0.0,
+            per_node=math.gcd(jobs[0].world_size, len(gpus)),
             launch_id="measured",
         )
         found: list[Measured] = []
@@ -287,8 +290,13 @@ def asked_of(request: pytest.FixtureRequest, parameter: str) -> set[str]:
 
 
 def needs_gpus(count: int, layers: str) -> None:
-    """Skip the test where it cannot run."""
+    """Skip the test where it cannot run: one whose ranks need a GPU each."""
     if gpu_count() < count:
         pytest.skip(f"needs {count} GPUs, this machine has {gpu_count()}")
+    needs_layers(layers)
+
+
+def needs_layers(layers: str) -> None:
+    """Skip the test where its layers are not installed."""
     if not has_layers(layers):
         pytest.skip("Transformer Engine is not installed")

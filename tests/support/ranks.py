@@ -96,9 +96,11 @@ class RankStarter:
         env: Mapping[str, str] | None = None,
         program: Path | None = None,
         seconds_to_end: float = _SECONDS_TO_END,
+        per_node: int | None = None,
     ) -> Started:
         """Start the training program, or another one, whose `main` is called; `inject` is a Python file that each rank
-        executes first. When a rank fails, the others have `seconds_to_end`.
+        executes first. When a rank fails, the others have `seconds_to_end`. With `per_node` every so many ranks take
+        themselves for a node: those of several nodes share this machine's GPUs.
         """
         with self._one_at_a_time:
             self._count += 1
@@ -110,6 +112,7 @@ class RankStarter:
             "inject": str(inject) if inject else None,
             "program": str(program) if program else None,
             "seconds_to_end": seconds_to_end,
+            "per_node": per_node or world_size,
             "done": str(done),
         }
         assert self._process.stdin is not None
@@ -219,15 +222,18 @@ def uses_cuda() -> bool:
 def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
     """Run the training program as one rank. Never returns."""
     code = 1
+    node, local_rank = divmod(rank, request["per_node"])
     try:
         os.environ.update(
             request["environment"],
             RANK=str(rank),
-            LOCAL_RANK=str(rank),
+            LOCAL_RANK=str(local_rank),
             WORLD_SIZE=str(request["world_size"]),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
+        if request["per_node"] < request["world_size"]:
+            os.environ["NCCL_HOSTID"] = f"node-{node}"  # NCCL refuses two ranks on one GPU of one host
         if request["inject"]:
             exec(compile(Path(request["inject"]).read_text(), request["inject"], "exec"), {"__name__": "injected"})
         import orchestrator.runtime.__main__ as training
