@@ -14,10 +14,12 @@ from typing import Any
 
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from support.faults import PATIENCE, Ranks, wait_until
+from support.faults import Ranks, wait_until
 from support.training import events, kill_session, logs, start
 
 _PROGRAM = Path(__file__).with_name("saving_rank.py")
+SECONDS = 300.0
+"""A hundred gigabytes are written twice in them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Save:
 def measure_saves(ranks: Ranks, run: RunDir, job: JobSpec, env: Mapping[str, str]) -> tuple[float, list[Save]]:
     """Train and save. Returns the seconds of a quiet step, and the saves."""
     started = ranks.start(run, job, program=_PROGRAM, env=env)
-    assert started.wait(PATIENCE) == 0, logs(run)
+    assert started.wait(SECONDS) == 0, logs(run)
     found = [json.loads((run.path / f"saves-{rank}.json").read_text()) for rank in range(job.world_size)]
     each = [_saves(one, events(run, "checkpoint_saved")) for one in found]
     quiet = statistics.median(seconds for seconds, _ in each)
