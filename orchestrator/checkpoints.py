@@ -127,8 +127,7 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     """What is wrong with a checkpoint, one message per finding; empty when it is whole.
 
     Reads every byte; with `contents=False` only sizes are compared. `part` (i, n) looks at every n-th file, from the
-    i-th on, by size: n readers that take a part each read about the same. One that takes everything reads a file on
-    each core.
+    i-th on, by size: n readers that take a part each read about the same, with a share each of the cores.
     """
     if not path.is_dir():
         return [f"{path} is not a folder"]
@@ -136,7 +135,7 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     if commit is None:
         return [damage_of_marker(path) or f"{path / COMMIT_FILE} changed while it was read"]
     by_size = sorted(commit.files, key=lambda name: (commit.files[name].bytes, name))[part[0] :: part[1]]
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0))) if part[1] == 1 else 1
+    threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // part[1]))
     with ThreadPoolExecutor(threads) as pool:
         findings = pool.map(lambda name: _verify_file(path / name, commit.files[name], contents), sorted(by_size))
         return [finding for finding in findings if finding is not None]

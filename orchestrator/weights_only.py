@@ -15,6 +15,7 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ _KNOWN = {
 _NAMED = re.compile(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) ([\w.]+)")
 """In torch's refusal of a pickle."""
 _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_MOST_THREADS = 8
 DAMAGES = (
     *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError),
     *(AssertionError, OverflowError, MemoryError),
@@ -121,7 +123,7 @@ def _read_metadata(self: Any, *args: Any, **kwargs: Any) -> Metadata:
 
 
 def _reading_files_by_name(read_data: Any) -> Any:
-    """FileSystemReader.read_data, a file after the other, as it does itself, so that an error can say which."""
+    """FileSystemReader.read_data, with a thread per file, so that an error can say which."""
 
     def read(self: Any, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         by_file: dict[str, list[ReadItem]] = {}
@@ -130,8 +132,9 @@ def _reading_files_by_name(read_data: Any) -> Any:
             if place is None:
                 raise CheckpointError(f"{Path(self.path) / '.metadata'} does not say where {item.storage_index.fqn} is")
             by_file.setdefault(place.relative_path, []).append(item)
-        for name, items in by_file.items():
-            path = Path(self.path) / name
+
+        def read_file(name: str) -> None:
+            path, items = Path(self.path) / name, by_file[name]
             try:
                 read_data(self, replace(plan, items=items), planner).wait()
             except FileNotFoundError as error:
@@ -139,6 +142,10 @@ def _reading_files_by_name(read_data: Any) -> Any:
             except DAMAGES as error:
                 keys = ", ".join(sorted({item.storage_index.fqn for item in items})[:1])
                 raise CheckpointError(f"{path} cannot be read ({keys} …): {reason_of(error)}") from error
+
+        with ThreadPoolExecutor(_MOST_THREADS) as pool:
+            for _ in pool.map(read_file, by_file):
+                pass
         done: Future[None] = Future()
         done.set_result(None)
         return done

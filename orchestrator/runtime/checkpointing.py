@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from orchestrator.rundir import RunDir, sync_folder, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.exports import Exports
+from orchestrator.runtime.host_copies import HostCopies
+from orchestrator.runtime.optimizer import held_by
 from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
 from orchestrator.runtime.reading import load
 from orchestrator.runtime.records import Records
@@ -92,7 +95,8 @@ class _Save:
 
 
 class Checkpointer:
-    """Saves and loads one run's checkpoints. Every public method but `busy` is collective."""
+    """Saves and loads one run's checkpoints. Every public method but `busy`, `expect_saves` and `close` is
+    collective."""
 
     def __init__(
         self,
@@ -117,6 +121,7 @@ class Checkpointer:
         self._metadata = {**_CONTENT, "dp_cp_group": data_parallel_group}
         self._code, self._beat, self._carried = code, beat, carried
         self._device = next(parameter.device.type for chunk in chunks for parameter in chunk.parameters())
+        self._copies = HostCopies()
         self._saving: _Save | None = None
         self.failure: Failure | None = None
         """Why the last save was abandoned, on every rank alike; None when it was not."""
@@ -133,6 +138,21 @@ class Checkpointer:
         """Whether this rank is still writing."""
         return self._saving is not None and self._saving.thread is not None and self._saving.thread.is_alive()
 
+    def expect_saves(self) -> None:
+        """Take the memory that saves copy a GPU's tensors to while the first steps are done. Each process does it for
+        itself: the first replica, which writes.
+        """
+        if self._device != "cuda" or self._ranks.dp > 0 or self._ranks.cp > 0:
+            return
+        tensors = [parameter for chunk in self._chunks for parameter in chunk.parameters()]
+        if self._ranks.dp_size * self._ranks.cp_size == 1:
+            tensors += held_by(self._optimizer)
+        self._copies.take_ahead(tensor.nbytes for tensor in tensors)
+
+    def close(self) -> None:
+        """End what `expect_saves` has begun."""
+        self._copies.close()
+
     def begin(self, state: TrainState) -> None:
         """Start a save of the state as it is now; a save still in progress is finished first.
 
@@ -148,7 +168,8 @@ class Checkpointer:
         if failure is not None:
             self._abandon(path, state, failure)
             return
-        request = megatron_compat.begin_save(self._state_dict(state, with_rng=True, loading=False), str(path), _CONTENT)
+        whole = self._state_dict(state, with_rng=True, loading=False)
+        request = megatron_compat.begin_save(whole, str(path), _CONTENT, self._copies)
         self._saving = _Save(path, TrainState(**state.state_dict()), request, started)
         self._start_writing(self._saving)
 
@@ -270,7 +291,7 @@ class Checkpointer:
         if request.async_fn is None and not self._carried:
             return
         arguments = list(request.async_fn_args)
-        if request.preload_fn is not None:
+        if request.async_fn is not None:
             arguments[1] = request.preload_fn()
 
         def write() -> None:
@@ -284,8 +305,10 @@ class Checkpointer:
         saving.thread.start()
 
     def _sum_up(self, saving: _Save) -> None:
-        for file in saving.path.glob(f"__{self._ranks.rank}_*.distcp"):
-            saving.files[file.name] = file_record(file)
+        files = list(saving.path.glob(f"__{self._ranks.rank}_*.distcp"))
+        with ThreadPoolExecutor(max(len(files), 1)) as pool:
+            for file, record in zip(files, pool.map(file_record, files), strict=True):
+                saving.files[file.name] = record
 
     def _write_carried(self, saving: _Save) -> None:
         for name, content in self._carried.items():

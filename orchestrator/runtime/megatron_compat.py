@@ -10,13 +10,18 @@ import os
 import queue
 import types
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import megatron.core
 import torch
 from megatron.core import dist_checkpointing, utils
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
 from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel import layers, mappings
@@ -26,6 +31,7 @@ from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from orchestrator.runtime import cpu_shim
 from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.device import Device
+from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.sgd import MomentumSGD
 from orchestrator.runtime.stateful import StatefulOptimizer
@@ -43,6 +49,8 @@ VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__
 
 _GROUP_KEYS = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")
 """What tells groups of parameters apart in a checkpoint."""
+_LEAST_FILES, _MOST_FILES, _FILE_BYTES = 2, 8, 2 << 30
+"""Of a rank's part of a checkpoint."""
 
 
 def apply(device: Device) -> None:
@@ -139,39 +147,31 @@ def _send_before_freeing() -> None:
 
 
 def _write_checkpoints_in_process() -> None:
-    """Write in the calling thread: megatron-core starts a manager process per rank, which costs seconds per save."""
+    """Write in threads, one per file: megatron-core starts a manager process per rank, which costs seconds per save."""
     writer: Any = filesystem_async.FileSystemWriterAsync
 
     def write(transforms: Any, use_msc: bool, rank: int, buckets: Any, results_queue: queue.Queue[Any]) -> None:
-        written: Any = {}
-        for index, bucket in enumerate(buckets):
-            bucket_results: queue.Queue[Any] = queue.Queue()
+        def write_file(index: int) -> Any:
+            results: queue.Queue[Any] = queue.Queue()
             counts: queue.Queue[int] = queue.Queue()
             counts.put(index)
             writer.write_preloaded_data(
                 transforms,
                 local_proc_idx=index,
-                write_bucket=bucket,
-                results_queue=bucket_results,
+                write_bucket=buckets[index],
+                results_queue=results,
                 count_queue=counts,
                 use_fsync=True,
             )
-            _, outcome = bucket_results.get()
+            _, outcome = results.get()
             if isinstance(outcome, Exception):
                 raise outcome
-            written[index] = outcome
-        results_queue.put(written)
+            return outcome
 
-    def preload(buckets: Any, non_blocking: bool = True) -> Any:
-        """A copy on the host that later steps cannot change."""
-        copies = []
-        for path, key, (bytes_data, tensor_data) in buckets:
-            staged = [(item, tensor.detach().to("cpu", copy=True)) for item, tensor in tensor_data]
-            copies.append((path, key, (bytes_data, staged)))
-        return copies
+        with ThreadPoolExecutor(len(buckets)) as pool:
+            results_queue.put(dict(enumerate(pool.map(write_file, range(len(buckets))))))
 
     _replace(writer, ("write_preloaded_data_multiproc", "write_preloaded_data_multithread"), staticmethod(write))
-    _replace(writer, ("preload_tensors",), staticmethod(preload))
     _replace(filesystem_async, ("_get_write_results_queue", "get_write_results_queue"), lambda *args: queue.Queue())
 
 
@@ -185,13 +185,34 @@ def _replace(owner: Any, names: tuple[str, ...], replacement: Any) -> None:
     raise RuntimeError(f"megatron-core {version} is not supported: {owner.__name__} has no {names[0]}")
 
 
-def begin_save(state: dict[str, Any], folder: str, content_metadata: dict[str, Any]) -> Any:
-    """Plan a checkpoint (collective) and return megatron-core's request, whose writing is still to be done."""
+def begin_save(state: dict[str, Any], folder: str, content_metadata: dict[str, Any], copies: HostCopies) -> Any:
+    """Plan a checkpoint (collective) and return megatron-core's request, whose writing is still to be done: with the
+    arguments that `preload_fn` completes, by copying the tensors.
+    """
     extra: dict[str, Any] = {} if VERSION < (0, 18) else {"async_strategy": "mcore"}
-    strategy = TorchDistSaveShardedStrategy("torch_dist", 1)
-    return dist_checkpointing.save(
+    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=_file_count(state))
+    request = dist_checkpointing.save(
         state, folder, strategy, async_sharded_save=True, content_metadata=content_metadata, **extra
     )
+    if request.async_fn is None:
+        return request
+
+    def preload() -> Any:
+        buckets = request.async_fn_args[1]
+        copied = iter(copies.of([tensor for *_, (_, tensors) in buckets for _, tensor in tensors]))
+        return [
+            (path, key, (objects, [(item, next(copied)) for item, _ in tensors]))
+            for path, key, (objects, tensors) in buckets
+        ]
+
+    return request._replace(preload_fn=preload)
+
+
+def _file_count(state: dict[str, Any]) -> int:
+    """How many files a rank writes: several at a time of a large checkpoint."""
+    tensors = extract_sharded_tensors_and_factories(state)[0]
+    size: int = sum(each.data.nbytes for each in nested_values(tensors) if each.data is not None)
+    return min(_MOST_FILES, max(_LEAST_FILES, size // _FILE_BYTES))
 
 
 def take_auxiliary_losses() -> dict[str, torch.Tensor]:
@@ -233,6 +254,37 @@ def save_state_of(part: Any) -> None:
 
     part._get_main_param_and_optimizer_states = with_zeros
     part.get_parameter_state_dp_zero = gather_what_there_is
+
+
+def keep_states_in_place(part: Any) -> None:
+    """Let a distributed optimizer that has all of its states, since there is one replica, save them from where they
+    are and load into it: megatron-core gathers them in the host's memory, in several copies one after the other.
+
+    `part`: one of megatron-core's optimizers, over ours.
+    """
+    if not isinstance(part, distrib_optimizer.DistributedOptimizer) or part.data_parallel_group.size() > 1:
+        return
+    states_of = part._get_main_param_and_optimizer_states
+
+    def by_parameter(model: dict[str, Any], is_loading: bool = False, metadata: Any = None) -> dict[int, Any]:
+        found = extract_sharded_tensors_and_factories(model)[0]
+        weights = {sharded.data: sharded for sharded in nested_values(found)}
+        parameters = [parameter for buffer in part.buffers for parameter in buffer.param_index_map]
+        return {
+            index: {
+                key: _beside(weights[parameter], key, tensor.detach().view(parameter.shape))
+                for key, tensor in states_of(parameter).items()
+            }
+            for index, parameter in enumerate(parameters)
+        }
+
+    part.sharded_param_state_fully_reshardable = by_parameter
+
+
+def _beside(weight: Any, key: str, state: torch.Tensor) -> Any:
+    """An optimizer's state of a weight, sharded as that is."""
+    dtype = {} if isinstance(weight, ShardedTensorFactory) else {"dtype": state.dtype}
+    return replace(weight, key=f"optimizer.state.{key}.{weight.key}", data=state, **dtype)
 
 
 def save_padding_of_buckets(buffers: list[Any]) -> None:

@@ -103,6 +103,7 @@ def open_session(
     checkpointer = Checkpointer(
         run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code, watchdog.beat, carried
     )
+    closing.callback(checkpointer.close)
     session = Session(
         run=run,
         launch_id=launch_id,

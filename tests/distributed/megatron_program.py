@@ -27,6 +27,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat, reading
 from orchestrator.runtime.device import select_device
+from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.process_groups import seed_everything, start_process_groups, stop_process_groups
@@ -130,7 +131,7 @@ def main() -> int:
         "num_floating_point_operations_so_far": 0,
     }
     content = {name: value for name, value in metadata.items() if name != "dp_cp_group"}
-    request = megatron_compat.begin_save(state, str(save / f"iter_{iteration:07d}"), content)
+    request = megatron_compat.begin_save(state, str(save / f"iter_{iteration:07d}"), content, HostCopies())
     arguments = list(request.async_fn_args)
     arguments[1] = request.preload_fn()
     request.async_fn(*arguments, **request.async_fn_kwargs)

@@ -24,6 +24,8 @@ class CheckpointSaving(Callback):
     def on_start(self, session: Session) -> None:
         self._saved_iteration = session.state.iteration or None
         self._last_saved = time.monotonic()
+        if session.job.checkpoint.save_interval is not None or session.job.checkpoint.save_seconds is not None:
+            session.checkpointer.expect_saves()
 
     def on_step(self, session: Session) -> None:
         policy, iteration = session.job.checkpoint, session.state.iteration

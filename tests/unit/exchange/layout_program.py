@@ -16,6 +16,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.device import select_device
+from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config
 from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups, stop_process_groups
 from orchestrator.spec.job import JobSpec
@@ -71,11 +72,10 @@ def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:
 
 def _save(module: torch.nn.Module, path: Path, ranks: Ranks) -> None:
     path.mkdir(exist_ok=True)
-    request = megatron_compat.begin_save({"model": module.sharded_state_dict()}, str(path), {})
+    request = megatron_compat.begin_save({"model": module.sharded_state_dict()}, str(path), {}, HostCopies())
     if request.async_fn is not None:
         arguments = list(request.async_fn_args)
-        if request.preload_fn is not None:
-            arguments[1] = request.preload_fn()
+        arguments[1] = request.preload_fn()
         request.async_fn(*arguments, **request.async_fn_kwargs)
     dist.barrier()
     request.finalize_fns[0]()
