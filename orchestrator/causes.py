@@ -14,8 +14,8 @@ from orchestrator.rundir import RunDir
 _RECORD = re.compile(r"rank-(\d+)\.json")
 
 
-NO_FAILURES = frozenset({"completed", "stopped", "cancelled", "requeued"})
-"""Causes of an end that is not trouble, whatever the launcher's code was."""
+NO_FAILURES = ("completed", "stopped", "cancelled", "requeued")
+"""Causes of an end that is not trouble, whatever the launcher's code was. No set: a damaged log may hold anything."""
 
 
 @dataclass(frozen=True)

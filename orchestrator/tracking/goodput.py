@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from orchestrator.rundir import RunDir
@@ -180,7 +180,7 @@ class _Account:
         if launch.first_step is None:
             launch.first_step = time - seconds
         self._keep(launch, record.iteration, seconds)
-        launch.last_record = replace(record, time=time)
+        launch.last_record = record._replace(time=time)
 
     def close(self, now: float | None) -> Goodput:
         """The sums; where the run goes on, with the time up to now."""

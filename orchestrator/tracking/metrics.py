@@ -7,9 +7,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from orchestrator.rundir import RunDir, append_line
 
@@ -17,8 +16,7 @@ _CHUNK_BYTES = 1 << 20
 _RECORDS_AT_A_TIME = 2000
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """What was measured at one step. `time` in seconds since the epoch; samples and tokens consumed so far."""
 
     time: float
@@ -82,13 +80,13 @@ class MetricTail:
         pending = b""
         while chunk := file.read(_CHUNK_BYTES):
             *lines, pending = (pending + chunk).split(b"\n")
-            for line in lines:
+            while lines:
                 if len(found) == limit:
                     return found
-                self.offset += len(line) + 1
-                metric = _parse(line)
-                if metric is not None:
-                    found.append(metric)
+                most = len(lines) if limit is None else limit - len(found)
+                part, lines = lines[:most], lines[most:]
+                self.offset += sum(map(len, part)) + len(part)
+                found += _parse_all(part)
         return found
 
 
@@ -133,10 +131,31 @@ def _to_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
+def _parse_all(lines: list[bytes]) -> list[Metric]:
+    """The records in lines, without those that hold anything else. All at once takes half the time of one by one, which
+    is left for where one of them is damaged.
+    """
+    records: Any
+    try:
+        records = json.loads(b"[%b]" % b",".join(lines))
+    except (ValueError, RecursionError):
+        records = []
+    if len(records) == len(lines):
+        return [metric for record in records if (metric := _metric(record)) is not None]
+    return [metric for line in lines if (metric := _parse(line)) is not None]
+
+
 def _parse(line: bytes) -> Metric | None:
     """The record in a line; None for anything else."""
     try:
-        record: Any = json.loads(line)
+        return _metric(json.loads(line))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _metric(record: Any) -> Metric | None:
+    """The record that a line of JSON holds; None for anything else."""
+    try:
         return Metric(
             time=float(record["time"]),
             iteration=int(record["iteration"]),
@@ -144,5 +163,5 @@ def _parse(line: bytes) -> Metric | None:
             tokens=int(record["tokens"]),
             values={str(key): float(value) for key, value in record["values"].items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None

@@ -14,7 +14,6 @@ from browser.reviewed import Reviewed
 
 from orchestrator.rundir import RunDir
 
-_NAMES = ("small", "resumed", "diverged", "changed", "cell")
 _HOUR = 3600.0
 
 
@@ -23,7 +22,7 @@ def many_runs(reviewed: Reviewed, runs_dir: Path, count: int, *, long: int, step
 
     Files that say the same are one file with several names: the runs with many measurements share theirs.
     """
-    templates = [RunDir(path) for name in _NAMES for path in sorted((reviewed.runs_dir / name).iterdir())]
+    templates = [reviewed.completed, reviewed.diverged, reviewed.changed]
     runs_dir.mkdir()
     metrics = runs_dir.parent / "long.jsonl"
     _write_long(reviewed.completed, metrics, steps)

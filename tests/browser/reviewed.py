@@ -9,10 +9,11 @@ import fcntl
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -225,14 +226,23 @@ def reviewed_in(folder: Path, ranks: Ranks) -> Reviewed:
     return Reviewed(folder, ranks)
 
 
+def few_in(folder: Path, ranks: Ranks) -> Reviewed:
+    """A few of the runs, without a sweep, in a folder that this makes."""
+    (folder / "runs").mkdir(parents=True)
+    _all_of([partial(maker, folder, ranks) for maker in (_completed, _diverged, _changed)])
+    return Reviewed(folder, ranks)
+
+
 def _make(folder: Path, ranks: Ranks) -> None:
-    runs_dir = folder / "runs"
-    runs_dir.mkdir()
+    (folder / "runs").mkdir()
+    makers = (_completed, _resumed, _diverged, _broken, _changed)
+    _all_of([*(partial(maker, folder, ranks) for maker in makers), *_planned_cells(folder, ranks)])
+
+
+def _all_of(tasks: Sequence[Callable[[], None]]) -> None:
+    """Some of them side by side."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        makers = (_completed, _resumed, _diverged, _broken, _changed)
-        made = [pool.submit(maker, folder, ranks) for maker in makers]
-        made += [pool.submit(train) for train in _planned_cells(folder, ranks)]
-        for each in made:
+        for each in [pool.submit(task) for task in tasks]:
             each.result()
 
 

@@ -36,8 +36,11 @@ def test_who_was_stopped_or_cancelled_has_not_failed() -> None:
         # Ended by force when rank 0 had already said so.
         {"time": 8.0, "event": "exited", "code": -9, "cause": "completed", "message": "", "iteration": None},
         {"time": 9.0, "event": "exited", "code": 1, "cause": "requeued", "message": "", "iteration": None},
+        {"time": 10.0, "event": "exited", "code": True, "cause": [], "message": "torn", "iteration": None},
     ]
-    assert [(mark.kind, mark.iteration, mark.text) for mark in marks_of(events)] == [
+    *marks, torn = marks_of(events)
+    assert torn.kind == "failure"
+    assert [(mark.kind, mark.iteration, mark.text) for mark in marks] == [
         ("stop", 2, "stop asked for by SIGTERM"),
         ("stop", 2, "at once"),
     ]

@@ -191,7 +191,7 @@ def test_torn_files(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     append_line(run.events_file, event(0, "launched", launch_id="a"))
     for each in steps(2, range(1, 4)):
-        append_line(run.metrics_file, {**vars(each), "values": dict(each.values)})
+        append_line(run.metrics_file, each._asdict())
     whole = goodput_of(run, now=10)
     assert parts(whole) == {"startup": 2, "productive": 3, "overhead": 5}
     for path in (run.events_file, run.metrics_file):

@@ -135,6 +135,15 @@ def test_a_line_longer_than_a_read_is_one_record(run: RunDir) -> None:
     assert [len(metric.values) for metric in MetricTail(run.metrics_file).poll()] == [60_000, 0]
 
 
+def test_lines_that_are_a_record_together_are_none(run: RunDir) -> None:
+    """A newline got into the list of the second record, where others have a comma."""
+    log(run).append(1, 0, 0, {})
+    with open(run.metrics_file, "ab") as file:
+        file.write(b'{"time": 1.0, "iteration": 2, "samples": 0, "tokens": 0, "values": {}, "more": [{}\n{}]}\n')
+    log(run).append(3, 0, 0, {})
+    assert [metric.iteration for metric in MetricTail(run.metrics_file).poll()] == [1, 3]
+
+
 def _append_many(path: str, first: int) -> None:
     for iteration in range(first, first + 200):
         log(RunDir(Path(path))).append(iteration, 0, 0, {"train/loss": 1.0})
