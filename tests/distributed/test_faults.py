@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, Ranks, snapshot, wait_for_step, wait_until
+from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step, wait_until
 from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
@@ -70,7 +70,7 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     for commit in committed(run):
         flip_a_byte(commit.path)
     before = snapshot(run)
-    orchestrator.env["PYTHONPATH"] = str(QUICK_TORCHRUN)
+    orchestrator.env |= ranks.of_launchers()
     said = orchestrator("resume", run.path)
     assert said.code == 1
     assert "has no checkpoint that can be read; to begin again at iteration 0, add --from-scratch" in said.err
@@ -98,9 +98,8 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, i
     assert "add --from-scratch" in said.err
     assert max(losses(run)) == reached
 
-    orchestrator.env["PYTHONPATH"] = str(QUICK_TORCHRUN)
-    alone = orchestrator.env
-    orchestrator.env = {**alone, "PYTHONPATH": f"{QUICK_TORCHRUN}:{hold.parent}", **hold_at(20)}
+    alone = ranks.of_launchers()
+    orchestrator.env = {**ranks.of_launchers(hold.parent), **hold_at(20)}
     with orchestrator.started("resume", run.path, "--from-scratch") as launcher:
         wait_until(lambda: len(events(run, "started")) == 2, "the second start")
         wait_until(lambda: reached + 1 in losses(run), "steps")
@@ -271,7 +270,7 @@ loop.train_step = train_step
 def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """A second start of a live run is refused by the command line, and by the training program itself."""
     job = tiny_job("held", **LONG, parallelism=TWO, batch=TWO_MICRO_BATCHES)
-    orchestrator.env["PYTHONPATH"] = f"{QUICK_TORCHRUN}:{inject(SLOW_STEPS).parent}"
+    orchestrator.env |= ranks.of_launchers(inject(SLOW_STEPS).parent)
     path = orchestrator.write(job)
     with orchestrator.started("run", path) as launcher:
         run = orchestrator.run()
@@ -308,13 +307,13 @@ loop.train_step = train_step
 """The second of the two runs, in its first launch."""
 
 
-def test_drill(orchestrator: CommandLine, inject: Inject) -> None:
+def test_drill(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """It passes for a job that resumes well, and fails for one that does not (its generators are not restored)."""
     job = tiny_job(
         "drilled", model={"hidden_dropout": 0.1}, schedule={"train_iters": 1000}, evaluation={"eval_interval": 6}
     )
     path = orchestrator.write(job)
-    orchestrator.env["PYTHONPATH"] = f"{QUICK_TORCHRUN}:{inject(WAITS_FOR_ITS_KILLER).parent}"
+    orchestrator.env |= ranks.of_launchers(inject(WAITS_FOR_ITS_KILLER).parent)
     said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8")
     assert said.code == 0, said.out + said.err
     assert "passed: 30 steps bitwise equal after kill -9 and resume" in said.out

@@ -38,6 +38,12 @@ class Ranks:
 
     starter: RankStarter
 
+    def of_launchers(self, *folders: Path) -> dict[str, str]:
+        """Variables of a launch that is not about torchrun: its ranks are forked as these are. `folders`: more of
+        PYTHONPATH.
+        """
+        return {"PYTHONPATH": ":".join(map(str, (QUICK_TORCHRUN, *folders))), "RANKS_FROM": self.starter.name}
+
     def start(self, run: RunDir, job: JobSpec, *arguments: str, **options: object) -> Started:
         return self.starter.start(run.path, job.world_size, *arguments, **options)  # type: ignore[arg-type]
 

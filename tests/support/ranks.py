@@ -2,7 +2,7 @@
 
 A start costs a second instead of five to ten. `python ranks.py` is that process: it reads one request a line, forks a
 supervisor for it (a session of its own), and that forks the ranks. When a rank fails the supervisor ends the others, as
-torchrun does.
+torchrun does. What stands in for torchrun where a launcher starts it (quick_torchrun) asks by a socket.
 
 A process that uses CUDA cannot fork others that do. Importing does not use it; where that should change with a version,
 every rank imports for itself again, which takes longer and nothing else.
@@ -12,23 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import random
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _SECONDS_TO_END = 10.0
 _FIRST_PORT = 10_000
+_TORCHRUN = Path(__file__).parent / "quick_torchrun" / "torch" / "distributed" / "run.py"
+_ROOM = "ROOM_FOR_VARIABLES"
 _CHANCE = random.SystemRandom()  # the tests of several processes must not draw the same
 _BEFORE_THE_FORKS = {
     # Whether there is a GPU is asked of the driver's management library, which leaves CUDA alone.
@@ -75,11 +80,16 @@ class RankStarter:
         self._count = 0
         self._one_at_a_time = threading.Lock()
         self._log = scratch / "starter.log"
-        with open(self._log, "wb") as log:
+        self.name = f"orchestrator-ranks-{os.getpid()}-{id(self)}"
+        """RANKS_FROM of a quick_torchrun whose ranks are to be forked here as well."""
+        with open(self._log, "wb") as log, socket.socket(socket.AF_UNIX) as listening:
+            listening.bind("\0" + self.name)
+            listening.listen()
             self._process = subprocess.Popen(
                 # -P: what lies beside this file is not what libraries mean by a name.
-                [sys.executable, "-P", __file__],
-                env={**os.environ, **_BEFORE_THE_FORKS},
+                [sys.executable, "-P", __file__, str(listening.fileno())],
+                env={**os.environ, **_BEFORE_THE_FORKS, _ROOM: "x" * 2**16},
+                pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -135,11 +145,13 @@ class RankStarter:
         self._process.stdout.close()
 
 
-def serve() -> None:
-    """Fork a supervisor for each request on standard input. What every rank needs is imported before the forks."""
+def serve(listening: socket.socket) -> None:
+    """Fork a supervisor for each request on standard input. What every rank needs is there before the forks."""
     import torch
+    import torch.utils.serialization.config
 
     import orchestrator.runtime.__main__ as program  # noqa: F401
+    import orchestrator.runtime.layers.torch_layers  # noqa: F401 - a rank imports it once it has read its job
 
     if torch.cuda.is_available():
         import torch._inductor.compile_fx
@@ -148,7 +160,16 @@ def serve() -> None:
     if afresh:
         print("importing has begun to use CUDA: every rank imports for itself", file=sys.stderr, flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
+    del os.environ[_ROOM]
+    while True:
+        if listening in select.select([sys.stdin, listening], [], [])[0]:
+            connection, _ = listening.accept()
+            if os.fork() == 0:
+                launch(connection)
+            connection.close()
+            continue
+        if not (line := sys.stdin.readline()):
+            return
         request = json.loads(line)
         reader, writer = os.pipe()
         supervisor = os.fork()
@@ -165,6 +186,8 @@ def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
     """Fork the ranks, wait for them, leave the exit code. Never returns. `afresh`: ranks import for themselves."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        keep_to_one_core()
     port = free_port()
     ranks = []
     for rank in range(request["world_size"]):
@@ -198,6 +221,24 @@ def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
     os._exit(0)
 
 
+def keep_to_one_core() -> None:
+    """Let this process and those that it starts have one core: while one can be found, one that no other has.
+
+    Where as many tests run as there are cores, ranks that wait for each other on different ones gain nothing by it, and
+    each message between them wakes a core up: half as much again of CPU time in a tensor-parallel training.
+    """
+    cores = list(os.sched_getaffinity(0))
+    _CHANCE.shuffle(cores)
+    for core in cores:
+        place = os.open(f"/sys/devices/system/cpu/cpu{core}", os.O_RDONLY)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process and its ranks have ended
+            break
+        except BlockingIOError:
+            os.close(place)
+    os.sched_setaffinity(0, {core})
+
+
 def free_port() -> int:
     """A port for a program that is yet to start. It is none of those that the system hands out by itself: of these,
     whoever asks for any port meanwhile may get it.
@@ -217,6 +258,99 @@ def uses_cuda() -> bool:
     except OSError:
         return False
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
+
+
+def launch(connection: socket.socket) -> None:
+    """Be the torchrun of a launcher: start ranks, see them through, and say how it ended. Never returns."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    size, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    request = json.loads(connection.makefile("rb").read(int.from_bytes(size, "big")))
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv = ["torchrun", *request["arguments"]]
+    torchrun = runpy.run_path(str(_TORCHRUN))["main"]
+    connection.sendall(f"{os.getpid()}\n".encode())
+    code = torchrun(LaunchedRank, lambda: bool(select.select([connection], [], [], 0)[0]))
+    with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
+        connection.sendall(f"{code}\n".encode())
+    os._exit(code)
+
+
+class LaunchedRank:
+    """A rank that is forked here, with what is needed of a `Popen`."""
+
+    def __init__(self, module: Sequence[str], env: Mapping[str, str]) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            be_launched_rank(module, env)
+
+    def poll(self) -> int | None:
+        """The exit code, or None."""
+        if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(found[1])
+        return self.returncode
+
+    def wait(self, timeout: float = 240) -> int:
+        """The exit code."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("rank", timeout)
+            time.sleep(0.01)
+        return code
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def be_launched_rank(module: Sequence[str], env: Mapping[str, str]) -> None:
+    """What `python -m` with these variables would do. Never returns."""
+    code = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(env)
+        show_variables(env)
+        folders = env["PYTHONPATH"].split(os.pathsep)
+        sys.path[:0] = [os.getcwd(), *folders]
+        for folder in folders:
+            if (first := Path(folder) / "sitecustomize.py").exists():
+                runpy.run_path(str(first))
+        import orchestrator.runtime.__main__ as training
+
+        [program, *sys.argv[1:]] = module
+        if program != training.__package__:
+            raise ValueError(f"{program} is no training: its ranks are not to be forked here")
+        code = training.main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def show_variables(env: Mapping[str, str]) -> None:
+    """Have the system show these as the variables of this process: it shows the place where they were at the start."""
+    content = b"".join(f"{name}={value}".encode() + b"\0" for name, value in env.items())
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[47]), int(fields[48])
+    if len(content) > end - start:
+        raise ValueError(f"{len(content)} bytes of variables, and room for {end - start}")
+    ctypes.memmove(start, content.ljust(end - start, b"\0"), end - start)
 
 
 def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
@@ -246,6 +380,6 @@ def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if sys.argv[2:]:
         be_rank(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
-    serve()
+    serve(socket.socket(fileno=int(sys.argv[1])))

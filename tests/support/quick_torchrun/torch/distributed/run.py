@@ -2,20 +2,23 @@
 
 It starts this machine's ranks with their variables. When one fails it ends the others, and says so in torchrun's words;
 so it does when it is told to end itself. It takes the options that our launch scripts give it. Its ranks import the
-real torch.
+real torch; where RANKS_FROM names the socket of a process that has done so (ranks.py), they are forked from that.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 OWN = Path(__file__).parents[2]
 FIRST_PORT = 10_000
@@ -33,7 +36,26 @@ CLOSES = (
 )
 
 
-def main() -> int:
+class Rank(Protocol):
+    """What this needs of a process."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def start_rank(module: Sequence[str], env: Mapping[str, str]) -> Rank:
+    return subprocess.Popen([sys.executable, "-m", *module], env=env)
+
+
+def main(
+    start: Callable[[Sequence[str], Mapping[str, str]], Rank] = start_rank, is_left: Callable[[], bool] = bool
+) -> int:
+    """Start ranks and see them through. When `is_left` says so, this has ended, and nobody sees them through."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--standalone", action="store_true")
     parser.add_argument("--nnodes", type=int, default=1)
@@ -47,22 +69,39 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: told.append(number))
     first, world_size = options.node_rank * options.nproc_per_node, options.nnodes * options.nproc_per_node
-    ranks: list[subprocess.Popen[bytes]] = []
+    ranks: list[Rank] = []
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} if options.standalone else {}
     path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each != str(OWN)]
     of_all = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": options.nproc_per_node, "GROUP_RANK": options.node_rank}
     for local in range(options.nproc_per_node):
         variables = {**of_all, **meeting, "RANK": first + local, "LOCAL_RANK": local, "PYTHONPATH": ":".join(path)}
-        env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-        ranks.append(subprocess.Popen([sys.executable, "-m", *options.module], env=env))
+        ranks.append(start(options.module, {**os.environ, **{name: str(value) for name, value in variables.items()}}))
     while not told and None in [rank.poll() for rank in ranks] and not any(rank.returncode for rank in ranks):
+        if is_left():
+            return 1
         time.sleep(0.02)
     close(ranks)
     failed = {local: rank for local, rank in enumerate(ranks) if rank.returncode}
     for local, rank in failed.items():
         place = {"host": socket.gethostname(), "rank": first + local, "local": local}
         print(REPORT.format(own=os.getpid(), code=rank.returncode, pid=rank.pid, **place), file=sys.stderr, end="")
+    sys.stderr.flush()
     return int(bool(failed or told))
+
+
+def main_elsewhere(name: str) -> int:
+    """`main` in a process forked from the one that has imported torch, which gets this one's signals."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + name)
+        request = {"arguments": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}
+        message = json.dumps(request).encode()
+        socket.send_fds(connection, [len(message).to_bytes(4, "big")], [0, 1, 2])
+        connection.sendall(message)
+        answers = connection.makefile("r")
+        there = int(answers.readline())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: os.kill(there, number))
+        return int(answers.readline())
 
 
 def free_port() -> int:
@@ -75,7 +114,7 @@ def free_port() -> int:
             return port
 
 
-def close(ranks: list[subprocess.Popen[bytes]]) -> None:
+def close(ranks: Sequence[Rank]) -> None:
     """End those that run, as torchrun does, by force after a while."""
     for rank in ranks:
         if rank.poll() is None:
@@ -91,4 +130,5 @@ def close(ranks: list[subprocess.Popen[bytes]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    elsewhere = os.environ.get("RANKS_FROM")
+    sys.exit(main_elsewhere(elsewhere) if elsewhere else main())
