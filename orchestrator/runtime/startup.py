@@ -93,7 +93,7 @@ def open_session(
     config.grad_scale_func = optimizer.scale_loss
     clock.ends("network")
     schedule = BatchSchedule.of(job)
-    datasets = _open_data(job, run, words, schedule)
+    datasets = open_data(job, run, words, schedule)
     assert datasets.train is not None, "the schedule has at least one step"
     if ranks.is_first:
         record_sources(run, lease, job)
@@ -175,7 +175,7 @@ def _start_watchdog(
     return watchdog
 
 
-def _open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSchedule) -> Datasets:
+def open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSchedule) -> Datasets:
     needed = samples_needed(job, schedule)
     if job.data.random_tokens:
         random = RandomTokens(words.size, job.model.sample_length, job.data.seed, needed.train)

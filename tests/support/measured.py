@@ -35,7 +35,7 @@ from orchestrator.spec.loading import dump_resolved
 from support.ranks import RankStarter
 
 WARM_UP = 3
-"""Steps whose time is not counted: the first compiles, and clocks settle."""
+"""Steps whose time is not counted, as a rule: the first compiles, and clocks settle."""
 _PROGRAM = Path(__file__).with_name("measured_rank.py")
 RANK_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0"}
 
@@ -49,6 +49,8 @@ class Measured:
     device: str = ""
     step_seconds: float = 0.0
     """Median over the steps after the warm-up, of the slowest rank."""
+    interval_seconds: float = 0.0
+    """The same from the end of a step to the end of the next: with what is done between them."""
     spread: tuple[float, float] = (0.0, 0.0)
     """Fastest and slowest of these steps."""
     peak_bytes: tuple[int, ...] = ()
@@ -91,12 +93,15 @@ class Meter:
         *,
         patience: float = 240,
         inject: Path | None = None,
+        program: Path = _PROGRAM,
+        warm_up: int = WARM_UP,
     ) -> None:
         """`kept`: a folder in which `measured.jsonl` holds what was measured, in earlier processes as well.
         `patience`: seconds that one job may take before it counts as hanging. `inject`: Python that each rank executes
-        first.
+        first. `program`: what each rank runs in place of our training. `warm_up`: steps whose time is not counted.
         """
         self._starter, self._scratch, self._patience, self._inject = starter, scratch, patience, inject
+        self._program, self._warm_up = program, warm_up
         self._file = (kept or scratch) / "measured.jsonl"
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -156,7 +161,7 @@ class Meter:
         started = self._starter.start(
             listed,
             jobs[0].world_size,
-            program=_PROGRAM,
+            program=self._program,
             inject=self._inject,
             env={**RANK_ENVIRONMENT, **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})},
             seconds_to_end=0.0,
@@ -167,7 +172,7 @@ class Meter:
         progress = time.monotonic()
         while len(found) < len(jobs):
             ended = started.poll() is not None
-            measured = _result(jobs[len(found)], runs[len(found)])
+            measured = _result(jobs[len(found)], runs[len(found)], self._warm_up)
             if measured is None and not ended:
                 if time.monotonic() < min(progress + self._patience, until):
                     time.sleep(0.02)
@@ -201,7 +206,7 @@ class Meter:
             append_line(self._file, {"name": job.name, "key": _key(job), **asdict(measured)})
 
 
-def _result(job: JobSpec, run: RunDir) -> Measured | None:
+def _result(job: JobSpec, run: RunDir, warm_up: int) -> Measured | None:
     """What the ranks wrote of a job; None while one has not."""
     files = [run.path / f"measured-{rank}.json" for rank in range(job.world_size)]
     ranks = [json.loads(file.read_text()) for file in files if file.exists()]
@@ -210,12 +215,16 @@ def _result(job: JobSpec, run: RunDir) -> Measured | None:
         return Measured("out_of_memory", message=burst[0][:500])
     if len(ranks) < job.world_size:
         return None
-    seconds = [max(each) for each in zip(*(rank["seconds"] for rank in ranks), strict=True)][WARM_UP:]
+    seconds, intervals = (
+        [max(each) for each in zip(*(rank[key] for rank in ranks), strict=True)][warm_up:]
+        for key in ("seconds", "intervals")
+    )
     return Measured(
         "measured",
         layers=ranks[0]["layers"],
         device=ranks[0]["device"],
         step_seconds=statistics.median(seconds),
+        interval_seconds=statistics.median(intervals),
         spread=(min(seconds), max(seconds)),
         peak_bytes=_by_stage(job, [rank["peak_bytes"] for rank in ranks]),
         reserved_bytes=_by_stage(job, [rank["reserved_bytes"] for rank in ranks]),

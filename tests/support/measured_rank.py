@@ -40,14 +40,18 @@ class Steps(Callback):
 
     def __init__(self, device: Device) -> None:
         self.seconds: list[float] = []
+        self.intervals: list[float] = []
         self.losses: list[float] = []
         self.grad_norms: list[float] = []
         self.outside: list[int] = []
         """Bytes on the GPU that torch's allocator does not hold, after each step."""
         self._device = device
+        self._ended: float | None = None
 
     def on_loss(self, session: Any, record: Any, losses: Any) -> None:
         self.seconds.append(record.seconds)
+        self.intervals.append(record.ended - (self._ended or record.ended - record.seconds))
+        self._ended = record.ended
         self.losses.append(losses.total)
         self.grad_norms.append(record.grad_norm)
         if self._device.is_cuda and len(self.seconds) in (1, session.schedule.train_iters):
@@ -103,8 +107,14 @@ def measure(run: RunDir, rank: int, device: Device) -> None:
             torch.cuda.synchronize()
         # Nobody leaves while another's last collective may still read this one's memory.
         distributed.barrier(session.groups.control)
-        steps_found = {"seconds": steps.seconds, "losses": steps.losses, "grad_norms": steps.grad_norms}
-        found = {**steps_found, "layers": session.layers, "device": device.name, **_memory(device.is_cuda)}
+        steps_found = {"seconds": steps.seconds, "intervals": steps.intervals, "losses": steps.losses}
+        found = {
+            **steps_found,
+            "grad_norms": steps.grad_norms,
+            "layers": session.layers,
+            "device": device.name,
+            **_memory(device.is_cuda),
+        }
     trained = time.time()
     stop_process_groups()
     give_up_memory(session)
