@@ -42,10 +42,14 @@ def test_training_hardly_stands_still(ranks: Ranks, tmp_path: Path) -> None:
     run = make_run(tmp_path, job)
     try:
         quiet, saves = measure_saves(ranks, run, job, RANK_ENVIRONMENT)
+        print(
+            f"\nRESULT {job.name} on {job.world_size} GPUs: {quiet.taking:.1f} s until the memory for saves was taken, "
+            f"with steps of {quiet.taking_step:.3f} s meanwhile, and of {quiet.step:.3f} s then"
+        )
         for number, save in enumerate(saves, 1):
             print(
                 f"\nRESULT {job.name} on {job.world_size} GPUs, save {number}: {save.standing_still:.2f} s still, "
-                f"{save.slowed_down:.2f} s slower over {save.steps} steps of {quiet:.3f} s, committed after "
+                f"{save.slowed_down:.2f} s slower over {save.steps} steps, committed after "
                 f"{save.seconds:.1f} s, {save.bytes / 1e9:.1f} GB"
             )
         with resumed(run, job, RANK_ENVIRONMENT) as (seconds, parts):

@@ -18,6 +18,8 @@ from support.faults import Ranks, wait_until
 from support.training import events, kill_session, logs, start
 
 _PROGRAM = Path(__file__).with_name("saving_rank.py")
+_PATIENCE = 400.0
+"""Seconds that the training and its saves may take: 100 GB are written several times."""
 SECONDS = 300.0
 """A hundred gigabytes are written twice in them."""
 
@@ -37,24 +39,36 @@ class Save:
     bytes: int
 
 
-def measure_saves(ranks: Ranks, run: RunDir, job: JobSpec, env: Mapping[str, str]) -> tuple[float, list[Save]]:
-    """Train and save. Returns the seconds of a quiet step, and the saves."""
+@dataclass(frozen=True)
+class Quiet:
+    """Of the training beside its saves."""
+
+    step: float
+    """Seconds of a step in which nothing else was done, the median."""
+    taking: float
+    """Seconds in which the memory for saves was taken."""
+    taking_step: float
+    """The median step of that time."""
+
+
+def measure_saves(ranks: Ranks, run: RunDir, job: JobSpec, env: Mapping[str, str]) -> tuple[Quiet, list[Save]]:
+    """Train and save, as the slowest rank did."""
     started = ranks.start(run, job, program=_PROGRAM, env=env)
-    assert started.wait(SECONDS) == 0, logs(run)
+    assert started.wait(_PATIENCE) == 0, logs(run)
     found = [json.loads((run.path / f"saves-{rank}.json").read_text()) for rank in range(job.world_size)]
     each = [_saves(one, events(run, "checkpoint_saved")) for one in found]
-    quiet = statistics.median(seconds for seconds, _ in each)
+    quiet = max((quiet for quiet, _ in each), key=lambda quiet: quiet.taking)
     by_save = zip(*(saves for _, saves in each), strict=True)
     worst = [max(saves, key=lambda save: save.standing_still) for saves in by_save]
     return quiet, worst
 
 
-def _saves(found: Mapping[str, Any], saved: list[dict[str, Any]]) -> tuple[float, list[Save]]:
+def _saves(found: Mapping[str, Any], saved: list[dict[str, Any]]) -> tuple[Quiet, list[Save]]:
     ended, begun, committed = found["ended"], found["begun"], found["committed"]
     seconds = [0.0, *(after - before for before, after in itertools.pairwise(ended))]  # of step i + 1
     busy = {step for first, last in zip(begun, committed, strict=True) for step in range(first, last + 1)}
-    # The first steps compile, and the save is begun in the interval that the next step ends.
-    quiet = statistics.median(seconds[step] for step in range(2, len(ended)) if step not in busy)
+    ready = found["ready"]
+    quiet = statistics.median(seconds[step] for step in range(ready + 1, len(ended)) if step not in busy)
     saves = []
     for first, last, event in zip(begun, committed, saved, strict=True):
         # The step `last` noticed that the save had been committed at the end of the step before.
@@ -69,7 +83,8 @@ def _saves(found: Mapping[str, Any], saved: list[dict[str, Any]]) -> tuple[float
                 bytes=event["bytes"],
             )
         )
-    return quiet, saves
+    taking = Quiet(quiet, ended[ready - 1] - ended[0], statistics.median(seconds[1:ready] or [0.0]))
+    return taking, saves
 
 
 @contextmanager

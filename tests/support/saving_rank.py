@@ -1,7 +1,7 @@
 """One rank of a training that measures what saves cost it: `saving.py` starts it.
 
-Its argument is a run directory. It saves after the first quiet steps and again after each further ones, trains on until
-the checkpoint is committed, and then removes it: only the last one stays, which the training ends with.
+Its argument is a run directory. Once the memory for it has been taken it saves after each few quiet steps, trains on
+until the checkpoint is committed, and then removes it: only the last one stays, which the training ends with.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 
 import torch
@@ -16,7 +17,6 @@ import torch
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import main as train_as_rank
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.callbacks.saving import CheckpointSaving
 from orchestrator.runtime.session import Session
 
 SAVES = int(os.environ.get("SAVES", "2"))
@@ -33,11 +33,19 @@ class Saves(Callback):
         self._begun: list[int] = []
         self._committed: list[int] = []
         self._since = 0
+        self._ready = 0
+        """The step after which all ranks had the memory that saves are copied to."""
 
     def on_step(self, session: Session) -> None:
         self._ended.append(time.perf_counter())
         step = len(self._ended)
         checkpointer = session.checkpointer
+        if step == 1:
+            checkpointer.expect_saves()
+        if not self._ready:
+            if not session.control.any(_takes_memory()):
+                self._ready = self._since = step
+            return
         if checkpointer.in_progress:
             return
         if len(self._begun) > len(self._committed):
@@ -57,20 +65,14 @@ class Saves(Callback):
     def on_stop(self, session: Session) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        found = {"ended": self._ended, "begun": self._begun, "committed": self._committed}
+        found = {"ended": self._ended, "ready": self._ready, "begun": self._begun, "committed": self._committed}
         write_atomically(self._run.path / f"saves-{session.ranks.rank}.json", json.dumps(found))
 
 
-class Prepared(CheckpointSaving):
-    """What the product does before the first step of a training that will save, and none of its saves."""
-
-    def on_step(self, session: Session) -> None:
-        pass
-
-    def on_stop(self, session: Session) -> None:
-        pass
+def _takes_memory() -> bool:
+    return any(thread.name == "checkpoint-memory" for thread in threading.enumerate())
 
 
 def main() -> int:
     """Train as one rank."""
-    return train_as_rank(lambda run: [Prepared(), Saves(run)])
+    return train_as_rank(lambda run: [Saves(run)])

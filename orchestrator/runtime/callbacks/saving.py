@@ -20,15 +20,17 @@ class CheckpointSaving(Callback):
     def __init__(self) -> None:
         self._last_saved = time.monotonic()
         self._saved_iteration: int | None = None
+        self._expected = False
 
     def on_start(self, session: Session) -> None:
         self._saved_iteration = session.state.iteration or None
         self._last_saved = time.monotonic()
-        if session.job.checkpoint.save_interval is not None or session.job.checkpoint.save_seconds is not None:
-            session.checkpointer.expect_saves()
 
     def on_step(self, session: Session) -> None:
         policy, iteration = session.job.checkpoint, session.state.iteration
+        if not self._expected and (policy.save_interval is not None or policy.save_seconds is not None):
+            self._expected = True  # after the first step, which it would delay
+            session.checkpointer.expect_saves()
         due = policy.save_interval is not None and iteration % policy.save_interval == 0
         if policy.save_seconds is not None and session.ranks.is_first:
             session.wants_save = time.monotonic() - self._last_saved > policy.save_seconds
