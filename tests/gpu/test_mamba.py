@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import mamba_stub
+from support.cpu_weights import ON_THE_CPU
 from support.faults import Ranks
 from support.training import largest_difference, losses, make_run, tiny_job, values
 
@@ -41,7 +42,8 @@ def jobs(text: str) -> list[JobSpec]:
 def test_a_gpu_trains_what_the_cpu_trains(layers: str, ranks: Ranks, tmp_path: Path) -> None:
     if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
         pytest.skip("Transformer Engine is not installed")
-    stubs = tmp_path / "stubs.py"
+    stubs, weights = tmp_path / "stubs.py", tmp_path / "weights.py"
+    weights.write_text(ON_THE_CPU)
     folder = str(Path(mamba_stub.__file__).parent)
     stubs.write_text(f"import sys\nsys.path.insert(0, {folder!r})\nimport mamba_stub\nmamba_stub.install()\n")
     # The rule that keeps a hybrid off the CPU does not know the stubs; it does not hold for a run that is there.
@@ -49,7 +51,7 @@ def test_a_gpu_trains_what_the_cpu_trains(layers: str, ranks: Ranks, tmp_path: P
     cpu = cpu.model_copy(update={"runtime": cpu.runtime.model_copy(update={"device": "cpu"})})
     exact = ranks.must_train(make_run(tmp_path, cpu), cpu, inject=stubs)
     gpu = hybrid_job("gpu", precision={"dtype": "bf16"}, runtime={"device": "cuda", "layers": layers})
-    found = ranks.must_train(make_run(tmp_path, gpu), gpu)
+    found = ranks.must_train(make_run(tmp_path, gpu), gpu, inject=weights)
     of_losses = largest_difference(losses(exact), losses(found))
     of_norms = largest_difference(values(exact, "train/grad_norm"), values(found, "train/grad_norm"))
     print(f"\nRESULT hybrid {layers} bf16 on a GPU, fp32 on the CPU: losses {of_losses:.1e}, norms {of_norms:.1e}")

@@ -24,7 +24,6 @@ TASKS = ("mnli", "race")
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "fp32": ("torch", "fp32", {}),
     "torch": ("torch", "bf16", {}),
-    "torch-tp2": ("torch", "bf16", layout(tp=2, sequence_parallel=True)),
     "te": ("transformer_engine", "bf16", {}),
     "te-tp2": ("transformer_engine", "bf16", layout(tp=2, sequence_parallel=True)),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.cpu_weights import ON_THE_CPU
 from support.faults import Ranks
 from support.measured import Measured, Meter, has_layers, largest_differences, needs_gpus
 from support.training import tiny_job
@@ -47,21 +48,6 @@ def variant_job(name: str, layers: str | None) -> JobSpec:
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file, which needs no text."""
     return [variant_job(name, layers) for layers in (None, *LAYERS) for name in VARIANTS]
-
-
-ON_THE_CPU = """
-from orchestrator.runtime import initialization
-_slice_of_whole = initialization._slice_of_whole
-def slice_of_whole(shard, *rest):
-    data = shard.data
-    shard.data = data.cpu()
-    try:
-        return _slice_of_whole(shard, *rest).to(data.device)
-    finally:
-        shard.data = data
-initialization._slice_of_whole = slice_of_whole
-"""
-"""A GPU draws other numbers than the CPU: here both begin with the CPU's."""
 
 
 @pytest.fixture(scope="module")
