@@ -37,8 +37,8 @@ LIMITS = {
     ("fp32", "transformer_engine"): (1e-3, 2e-2),
 }
 """Largest relative differences of losses and of gradient norms. In bf16 a token at the border of two experts goes to
-the other one: on the CPU that is 2e-3 and 6e-3 away from fp32, on a GPU up to 6e-3 and 7e-2 from another layout. Without
-the shared expert it is 7e-3 and 0.16. In fp32 Transformer Engine multiplies with TF32's ten bits.
+the other one: on the CPU that is 2e-3 and 6e-3 away from fp32, on a GPU up to 6e-3 and 7e-2 from another layout, and
+without the shared expert 7e-3 and 0.16. In fp32 Transformer Engine multiplies with the ten bits of TF32.
 """
 EP2 = {"expert_model_parallel_size": 2}
 LAYOUTS: dict[str, dict[str, Any]] = {
