@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.commands import Commands
-from support.faults import CommandLine
+from support.faults import CommandLine, Ranks
 from support.fixtures import inject, ranks, real_sentences, real_text
 
 __all__ = ["inject", "ranks", "real_sentences", "real_text"]
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path, commands: Commands) -> CommandLine:
-    return CommandLine(tmp_path, commands)
+def orchestrator(tmp_path: Path, commands: Commands, ranks: Ranks) -> CommandLine:
+    return CommandLine(tmp_path, commands, ranks)

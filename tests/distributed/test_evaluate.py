@@ -146,8 +146,8 @@ def test_every_layout_measures_the_same(found: dict[str, list[Result]], files: P
 
 
 @pytest.fixture(scope="module")
-def exported(trained: RunDir, commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"), commands)
+def exported(ranks: Ranks, trained: RunDir, commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"), commands, ranks)
     said = orchestrator("checkpoint", "export", trained.path, "out", "--to", "hf")
     assert said.code == 0, said.err
     return orchestrator.folder / "out"

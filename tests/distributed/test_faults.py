@@ -70,7 +70,6 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     for commit in committed(run):
         flip_a_byte(commit.path)
     before = snapshot(run)
-    orchestrator.env |= ranks.of_launchers()
     said = orchestrator("resume", run.path)
     assert said.code == 1
     assert "has no checkpoint that can be read; to begin again at iteration 0, add --from-scratch" in said.err
@@ -83,7 +82,7 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
 
 def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, inject: Inject, tmp_path: Path) -> None:
     """A run that loses everything says so; it begins again only when told to. Then its spec is changed."""
-    job = tiny_job("unsaved", schedule={"train_iters": 40})
+    job = tiny_job("unsaved", batch=TWO_MICRO_BATCHES, schedule={"train_iters": 40})
     run = make_run(tmp_path, job)
     hold = inject(HOLD)
     started = ranks.start(run, job, inject=hold, env=hold_at(10))
@@ -98,8 +97,8 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, i
     assert "add --from-scratch" in said.err
     assert max(losses(run)) == reached
 
-    alone = ranks.of_launchers()
-    orchestrator.env = {**ranks.of_launchers(hold.parent), **hold_at(20)}
+    alone = orchestrator.env
+    orchestrator.env = {**ranks.for_commands(hold.parent), **hold_at(20)}
     with orchestrator.started("resume", run.path, "--from-scratch") as launcher:
         wait_until(lambda: len(events(run, "started")) == 2, "the second start")
         wait_until(lambda: reached + 1 in losses(run), "steps")
@@ -192,10 +191,16 @@ loop.train_step = train_step
 """
 
 
-def test_hung_rank(orchestrator: CommandLine, inject: Inject) -> None:
+def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """A rank that sleeps for ever ends the job and leaves every rank's stacks behind; so does one that is stopped."""
-    job = tiny_job("hanging", parallelism=TWO, runtime={"hang_timeout": HANG_TIMEOUT}, checkpoint={"save_interval": 2})
-    orchestrator.env["PYTHONPATH"] = str(inject(SLEEP_AT_STEP_5).parent)
+    job = tiny_job(
+        "hanging",
+        parallelism=TWO,
+        batch=TWO_MICRO_BATCHES,
+        runtime={"hang_timeout": HANG_TIMEOUT},
+        checkpoint={"save_interval": 2},
+    )
+    orchestrator.env = ranks.for_commands(inject(SLEEP_AT_STEP_5).parent)
     with orchestrator.started("run", orchestrator.write(job)) as launcher:
         run = orchestrator.run()
         wait_until(lambda: 4 in losses(run), f"step 4:\n{logs(run)}")
@@ -216,8 +221,10 @@ def test_hung_rank(orchestrator: CommandLine, inject: Inject) -> None:
     assert holder is not None
     assert not holder.live
 
-    del orchestrator.env["PYTHONPATH"]
-    orchestrator.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "5"  # a rank that is stopped does not end when it is asked to
+    # Under torchrun.
+    orchestrator.env = {
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"
+    }  # a rank that is stopped does not end when it is asked to
     with orchestrator.started(
         "resume", run.run_id, "--set", "schedule.train_iters=100000", "--allow-changes"
     ) as launcher:
@@ -270,7 +277,7 @@ loop.train_step = train_step
 def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """A second start of a live run is refused by the command line, and by the training program itself."""
     job = tiny_job("held", **LONG, parallelism=TWO, batch=TWO_MICRO_BATCHES)
-    orchestrator.env |= ranks.of_launchers(inject(SLOW_STEPS).parent)
+    orchestrator.env = ranks.for_commands(inject(SLOW_STEPS).parent)
     path = orchestrator.write(job)
     with orchestrator.started("run", path) as launcher:
         run = orchestrator.run()
@@ -310,10 +317,14 @@ loop.train_step = train_step
 def test_drill(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """It passes for a job that resumes well, and fails for one that does not (its generators are not restored)."""
     job = tiny_job(
-        "drilled", model={"hidden_dropout": 0.1}, schedule={"train_iters": 1000}, evaluation={"eval_interval": 6}
+        "drilled",
+        model={"hidden_dropout": 0.1},
+        batch=TWO_MICRO_BATCHES,
+        schedule={"train_iters": 1000},
+        evaluation={"eval_interval": 6, "eval_iters": 2},
     )
     path = orchestrator.write(job)
-    orchestrator.env |= ranks.of_launchers(inject(WAITS_FOR_ITS_KILLER).parent)
+    orchestrator.env = ranks.for_commands(inject(WAITS_FOR_ITS_KILLER).parent)
     said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8")
     assert said.code == 0, said.out + said.err
     assert "passed: 30 steps bitwise equal after kill -9 and resume" in said.out

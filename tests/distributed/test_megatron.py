@@ -45,9 +45,9 @@ def whole(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 @pytest.fixture(scope="module")
-def exported(whole: RunDir, commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(ranks: Ranks, whole: RunDir, commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """By the command, at TP 2 and PP 2."""
-    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"), commands)
+    orchestrator = CommandLine(tmp_path_factory.mktemp("exported"), commands, ranks)
     said = orchestrator("checkpoint", "export", whole.checkpoint(HALF), "out", "--to", "megatron-lm")
     assert said.code == 0, said.err
     return orchestrator.folder / "out"

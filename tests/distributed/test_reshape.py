@@ -33,6 +33,7 @@ def job_at(parallelism: dict[str, Any]) -> JobSpec:
     """Gated, with an output layer of its own and a vocabulary whose padding depends on TP."""
     return tiny_job(
         "reshaped",
+        batch={"micro_batch_size": 8 // max(2, parallelism["data_parallel_size"])},
         model={"activation": "swiglu", "untie_embeddings_and_output_weights": True},
         schedule={"train_iters": WHOLE},
         checkpoint={"save_interval": HALF, "keep_last": 5},

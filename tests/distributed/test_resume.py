@@ -85,6 +85,7 @@ def text_job(real_text: list[str]) -> JobSpec:
         model={**DROPOUT, "vocab_size": None},
         data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
         parallelism=layout(tp=2),
+        batch={"micro_batch_size": 8},
         schedule={"train_iters": MANY_STEPS},
     )
 
@@ -123,31 +124,34 @@ class End(NamedTuple):
     """What the launcher says; None where it is killed itself."""
     saves: bool
     """Whether the last step is saved."""
+    real: bool = True
+    """Whether torchrun has a part in it, and is to be the real one."""
 
 
 ENDS = [
     End(one_rank, signal.SIGKILL, "killed", False),
     End(the_launcher, signal.SIGKILL, None, True),
-    End(the_launcher, signal.SIGTERM, "stopped", True),
-    End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False),
-    End(the_launcher, signal.SIGINT, "stopped", True),
+    End(the_launcher, signal.SIGTERM, "stopped", True, real=False),
+    End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False, real=False),
+    End(the_launcher, signal.SIGINT, "stopped", True, real=False),
     End(torchrun, signal.SIGKILL, "killed", True),
 ]
 """SIGUSR1, which the launcher takes as it takes these, is in tests/unit/launch/test_local.py."""
 
 
 def test_same_layout_is_bitwise(
-    text_job: JobSpec, undisturbed: dict[int, float], orchestrator: CommandLine, inject: Inject
+    text_job: JobSpec, undisturbed: dict[int, float], ranks: Ranks, orchestrator: CommandLine, inject: Inject
 ) -> None:
     """One run, ended in every way, one after the other, and resumed each time."""
     command: list[str | Path] = ["run", orchestrator.write(text_job)]
     found = [0]
-    orchestrator.env["PYTHONPATH"] = str(inject(HOLD).parent)
+    hold = inject(HOLD).parent
     for end in ENDS:
+        orchestrator.env = {"PYTHONPATH": str(hold)} if end.real else ranks.for_commands(hold)
         run = start_and_end(orchestrator, command, end, found)
         command = ["resume", run.run_id]
 
-    orchestrator.env.clear()
+    orchestrator.env = ranks.for_commands()
     said = orchestrator(*command)
     assert said.code == 0, said.out + said.err + logs(run)
     assert f"resumed from the checkpoint of iteration {found[-1]}" in said.out

@@ -28,6 +28,9 @@ Found = TypeVar("Found")
 QUICK_TORCHRUN = Path(__file__).parent / "quick_torchrun"
 """First on PYTHONPATH it is the torchrun of a launch that is not about torchrun."""
 
+FORKED = Path(__file__).parent / "forked"
+"""First on PYTHONPATH it has programs forked that would import torch: `Ranks.for_commands`."""
+
 PATIENCE = 200.0
 """Seconds that something may take on a machine that is busy with other things."""
 
@@ -38,11 +41,11 @@ class Ranks:
 
     starter: RankStarter
 
-    def of_launchers(self, *folders: Path) -> dict[str, str]:
-        """Variables of a launch that is not about torchrun: its ranks are forked as these are. `folders`: more of
-        PYTHONPATH.
+    def for_commands(self, *folders: Path) -> dict[str, str]:
+        """Variables of commands whose programs are forked as these are; also torchrun's ranks, where torchrun is not
+        what a test is about. `folders`: more of PYTHONPATH.
         """
-        return {"PYTHONPATH": ":".join(map(str, (QUICK_TORCHRUN, *folders))), "RANKS_FROM": self.starter.name}
+        return {"PYTHONPATH": ":".join(map(str, (FORKED, *folders))), "RANKS_FROM": self.starter.name}
 
     def start(self, run: RunDir, job: JobSpec, *arguments: str, **options: object) -> Started:
         return self.starter.start(run.path, job.world_size, *arguments, **options)  # type: ignore[arg-type]
@@ -72,12 +75,14 @@ class Ranks:
 
 
 class CommandLine:
-    """`orchestrator` as a program, in a folder of its own whose `runs` it uses."""
+    """`orchestrator` as a program, in a folder of its own whose `runs` it uses. With `ranks` the programs that its
+    commands start are forked as well.
+    """
 
-    def __init__(self, folder: Path, commands: Commands) -> None:
+    def __init__(self, folder: Path, commands: Commands, ranks: Ranks | None = None) -> None:
         self.folder = folder
         self._commands = commands
-        self.env: dict[str, str] = {}
+        self.env = {} if ranks is None else ranks.for_commands()
 
     def write(self, job: JobSpec) -> Path:
         path = self.folder / f"{job.name}.yaml"

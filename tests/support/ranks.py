@@ -2,7 +2,7 @@
 
 A start costs a second instead of five to ten. `python ranks.py` is that process: it reads one request a line, forks a
 supervisor for it (a session of its own), and that forks the ranks. When a rank fails the supervisor ends the others, as
-torchrun does. What stands in for torchrun where a launcher starts it (quick_torchrun) asks by a socket.
+torchrun does. What stands in for programs that others start (forked/) asks by a socket.
 
 A process that uses CUDA cannot fork others that do. Importing does not use it; where that should change with a version,
 every rank imports for itself again, which takes longer and nothing else.
@@ -33,6 +33,7 @@ from typing import Any
 _SECONDS_TO_END = 10.0
 _FIRST_PORT = 10_000
 _TORCHRUN = Path(__file__).parent / "quick_torchrun" / "torch" / "distributed" / "run.py"
+_FORKED = Path(__file__).parent / "forked"
 _ROOM = "ROOM_FOR_VARIABLES"
 _CHANCE = random.SystemRandom()  # the tests of several processes must not draw the same
 _BEFORE_THE_FORKS = {
@@ -81,7 +82,7 @@ class RankStarter:
         self._one_at_a_time = threading.Lock()
         self._log = scratch / "starter.log"
         self.name = f"orchestrator-ranks-{os.getpid()}-{id(self)}"
-        """RANKS_FROM of a quick_torchrun whose ranks are to be forked here as well."""
+        """RANKS_FROM of programs that are to be forked here as well."""
         with open(self._log, "wb") as log, socket.socket(socket.AF_UNIX) as listening:
             listening.bind("\0" + self.name)
             listening.listen()
@@ -132,9 +133,13 @@ class RankStarter:
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"the process that forks has ended: {self._log.read_text(errors='replace')[-1500:]}")
+            raise RuntimeError(f"the process that forks has ended: {self.said()}")
         reply = json.loads(answer)
         return Started(reply["supervisor"], reply["ranks"], done)
+
+    def said(self) -> str:
+        """The end of what the process and programs in ranks have written, where it was not to a file of their own."""
+        return self._log.read_text(errors="replace")[-3000:]
 
     def close(self) -> None:
         """End the process; ranks that still run notice that nobody waits for them."""
@@ -165,7 +170,7 @@ def serve(listening: socket.socket) -> None:
         if listening in select.select([sys.stdin, listening], [], [])[0]:
             connection, _ = listening.accept()
             if os.fork() == 0:
-                launch(connection)
+                stand_for(connection)
             connection.close()
             continue
         if not (line := sys.stdin.readline()):
@@ -260,8 +265,8 @@ def uses_cuda() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 
-def launch(connection: socket.socket) -> None:
-    """Be the torchrun of a launcher: start ranks, see them through, and say how it ended. Never returns."""
+def stand_for(connection: socket.socket) -> None:
+    """Run a program in the place of one that was started, and say how it ended. Never returns."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
@@ -270,15 +275,26 @@ def launch(connection: socket.socket) -> None:
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
-    sys.argv = ["torchrun", *request["arguments"]]
-    torchrun = runpy.run_path(str(_TORCHRUN))["main"]
+    env, module, arguments = request["env"], request["module"], request["arguments"]
     connection.sendall(f"{os.getpid()}\n".encode())
-    code = torchrun(LaunchedRank, lambda: bool(select.select([connection], [], [], 0)[0]))
+    if module == "torch.distributed.run":
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv = ["torchrun", *arguments]
+        torchrun = runpy.run_path(str(_TORCHRUN))["main"]
+        code = torchrun(LaunchedRank, lambda: bool(select.select([connection], [], [], 0)[0]))
+    else:
+        threading.Thread(target=end_with, args=[connection], daemon=True).start()
+        code = run_module([module, *arguments], env)
     with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
         connection.sendall(f"{code}\n".encode())
     os._exit(code)
+
+
+def end_with(connection: socket.socket) -> None:
+    """End this process when the one is killed that it stands for."""
+    connection.recv(1)
+    os._exit(1)
 
 
 class LaunchedRank:
@@ -288,7 +304,7 @@ class LaunchedRank:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            be_launched_rank(module, env)
+            os._exit(run_module(module, env))
 
     def poll(self) -> int | None:
         """The exit code, or None."""
@@ -314,33 +330,32 @@ class LaunchedRank:
         os.kill(self.pid, signal.SIGKILL)
 
 
-def be_launched_rank(module: Sequence[str], env: Mapping[str, str]) -> None:
-    """What `python -m` with these variables would do. Never returns."""
-    code = 1
+def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
+    """What `python -m` with these variables would do; its exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(env)
+    show_variables(env)
+    folders = [folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder != str(_FORKED)]
+    sys.path[:0] = [os.getcwd(), *folders]
+    sys.modules.pop(f"{module[0]}.__main__", None)  # it is executed anew
+    code: str | int | None = 1
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ.clear()
-        os.environ.update(env)
-        show_variables(env)
-        folders = env["PYTHONPATH"].split(os.pathsep)
-        sys.path[:0] = [os.getcwd(), *folders]
         for folder in folders:
             if (first := Path(folder) / "sitecustomize.py").exists():
                 runpy.run_path(str(first))
-        import orchestrator.runtime.__main__ as training
-
-        [program, *sys.argv[1:]] = module
-        if program != training.__package__:
-            raise ValueError(f"{program} is no training: its ranks are not to be forked here")
-        code = training.main()
+        sys.argv = list(module)
+        runpy.run_module(module[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code
     except BaseException:
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
 
 
 def show_variables(env: Mapping[str, str]) -> None:
@@ -375,6 +390,8 @@ def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
         sys.argv = [request["program"] or "orchestrator.runtime", *request["arguments"]]
         main = runpy.run_path(request["program"])["main"] if request["program"] else training.main
         code = main()
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 

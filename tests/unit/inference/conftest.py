@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.commands import Commands
-from support.faults import CommandLine
+from support.faults import CommandLine, Ranks
 from support.fixtures import ranks
 
 __all__ = ["ranks"]
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path, commands: Commands) -> CommandLine:
-    return CommandLine(tmp_path, commands)
+def orchestrator(tmp_path: Path, commands: Commands, ranks: Ranks) -> CommandLine:
+    return CommandLine(tmp_path, commands, ranks)

@@ -1,4 +1,4 @@
-"""Runs one function of this file as a rank, under torchrun: `rank_program.py FUNCTION OUT`; writes OUT/rank-N.json."""
+"""Runs one function of this file as a rank: `rank_program.py OUT FUNCTION`; writes OUT/rank-N.json."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def sent_and_freed() -> Any:
 
 FUNCTIONS = {
     "sent-and-freed": sent_and_freed,
-    "verification": lambda: verification(Path(sys.argv[2])),
+    "verification": lambda: verification(Path(sys.argv[1])),
     "control": control,
     "one": lambda: weights(1, 1, None),
     "other-seed": lambda: weights(1, 1, None, seed=8),
@@ -170,6 +170,8 @@ FUNCTIONS = {
     "pp2-interleaved": lambda: weights(1, 2, 2),
 }
 
-if __name__ == "__main__":
-    _, name, out = sys.argv
+
+def main() -> int:
+    _, out, name = sys.argv
     Path(out, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(FUNCTIONS[name]()))
+    return 0

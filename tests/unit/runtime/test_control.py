@@ -14,7 +14,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.runtime.control import StopRequest
 
 
-@pytest.mark.slow("torchrun with two ranks")
+@pytest.mark.slow("two ranks are started")
 def test_two_ranks_agree(run_ranks: Any) -> None:
     first, second = run_ranks("control", 2)
     assert first["nothing offered"] is None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow("torchrun with one or two ranks builds a network")
+pytestmark = pytest.mark.slow("one or two ranks build a network")
 HIDDEN, LAYERS, VOCABULARY = 64, 4, 250
 Weights = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.slow("torchrun with two ranks")
+@pytest.mark.slow("two ranks are started")
 def test_ranks_share_the_reading_and_agree(run_ranks: Any) -> None:
     first, second = run_ranks("verification", 2)
     assert first["found"] == second["found"] == 10

@@ -2,14 +2,13 @@
 
 It starts this machine's ranks with their variables. When one fails it ends the others, and says so in torchrun's words;
 so it does when it is told to end itself. It takes the options that our launch scripts give it. Its ranks import the
-real torch; where RANKS_FROM names the socket of a process that has done so (ranks.py), they are forked from that.
+real torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -89,21 +88,6 @@ def main(
     return int(bool(failed or told))
 
 
-def main_elsewhere(name: str) -> int:
-    """`main` in a process forked from the one that has imported torch, which gets this one's signals."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect("\0" + name)
-        request = {"arguments": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}
-        message = json.dumps(request).encode()
-        socket.send_fds(connection, [len(message).to_bytes(4, "big")], [0, 1, 2])
-        connection.sendall(message)
-        answers = connection.makefile("r")
-        there = int(answers.readline())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: os.kill(there, number))
-        return int(answers.readline())
-
-
 def free_port() -> int:
     """A port to meet at, and none of those that the system hands out by itself: as in ranks.py."""
     first_handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -130,5 +114,4 @@ def close(ranks: Sequence[Rank]) -> None:
 
 
 if __name__ == "__main__":
-    elsewhere = os.environ.get("RANKS_FROM")
-    sys.exit(main_elsewhere(elsewhere) if elsewhere else main())
+    sys.exit(main())

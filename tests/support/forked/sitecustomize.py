@@ -1,0 +1,48 @@
+"""First on PYTHONPATH: programs that begin with two seconds of importing torch are forked instead from a process that
+has imported it, where RANKS_FROM names that one's socket (ranks.py). The process that was started stays, passes signals
+on, and ends as the other does.
+
+`-m torch.distributed.run` becomes what quick_torchrun has in its place, and its ranks are forked as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+
+PROGRAMS = (
+    "orchestrator.evaluation",
+    "orchestrator.exchange",
+    "orchestrator.inference",
+    "orchestrator.inference.serving",
+    "torch.distributed.run",
+)
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def stand_for(name: str, module: str, arguments: list[str]) -> int:
+    """Have a program run in a process of its own; its exit code."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + name)
+        request = {"module": module, "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd()}
+        message = json.dumps(request).encode()
+        socket.send_fds(connection, [len(message).to_bytes(4, "big")], [0, 1, 2])
+        connection.sendall(message)
+        answers = connection.makefile("r")
+        there = int(answers.readline())
+        for number in PASSED_ON:
+            signal.signal(number, lambda number, frame: os.kill(there, number))
+        return int(answers.readline() or 1)
+
+
+def begin() -> None:
+    words = iter(sys.orig_argv[1:])
+    flags = next((word for word in words if word not in ("-u", "-P")), "")
+    if "RANKS_FROM" in os.environ and flags == "-m" and (module := next(words, "")) in PROGRAMS:
+        os._exit(stand_for(os.environ["RANKS_FROM"], module, list(words)))
+
+
+begin()
