@@ -24,12 +24,13 @@ import torch.distributed as dist
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
-from orchestrator.checkpoints import COMMIT_FILE, Commit, FileRecord, committed, file_record, outdated, write_commit
+from orchestrator.checkpoints import Commit, FileRecord, committed, file_record, outdated, write_commit
 from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
 from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, sync_folder, write_atomically
+from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.control import Control
+from orchestrator.runtime.drafts import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.exports import Exports
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.optimizer import held_by
@@ -122,6 +123,7 @@ class Checkpointer:
         self._code, self._beat, self._carried = code, beat, carried
         self._device = next(parameter.device.type for chunk in chunks for parameter in chunk.parameters())
         self._copies = HostCopies()
+        self._removals = Removals()
         self._saving: _Save | None = None
         self.failure: Failure | None = None
         """Why the last save was abandoned, on every rank alike; None when it was not."""
@@ -150,8 +152,9 @@ class Checkpointer:
         self._copies.take_ahead(tensor.nbytes for tensor in tensors)
 
     def close(self) -> None:
-        """End what `expect_saves` has begun."""
+        """End what `expect_saves` has begun, and wait for what is being removed."""
         self._copies.close()
+        self._removals.wait()
 
     def begin(self, state: TrainState) -> None:
         """Start a save of the state as it is now; a save still in progress is finished first.
@@ -162,7 +165,7 @@ class Checkpointer:
             self.finish()
         self._lease.check()
         self.failure = None
-        path = _draft(self._run.checkpoint(state.iteration), self._lease.token)
+        path = draft_of(self._run.checkpoint(state.iteration), self._lease.token)
         started = time.time()
         failure = self._control.from_first(self._prepare_folder(path) if self._ranks.is_first else None)
         if failure is not None:
@@ -275,8 +278,9 @@ class Checkpointer:
 
         Drafts of killed incarnations, and of saves that were given up, go first.
         """
+        self._removals.wait()
         try:
-            for leftover in path.parent.glob(_draft_name("*", "*")):
+            for leftover in drafts_beside(path):
                 shutil.rmtree(leftover)
             path.mkdir(parents=True)
             probe = path / ".probe"
@@ -352,7 +356,7 @@ class Checkpointer:
                 **self._code,
             )
             self._lease.check()
-            _put_in_place(saving.path, self._run.checkpoint(saving.state.iteration))
+            put_in_place(saving.path, self._run.checkpoint(saving.state.iteration))
         except LeaseLost as error:
             return error
         except OSError as error:
@@ -379,7 +383,7 @@ class Checkpointer:
             if self.exports is not None and self.exports.needs(commit.iteration):
                 continue
             try:
-                _remove(commit.path)
+                self._removals.start(commit.path, self._lease.token)
             except OSError as error:
                 logger.warning("%s could not be removed: %s", commit.path, _failure(error).message)
 
@@ -406,29 +410,6 @@ class Checkpointer:
 def model_key(index: int, count: int) -> str:
     """The name of a model chunk's part of a state dict, as megatron-core wants it."""
     return "model" if count == 1 else f"model{index}"
-
-
-def _draft(path: Path, token: int) -> Path:
-    """Where the incarnation with this fencing token writes the checkpoint that will be `path`."""
-    return path.with_name(_draft_name(path.name, f"{token:06d}"))
-
-
-def _draft_name(name: str, token: str) -> str:
-    return f".{name}.{token}.draft"
-
-
-def _put_in_place(draft: Path, path: Path) -> None:
-    """Rename a whole checkpoint to its name; what stood there, damaged or of an abandoned course, goes first."""
-    if path.exists():
-        _remove(path)
-    draft.rename(path)
-    sync_folder(path.parent)
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint so that it never looks committed while it goes."""
-    (path / COMMIT_FILE).unlink(missing_ok=True)
-    shutil.rmtree(path)
 
 
 def _failure(error: BaseException) -> Failure:

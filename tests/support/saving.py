@@ -18,8 +18,6 @@ from support.faults import Ranks, wait_until
 from support.training import events, kill_session, logs, start
 
 _PROGRAM = Path(__file__).with_name("saving_rank.py")
-_PATIENCE = 400.0
-"""Seconds that the training and its saves may take: 100 GB are written several times."""
 SECONDS = 300.0
 """A hundred gigabytes are written twice in them."""
 
@@ -54,7 +52,7 @@ class Quiet:
 def measure_saves(ranks: Ranks, run: RunDir, job: JobSpec, env: Mapping[str, str]) -> tuple[Quiet, list[Save]]:
     """Train and save, as the slowest rank did."""
     started = ranks.start(run, job, program=_PROGRAM, env=env)
-    assert started.wait(_PATIENCE) == 0, logs(run)
+    assert started.wait(SECONDS) == 0, logs(run)
     found = [json.loads((run.path / f"saves-{rank}.json").read_text()) for rank in range(job.world_size)]
     each = [_saves(one, events(run, "checkpoint_saved")) for one in found]
     quiet = max((quiet for quiet, _ in each), key=lambda quiet: quiet.taking)
