@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import yaml
 from support.commands import Commands
 from support.evaluating import evaluate, moved, start
 from support.faults import CommandLine, Ranks, wait_until
+from support.ranks import RankStarter
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.results.asked import Asked, file_facts
@@ -31,7 +33,6 @@ pytestmark = [
     pytest.mark.slow("ranks at four layouts, and a library of models beside them"),
 ]
 
-COMPARED = Path(__file__).with_name("evaluate_compared.py")
 MODEL: dict[str, Any] = {
     **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
     **{"add_bias_linear": False, "init_method_std": 0.3},
@@ -47,6 +48,15 @@ def writer(tp: int = 1, pp: int = 1) -> JobSpec:
     data = {"random_tokens": True, "tokenizer": {"type": "byte_level"}}
     steps = {"train_iters": 5, "lr_warmup_iters": 1}
     return tiny_job("writer", model=MODEL, data=data, schedule=steps, parallelism=layout(tp=tp, pp=pp))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks that have imported lm-eval as well, which takes each a second."""
+    modules = ("orchestrator.evaluation.harness",) if HAS_HARNESS else ()
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *modules)
+    yield Ranks(starter)
+    starter.close()
 
 
 @pytest.fixture(scope="module")
@@ -154,12 +164,12 @@ def exported(ranks: Ranks, trained: RunDir, commands: Commands, tmp_path_factory
 
 
 @needs_harness
-def test_others_measure_the_same(found: dict[str, list[Result]], files: Path, exported: Path) -> None:
+def test_others_measure_the_same(ranks: Ranks, found: dict[str, list[Result]], files: Path, exported: Path) -> None:
     """transformers' loss of the same windows, and lm-eval's own model on the same tasks, of the export."""
     tasks = [str(files / f"{name}.yaml") for name in HARNESS]
     done = subprocess.run(
-        [sys.executable, str(COMPARED), str(exported), str(files / "book.txt"), "64", str(STRIDE), *tasks],
-        env={**os.environ, "PYTHONWARNINGS": "ignore", "DISABLE_MULTIPROC": "1"},
+        [sys.executable, "-m", "compared_program", str(exported), str(files / "book.txt"), "64", str(STRIDE), *tasks],
+        env={**os.environ, **ranks.for_commands(Path(__file__).parent), "DISABLE_MULTIPROC": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -42,10 +42,10 @@ FAMILIES = {
 }
 
 
-def families_program(way: str, folder: Path) -> str:
+def families_program(ranks: Ranks, way: str, folder: Path) -> str:
     finished = subprocess.run(
-        [sys.executable, str(HERE / "families_program.py"), way, str(folder)],
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        [sys.executable, "-m", "families_program", way, str(folder)],
+        env={**os.environ, **ranks.for_commands(HERE)},
         capture_output=True,
         text=True,
         check=False,
@@ -59,7 +59,7 @@ def families_program(way: str, folder: Path) -> str:
 def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Imported models, loaded and written anew at every layout."""
     folder = tmp_path_factory.mktemp("families")
-    families_program("make", folder)
+    families_program(ranks, "make", folder)
     for name, (tp, pp) in LAYOUTS.items():
         degrees = (name, str(tp), str(pp))
         started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
@@ -68,8 +68,8 @@ def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, dict[str, Any]]:
-    answer: dict[str, dict[str, Any]] = json.loads(families_program("check", folder))
+def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
+    answer: dict[str, dict[str, Any]] = json.loads(families_program(ranks, "check", folder))
     return answer
 
 

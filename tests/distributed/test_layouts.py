@@ -68,7 +68,8 @@ def test_architecture(name: str, ranks: Ranks, tmp_path: Path) -> None:
     split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
     curves = []
     for place, parallelism in (("one", {}), ("two", split)):
-        job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, schedule={"train_iters": 4})
+        sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 4}}
+        job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
         curves.append(ranks.losses_of(job, tmp_path))
     assert largest_difference(*curves) < 1e-5
 

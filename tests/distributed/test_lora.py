@@ -33,6 +33,7 @@ def adapted(name: str, source: RunDir, steps: int = STEPS, lora: dict[str, Any] 
     schedule = {"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 1}
     return tiny_job(
         name,
+        batch={"micro_batch_size": 4},
         model={**MODEL, "lora": {"rank": 4, "alpha": 8.0, **(lora or {})}},
         optimizer={"lr": 1e-2, "clip_grad": 0.05},
         evaluation=EVALUATION,

@@ -246,7 +246,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "parallelism": layout(dp=2),
     },
     "synchronous-save": {"checkpoint": {**SHORT["checkpoint"], "async_save": False}, "parallelism": layout(pp=2)},
-    "saves-that-overlap": {"checkpoint": {"save_interval": 2}, "parallelism": layout(tp=2)},
+    "saves-that-overlap": {
+        "checkpoint": {"save_interval": 2},
+        "parallelism": layout(tp=2),
+        "batch": {"micro_batch_size": 8},
+    },
     "bf16": {  # two micro-batches on each rank: their gradients add up
         "precision": {"dtype": "bf16"},
         "parallelism": layout(dp=2),
@@ -261,6 +265,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "recompute_num_layers": 1,
         },
         "parallelism": layout(tp=2, sequence_parallel=True),
+        "batch": {"micro_batch_size": 8},
     },
 }
 

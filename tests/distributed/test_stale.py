@@ -61,7 +61,7 @@ MachineUse.measure = measure
 STALE = tiny_job(
     "stale",
     parallelism=layout(tp=2),
-    batch={"micro_batch_size": 4},
+    batch={"micro_batch_size": 8},
     schedule={"train_iters": 40},
     checkpoint={"save_interval": 10},
     tracking=MEASURED,

@@ -122,7 +122,7 @@ def wait_until(look: Callable[[], Found], what: str) -> Found:
     deadline = time.monotonic() + PATIENCE
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for {what}"
-        time.sleep(0.01)
+        time.sleep(0.03)
     return found
 
 

@@ -21,7 +21,7 @@ def is_held(session):
 def held_step(session):
     while is_held(session):
         (session.run.path / f"held-{session.ranks.rank}").touch()
-        time.sleep(0.02)
+        time.sleep(0.05)
     return step_that_is_held(session)
 if "HOLD_AT" in os.environ:
     loop.train_step = held_step

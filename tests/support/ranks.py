@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import importlib
 import json
 import os
 import random
@@ -76,7 +77,8 @@ class Started:
 class RankStarter:
     """The process that forks. `start` may be called any number of times, also while others run."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, *modules: str) -> None:
+        """`modules`: what is imported besides before the forks."""
         self._scratch = scratch
         self._count = 0
         self._one_at_a_time = threading.Lock()
@@ -88,7 +90,7 @@ class RankStarter:
             listening.listen()
             self._process = subprocess.Popen(
                 # -P: what lies beside this file is not what libraries mean by a name.
-                [sys.executable, "-P", __file__, str(listening.fileno())],
+                [sys.executable, "-P", __file__, str(listening.fileno()), ",".join(modules)],
                 env={**os.environ, **_BEFORE_THE_FORKS, _ROOM: "x" * 2**16},
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE,
@@ -150,7 +152,7 @@ class RankStarter:
         self._process.stdout.close()
 
 
-def serve(listening: socket.socket) -> None:
+def serve(listening: socket.socket, modules: Sequence[str]) -> None:
     """Fork a supervisor for each request on standard input. What every rank needs is there before the forks."""
     import torch
     import torch.utils.serialization.config
@@ -160,6 +162,8 @@ def serve(listening: socket.socket) -> None:
 
     if torch.cuda.is_available():
         import torch._inductor.compile_fx
+    for module in modules:
+        importlib.import_module(module)
 
     afresh = uses_cuda()
     if afresh:
@@ -397,6 +401,6 @@ def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[2:]:
+    if sys.argv[3:]:
         be_rank(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), list(filter(None, sys.argv[2].split(","))))

@@ -2,7 +2,8 @@
 has imported it, where RANKS_FROM names that one's socket (ranks.py). The process that was started stays, passes signals
 on, and ends as the other does.
 
-`-m torch.distributed.run` becomes what quick_torchrun has in its place, and its ranks are forked as well.
+`-m torch.distributed.run` becomes what quick_torchrun has in its place, and its ranks are forked as well. So are the
+tests' own programs, `-m …_program`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def stand_for(name: str, module: str, arguments: list[str]) -> int:
 
 def begin() -> None:
     words = iter(sys.orig_argv[1:])
-    flags = next((word for word in words if word not in ("-u", "-P")), "")
-    if "RANKS_FROM" in os.environ and flags == "-m" and (module := next(words, "")) in PROGRAMS:
+    option, module = next((word for word in words if word not in ("-u", "-P")), ""), next(words, "")
+    if "RANKS_FROM" in os.environ and option == "-m" and (module in PROGRAMS or module.endswith("_program")):
         os._exit(stand_for(os.environ["RANKS_FROM"], module, list(words)))
 
 

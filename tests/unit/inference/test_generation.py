@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.faults import PATIENCE, Ranks
+from support.faults import CommandLine, Ranks
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.rundir import RunDir
@@ -131,28 +129,25 @@ def test_other_layouts_generate_the_same(
                 assert value == alone[field], field
 
 
-def orchestrator(run: RunDir, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "orchestrator", "generate", str(run.path), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=run.path.parent)
-
-
-def test_the_command_prints_one_json_document(run: RunDir) -> None:
-    finished = orchestrator(run, "--prompt", "héllo", "--max-new-tokens", "8", "--temperature", "0", "--json")
-    assert finished.returncode == 0, finished.stderr
-    answer = json.loads(finished.stdout)
+def test_the_command_prints_one_json_document(orchestrator: CommandLine, run: RunDir) -> None:
+    finished = orchestrator(
+        "generate", run.path, "--prompt", "héllo", "--max-new-tokens", "8", "--temperature", "0", "--json"
+    )
+    assert finished.code == 0, finished.err
+    answer = json.loads(finished.out)
     assert answer["prompt"] == "héllo"
     assert answer["iteration"] == 10
     assert isinstance(answer["text"], str)
 
 
-def test_more_than_the_learned_positions_is_refused(run: RunDir) -> None:
-    finished = orchestrator(run, "--prompt", "12345", "--max-new-tokens", "28", "--json")
-    assert finished.returncode == 2
-    assert "at most 27 new tokens" in json.loads(finished.stdout)["message"]
-    assert "Traceback" not in finished.stderr
+def test_more_than_the_learned_positions_is_refused(orchestrator: CommandLine, run: RunDir) -> None:
+    finished = orchestrator("generate", run.path, "--prompt", "12345", "--max-new-tokens", "28", "--json")
+    assert finished.code == 2
+    assert "at most 27 new tokens" in json.loads(finished.out)["message"]
+    assert "Traceback" not in finished.err
 
 
-def test_a_damaged_checkpoint_is_named_and_not_used(run: RunDir, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named_and_not_used(orchestrator: CommandLine, run: RunDir, tmp_path: Path) -> None:
     damaged = RunDir(shutil.copytree(run.path, tmp_path / "writer" / "run"))
     shutil.copytree(damaged.checkpoint(10), damaged.checkpoint(20))
     marker = damaged.checkpoint(20) / "commit.json"
@@ -162,10 +157,12 @@ def test_a_damaged_checkpoint_is_named_and_not_used(run: RunDir, tmp_path: Path)
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
 
-    finished = orchestrator(damaged, "--prompt", "a", "--max-new-tokens", "1", "--json")
-    assert finished.returncode == 0, finished.stderr
-    assert json.loads(finished.stdout)["iteration"] == 10
-    assert f"warning: skipped a checkpoint: {file} is damaged" in finished.stderr
-    finished = orchestrator(damaged, "--prompt", "a", "--max-new-tokens", "1", "--json", "--iteration", "20")
-    assert finished.returncode == 1
-    assert f"{file} is damaged: its CRC-32 is" in json.loads(finished.stdout)["message"]
+    finished = orchestrator("generate", damaged.path, "--prompt", "a", "--max-new-tokens", "1", "--json")
+    assert finished.code == 0, finished.err
+    assert json.loads(finished.out)["iteration"] == 10
+    assert f"warning: skipped a checkpoint: {file} is damaged" in finished.err
+    finished = orchestrator(
+        "generate", damaged.path, "--prompt", "a", "--max-new-tokens", "1", "--json", "--iteration", "20"
+    )
+    assert finished.code == 1
+    assert f"{file} is damaged: its CRC-32 is" in json.loads(finished.out)["message"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Ranks
 
 pytestmark = pytest.mark.slow("transformers' models write 100 texts each with up to 20 beams")
 
@@ -17,10 +18,10 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def found(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     finished = subprocess.run(
-        [sys.executable, str(HERE / "transformers_program.py"), str(tmp_path_factory.mktemp("models"))],
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        [sys.executable, "-m", "transformers_program", str(tmp_path_factory.mktemp("models"))],
+        env={**os.environ, **ranks.for_commands(HERE)},
         capture_output=True,
         text=True,
         check=False,

@@ -34,7 +34,7 @@ def test_what_is_drawn_meanwhile_changes_nothing_after_it() -> None:
     ],
 )
 def test_evaluated_iterations(evaluation: dict[str, Any], expected: list[int], ranks: Ranks, tmp_path: Path) -> None:
-    job = tiny_job("job", evaluation={"eval_iters": 1, **evaluation})
+    job = tiny_job("job", batch={"micro_batch_size": 8}, evaluation={"eval_iters": 1, **evaluation})
     run = ranks.must_train(make_run(tmp_path, job), job)
     measured = values(run, "validation/loss")
     assert list(measured) == expected

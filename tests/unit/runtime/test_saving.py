@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import Ranks
-from support.training import events, layout, losses, make_run, must_train, tiny_job
+from support.training import events, layout, losses, make_run, tiny_job
 
 from orchestrator.checkpoints import committed
 
@@ -21,6 +21,7 @@ def test_by_the_clock(ranks: Ranks, tmp_path: Path) -> None:
     job = tiny_job(
         "clock",
         parallelism=layout(dp=2),
+        batch={"micro_batch_size": 4},
         schedule={"train_iters": 120},
         checkpoint={"save_seconds": 1, "keep_last": 100},
     )
@@ -33,9 +34,10 @@ def test_by_the_clock(ranks: Ranks, tmp_path: Path) -> None:
     assert list(losses(run)) == list(range(1, 121))
 
 
-def test_what_is_kept(tmp_path: Path) -> None:
-    job = tiny_job("kept", checkpoint={"save_interval": 3, "keep_last": 2, "keep_every": 6})
-    run = must_train(make_run(tmp_path, job), job)
+def test_what_is_kept(ranks: Ranks, tmp_path: Path) -> None:
+    batch = {"micro_batch_size": 8}
+    job = tiny_job("kept", batch=batch, checkpoint={"save_interval": 3, "keep_last": 2, "keep_every": 6})
+    run = ranks.must_train(make_run(tmp_path, job), job)
     assert [event["iteration"] for event in events(run, "checkpoint_saved")] == [3, 6, 9, 12, 15, 18, 20]
     assert [commit.iteration for commit in committed(run)] == [6, 12, 18, 20]
     environment = json.loads((run.path / "environment.json").read_text())

@@ -1,4 +1,4 @@
-"""What transformers and lm-eval's own `hf` model say of an exported model: `evaluate_compared.py EXPORT TEXT TASKS…`.
+"""What transformers and lm-eval's own `hf` model say of an exported model: `compared_program.py EXPORT TEXT TASKS…`.
 
 Prints JSON: perplexity figures by window, and the metrics of each task. Standard output has nothing else.
 """
