@@ -89,24 +89,37 @@ def must_train(run: RunDir, job: JobSpec, *arguments: str, timeout: float = 240)
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to torchrun and to every rank that it started."""
-    for pid in session_members(process.pid):
+    """SIGKILL to a process, its session and all that it started: torchrun's ranks have sessions of their own."""
+    for pid in {*session_members(process.pid), *started_by(process.pid)}:
         _kill(pid)
     process.wait()
 
 
 def session_members(session: int) -> list[int]:
     """Processes of a session, from /proc."""
-    members = []
+    return [pid for pid, (_, its_session) in _alive().items() if its_session == session]
+
+
+def started_by(pid: int) -> list[int]:
+    """A process's children, theirs and so on."""
+    alive, found = _alive(), [pid]
+    for parent in found:
+        found += [child for child, (its_parent, _) in alive.items() if its_parent == parent]
+    return found[1:]
+
+
+def _alive() -> dict[int, tuple[int, int]]:
+    """Parent and session of every process."""
+    alive = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(fields[3]) == session and fields[0] != "Z":
-                members.append(int(entry.name))
-    return members
+            if fields[0] != "Z":
+                alive[int(entry.name)] = int(fields[1]), int(fields[3])
+    return alive
 
 
 def _kill(pid: int) -> None:
