@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.fixtures import ranks
+from support.fixtures import inject, ranks
 
-__all__ = ["ranks"]
+__all__ = ["inject", "ranks"]
 
 HERE = Path(__file__).parent
 RunRanks = Callable[[str, int], list[Any]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,22 +17,33 @@ from orchestrator.checkpoints import committed
 pytestmark = pytest.mark.slow("each test trains a tiny job in its own processes")
 
 
-def test_by_the_clock(ranks: Ranks, tmp_path: Path) -> None:
+SLOW_STEPS = """
+import time
+import orchestrator.runtime.loop as loop
+real = loop.train_step
+def train_step(session):
+    time.sleep(0.15)
+    return real(session)
+loop.train_step = train_step
+"""
+
+
+def test_by_the_clock(ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path) -> None:
     """Two ranks agree on when, though only one looks at the clock."""
     job = tiny_job(
         "clock",
         parallelism=layout(dp=2),
         batch={"micro_batch_size": 4},
-        schedule={"train_iters": 120},
+        schedule={"train_iters": 12},
         checkpoint={"save_seconds": 1, "keep_last": 100},
     )
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(SLOW_STEPS))
     saved = [event["iteration"] for event in events(run, "checkpoint_saved")]
-    assert saved[-1] == 120
+    assert saved[-1] == 12
     [started], [finished] = events(run, "started"), events(run, "finished")
     assert 2 <= len(saved) <= finished["time"] - started["time"] + 2, "once in a second, and at the end"
     assert saved == [commit.iteration for commit in committed(run)]
-    assert list(losses(run)) == list(range(1, 121))
+    assert list(losses(run)) == list(range(1, 13))
 
 
 def test_what_is_kept(ranks: Ranks, tmp_path: Path) -> None:
