@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.render import RUNTIME_MODULE, render
+from orchestrator.launch.render import RUNTIME_MODULE, refuse_missing_python, render
 from orchestrator.lease import held_message, read_holder
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, write_atomically
@@ -181,8 +180,7 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
                 f"`orchestrator cancel {run.run_id}`."
             )
     refuse_without_checkpoint(run, from_scratch=from_scratch)
-    if job.launch.python is not None and shutil.which(job.launch.python) is None:
-        raise UserError(f"launch.python: {job.launch.python} is not a program on this machine")
+    refuse_missing_python(job)
     if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
         raise UserError(
             f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -120,6 +121,15 @@ def _compiled(folders: tuple[str, ...], text: str) -> jinja2.Template:
     )
     engine.filters.update(shell_quote=shell_quote, directive=directive, as_is=Quoted)
     return engine.from_string(text)
+
+
+def refuse_missing_python(job: JobSpec) -> None:
+    """Raises UserError when `launch.python` is nowhere on the PATH that the script searches."""
+    python = job.launch.python
+    path = dict(script_environment(job, job.processes_per_node)).get("PATH")
+    if python is not None and shutil.which(python, path=path) is None:
+        where = " with the PATH of launch.env" if path is not None else ""
+        raise UserError(f"launch.python: {python} is not a program on this machine{where}")
 
 
 def script_environment(job: JobSpec, processes_per_node: int) -> list[tuple[str, str]]:

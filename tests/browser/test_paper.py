@@ -86,3 +86,18 @@ def test_a_page_that_was_printed_is_as_before(shown: Dashboard, visitor: Visitor
     assert page.evaluate(ink) == page.evaluate("getComputedStyle(document.body).color")
     visitor(shown.page("/"))
     assert page.pdf(prefer_css_page_size=True).count(b"/MediaBox [0 0 792 612]") == 1, "a broad table lies across"
+
+
+def test_a_figure_that_cannot_be_had_leaves_the_others(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+    page = visitor.page
+    page.set_viewport_size({"width": 900, "height": 300})
+    visitor(shown.page(of(reviewed.resumed)))
+    page.wait_for_selector(".chart .main-svg")
+    unseen = page.locator("[data-figure]:not(:has(.main-svg))")
+    lost, missing = unseen.first.get_attribute("data-figure"), unseen.count()
+    assert missing > 1, "some were not in sight yet"
+    page.route(lambda url: lost is not None and lost in url, lambda route: route.abort())
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert unseen.count() == 1
+    assert "not up to date" in unseen.inner_text()
+    visitor.problems.clear()  # the browser notes the lost request in its console

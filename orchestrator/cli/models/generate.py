@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.render import render_program, script_environment
+from orchestrator.launch.render import refuse_missing_python, render_program, script_environment
 from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights
 from orchestrator.spec.generation import options_of
@@ -223,8 +222,7 @@ def _starting(
     processes = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
     python = job.launch.python or sys.executable
     if processes == 1 and job.launch.template is None:
-        if shutil.which(python) is None:
-            raise UserError(f"launch.python: {python} is not a program on this machine")
+        refuse_missing_python(job)
         # Where others would be met is said by a launcher around this command: not for this process.
         own = {name: value for name, value in environment.items() if name != "MASTER_ADDR"}
         return [python, "-m", module, *arguments], {**own, **_ALONE, **dict(script_environment(job, processes))}

@@ -104,7 +104,11 @@
   function drawAtOnce(figure) {
     const request = new XMLHttpRequest();
     request.open("GET", address(figure), false);
-    request.send();
+    try {
+      request.send();
+    } catch (error) {
+      return say(figure, `not up to date: ${error.message}`); // the others are still drawn
+    }
     if (request.status === 200) draw(figure, JSON.parse(request.responseText));
   }
 

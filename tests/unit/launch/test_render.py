@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
-from orchestrator.launch.render import render, shell_quote
+from orchestrator.launch.render import refuse_missing_python, render, shell_quote
 from orchestrator.spec.job import JobSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -151,3 +151,14 @@ def test_missing_template(make_job: MakeJob) -> None:
 
 def test_quoting_twice_is_quoting_once() -> None:
     assert shell_quote(shell_quote("it's")) == shell_quote("it's")
+
+
+def test_python_is_looked_for_where_the_script_does(make_job: MakeJob, tmp_path: Path) -> None:
+    python = tmp_path / "my-python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    refuse_missing_python(make_job(launch__python="my-python", launch__env={"PATH": str(tmp_path)}))
+    with pytest.raises(UserError, match=r"my-python is not a program on this machine$"):
+        refuse_missing_python(make_job(launch__python="my-python"))
+    with pytest.raises(UserError, match=r"bash is not a program on this machine with the PATH of launch\.env"):
+        refuse_missing_python(make_job(launch__python="bash", launch__env={"PATH": str(tmp_path)}))
