@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.training import events, largest_difference, layout, losses, make_run, must_train, tiny_job, values
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.rundir import RunDir
 
@@ -74,15 +74,15 @@ def test_architecture(name: str, ranks: Ranks, tmp_path: Path) -> None:
     assert largest_difference(*curves) < 1e-5
 
 
-def test_bf16_and_counts_per_rank(tmp_path: Path) -> None:
-    """bf16 trains on the CPU, here under torchrun; the event log says what this rank holds."""
+def test_bf16(ranks: Ranks, tmp_path: Path) -> None:
+    """It trains on the CPU."""
     job = tiny_job(
         "bf16",
         precision={"dtype": "bf16"},
         parallelism=layout(tp=2, sequence_parallel=True),
         schedule={"train_iters": 3},
     )
-    run = must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job)
     assert losses(run)[3] < 5.7
     [started] = events(run, "started")
     assert started["world_size"] == 2

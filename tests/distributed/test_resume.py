@@ -52,7 +52,7 @@ def step_to_end_at() -> int:
     return random_step(2 * SAVE_INTERVAL + 1, STEPS - 2 * SAVE_INTERVAL)
 
 
-MANY_STEPS = 84
+MANY_STEPS = 70
 """Enough for six ends of one run, each after a checkpoint of its own and none near the last step."""
 
 

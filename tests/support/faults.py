@@ -70,8 +70,10 @@ class Ranks:
         return int(resumed["iteration"])
 
     def losses_of(self, job: JobSpec, folder: Path) -> dict[int, float]:
-        """The losses of an undisturbed training."""
-        return losses(self.must_train(make_run(folder, job), job))
+        """The losses of an undisturbed training, which saves at its end alone."""
+        checkpoint = job.checkpoint.model_copy(update={"save_interval": None, "save_seconds": None})
+        unsaved = job.model_copy(update={"checkpoint": checkpoint})
+        return losses(self.must_train(make_run(folder, unsaved), unsaved))
 
 
 class CommandLine:

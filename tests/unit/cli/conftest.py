@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from support.commands import Commands, Said
+from support.fixtures import ranks
+
+__all__ = ["ranks"]
 
 JOB = """\
 name: small

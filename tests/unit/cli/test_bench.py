@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import QUICK_TORCHRUN
+from support.faults import QUICK_TORCHRUN, Ranks
 
 from orchestrator.bench import text
 from orchestrator.bench.measuring import Measurement, Request, bench_job
@@ -59,9 +59,10 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.mark.distributed
 @pytest.mark.slow(reason="trains with two processes and profiles a step: what is measured is to be real")
 def test_a_real_measurement(
-    orchestrator: Orchestrator, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orchestrator: Orchestrator, ranks: Ranks, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(QUICK_TORCHRUN))
+    for name, value in ranks.for_commands().items():
+        monkeypatch.setenv(name, value)
     words = ("--steps", "4", "--warm-up", "1", "--trace", "step.json", "-o", "page.md", "--json")
     finished = orchestrator("bench", tiny.name, *words)
     assert finished.code == 0, finished.err or finished.out

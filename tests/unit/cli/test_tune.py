@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import QUICK_TORCHRUN
+from support.faults import QUICK_TORCHRUN, Ranks
 
 from orchestrator.cli.jobs import this_machine, tune
 from orchestrator.cli.main import main
@@ -253,9 +254,10 @@ def test_a_cluster_says_what_its_machines_have(orchestrator: Orchestrator, large
 @pytest.mark.distributed
 @pytest.mark.slow(reason="trains two layouts with two processes each, to see that what is measured is real")
 def test_the_best_are_measured_here_and_known_afterwards(
-    orchestrator: Orchestrator, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orchestrator: Orchestrator, ranks: Ranks, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(QUICK_TORCHRUN))
+    for name, value in ranks.for_commands().items():
+        monkeypatch.setenv(name, value)
     fixed = (
         "tensor_model_parallel_size",
         "pipeline_model_parallel_size",
@@ -282,10 +284,13 @@ def test_the_best_are_measured_here_and_known_afterwards(
 
 @needs_torch
 @pytest.mark.distributed
-def test_an_interrupt_keeps_what_is_known(tiny: Path, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_what_is_known(ranks: Ranks, tiny: Path, tmp_path: Path) -> None:
     endless = ("--measure", "--best", "1", "--steps", "20000")
     command = [sys.executable, "-m", "orchestrator", "tune", "tiny.yaml", *endless]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = {**os.environ, **ranks.for_commands()}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
     while not _is_launched(tmp_path) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
