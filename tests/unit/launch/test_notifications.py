@@ -192,7 +192,7 @@ def test_a_command_and_a_webhook_that_hang_harm_no_run(
 ) -> None:
     hook = make_hook(None, None)
     sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
-    ways = {"webhook": "${env:HOOK}", "command": sleeps, "timeout": 4}
+    ways = {"webhook": "${env:HOOK}", "command": sleeps, "timeout": 2}
     job = make_job(schedule__train_iters=5, notifications=ways)
     run = make_run(job)
     assert launch(run, job, module=fake_runtime).code == 0
@@ -203,7 +203,7 @@ def test_a_command_and_a_webhook_that_hang_harm_no_run(
     [event] = notified(run)
     problem = "the webhook does not answer in time"
     assert event["told"] == []
-    assert event["failed"] == {"command": f"{sys.executable} took longer than 4 s and was ended", "webhook": problem}
+    assert event["failed"] == {"command": f"{sys.executable} took longer than 2 s and was ended", "webhook": problem}
     assert f"completed: webhook: {problem}" in (run.logs / "notifications.log").read_text()
     assert hook.requests == 2
 
