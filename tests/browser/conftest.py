@@ -32,8 +32,8 @@ PATIENCE = 60.0
 """Seconds that a page, or something in it, may take on a machine that is busy with other things."""
 SCREENSHOTS = "ORCHESTRATOR_TEST_SCREENSHOTS"
 # No sandbox: containers have none. Nothing is looked up on a network.
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-_FLAGS += ["--disable-component-update", "--disable-sync", "--no-first-run"]
+_FLAGS = ["--no-sandbox", "--disable-gpu", "--in-process-gpu", "--renderer-process-limit=1", "--disable-quic"]
+_FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
