@@ -310,8 +310,12 @@ def main() -> None:
     torch.set_num_threads(1)
     megatron_compat.apply(select_device("cpu"))
     behave_like_cuda()
-    gc.freeze()  # else each of the many collections walks through all of torch
-    print(json.dumps([answer(case) for case in json.load(sys.stdin)]))
+    found = []
+    for number, case in enumerate(json.load(sys.stdin)):
+        if number < 2:  # the first imports more of torch: each of the many collections would walk through all of it
+            gc.freeze()
+        found.append(answer(case))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
