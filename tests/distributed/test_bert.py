@@ -29,6 +29,7 @@ def bert_job(name: str, prefix: str, **sections: Any) -> JobSpec:
         "data": {"blend": [{"path": prefix}], "random_tokens": False, "split": "90,10,0"},
         "schedule": {"train_iters": STEPS, "lr_warmup_iters": 1},
         "evaluation": {"eval_interval": STEPS, "eval_iters": 2},
+        "batch": {"micro_batch_size": 4},
         **sections,
     }
     return tiny_job(name, **{**given, "model": {**MODEL, **sections.get("model", {})}})

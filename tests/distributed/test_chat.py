@@ -39,6 +39,7 @@ def chat_job(name: str, chats: str, source: RunDir | None, steps: int = STEPS, *
         data=data,
         checkpoint={} if source is None else {"pretrained": str(source.path)},
         **{
+            "batch": {"micro_batch_size": 4},
             "schedule": {"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 1},
             "evaluation": {"eval_interval": 100, "eval_iters": 1, "eval_at_end": True, "eval_at_start": True},
             **more,
@@ -94,7 +95,8 @@ def test_answers_are_learnt_and_then_others_with_adapters(
     ranks: Ranks, tmp_path: Path, chats: str, source: RunDir
 ) -> None:
     schedule = {"train_iters": 40, "lr_decay_iters": 40, "lr_warmup_iters": 2}
-    full = chat_job("full", chats, source, schedule=schedule, optimizer={"lr": 1e-2})
+    sections: dict[str, Any] = {"schedule": schedule, "optimizer": {"lr": 1e-2}, "batch": {"micro_batch_size": 8}}
+    full = chat_job("full", chats, source, **sections)
     tuned = ranks.must_train(make_run(tmp_path, full), full)
     start, end = values(tuned, "validation/loss").values()
     assert start > 5.0
@@ -103,7 +105,7 @@ def test_answers_are_learnt_and_then_others_with_adapters(
 
     others = conversations(tmp_path, {"a": "ABA", "b": "BAB"})
     model = {"lora": {"rank": 8, "alpha": 16.0}}
-    job = chat_job("adapted", others, tuned, schedule=schedule, optimizer={"lr": 1e-2}, model=model)
+    job = chat_job("adapted", others, tuned, **sections, model=model)
     adapted = ranks.must_train(make_run(tmp_path, job), job)
     start, end = values(adapted, "validation/loss").values()
     assert start > 1.0

@@ -44,11 +44,12 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_losses_and_norms_are_those_of_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """The norm before clipping, too: it is over all stages and tensor ranks."""
-    job = tiny_job(name, **OPTIMIZERS[name])
+    sections = {**OPTIMIZERS[name], "batch": {"micro_batch_size": 4}}
+    job = tiny_job(name, **sections)
     alone = ranks.must_train(make_run(tmp_path / "alone", job), job)
     assert values(alone, "train/loss")[STEPS] < values(alone, "train/loss")[1]
     for number, parallelism in enumerate(LAYOUTS[name]):
-        spread_job = tiny_job(name, **OPTIMIZERS[name], parallelism=parallelism)
+        spread_job = tiny_job(name, **sections, parallelism=parallelism)
         spread = ranks.must_train(make_run(tmp_path / str(number), spread_job), spread_job)
         for key in ("train/loss", "train/grad_norm"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=2e-5)

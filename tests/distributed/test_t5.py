@@ -52,6 +52,7 @@ def t5_job(name: str, prefix: str, **sections: Any) -> JobSpec:
         "data": data,
         "optimizer": {"lr": 3e-3},
         "schedule": {"train_iters": STEPS, "lr_warmup_iters": 1},
+        "batch": {"micro_batch_size": 4},
         **sections,
     }
     return tiny_job(name, **{**given, "model": {**MODEL, **sections.get("model", {})}})

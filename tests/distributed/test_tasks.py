@@ -182,6 +182,7 @@ def test_it_learns_to_choose(ranks: Ranks, files: dict[str, dict[str, Any]], tmp
     job = task_job(
         "chooser",
         files["race"],
+        batch={"micro_batch_size": 8},
         schedule={"train_iters": 40, "lr_warmup_iters": 4},
         optimizer={"lr": 5e-3},
         evaluation={"eval_interval": 40, "eval_iters": 10, "eval_at_start": True},
