@@ -14,6 +14,8 @@ from orchestrator.rundir import RunDir, append_line
 
 _CHUNK_BYTES = 1 << 20
 _RECORDS_AT_A_TIME = 2000
+_LINES_AT_A_TIME = 200
+"""What is parsed together; more takes memory, and no less time."""
 
 
 class Metric(NamedTuple):
@@ -83,7 +85,7 @@ class MetricTail:
             while lines:
                 if len(found) == limit:
                     return found
-                most = len(lines) if limit is None else limit - len(found)
+                most = _LINES_AT_A_TIME if limit is None else min(_LINES_AT_A_TIME, limit - len(found))
                 part, lines = lines[:most], lines[most:]
                 self.offset += sum(map(len, part)) + len(part)
                 found += _parse_all(part)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
+from typing import IO
 
 import pytest
 from browser.packages import PROGRAM, what_is_missing
 from browser.reviewed import Reviewed, reviewed_in
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from support.commands import Commands, Going
 from support.faults import QUICK_TORCHRUN, Ranks
 from support.fixtures import inject, ranks
 from support.network import unchanged
@@ -94,7 +94,8 @@ def reviewed(ranks: Ranks, shared_folder: Path) -> Reviewed:
 class Dashboard:
     """A running dashboard. `address` has no slash at its end; `token` is the one that it made by itself."""
 
-    process: subprocess.Popen[str]
+    process: Going
+    said: IO[str]
     address: str
     runs_dir: Path
     token: str | None = None
@@ -108,38 +109,47 @@ class Dashboard:
 
 @dataclass
 class Dashboards:
-    """Starts dashboards as a person does, and ends them."""
+    """Starts dashboards with the command, and ends them."""
 
+    commands: Commands
     started: list[Dashboard] = field(default_factory=list)
 
     def start(self, runs_dir: Path, *options: str) -> Dashboard:
         """A dashboard of a folder, on a free port, with more options of the command. What it starts itself trains under
         a torchrun that is there at once.
         """
-        command = [sys.executable, "-m", "orchestrator", "dashboard", "--runs-dir", str(runs_dir), "--port=0", "--json"]
+        command = ["dashboard", "--runs-dir", runs_dir, "--port=0", "--json", *options]
         env = {**os.environ, "PYTHONPATH": str(QUICK_TORCHRUN)}
-        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=env)
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        assert said, f"the dashboard ended with {process.wait()}"
+        reading, writing = os.pipe()
+        process = self.commands.start(*command, cwd=runs_dir, env=env, out=writing)
+        os.close(writing)
+        out = os.fdopen(reading)
+        said = out.readline()
+        assert said, "the dashboard has ended"
         address, _, token = json.loads(said)["address"].partition("/?token=")
         given = any(option.startswith("--token") for option in options)
-        made = Dashboard(process, address.rstrip("/"), runs_dir, None if given else token or None)
+        made = Dashboard(process, out, address.rstrip("/"), runs_dir, None if given else token or None)
         self.started.append(made)
         return made
 
     def end(self) -> None:
         """End all of them."""
         for each in self.started:
-            each.process.terminate()
-            each.process.wait(PATIENCE)
-            assert each.process.stdout is not None
-            each.process.stdout.close()
+            each.process.end(PATIENCE)
+            each.said.close()
+
+
+@pytest.fixture(scope="session")
+def dashboard_commands() -> Iterator[Commands]:
+    """Commands that need not import what a dashboard does."""
+    process = Commands("orchestrator.dashboard")
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")
-def dashboards() -> Iterator[Dashboards]:
-    made = Dashboards()
+def dashboards(dashboard_commands: Commands) -> Iterator[Dashboards]:
+    made = Dashboards(dashboard_commands)
     yield made
     made.end()
 

@@ -1,5 +1,6 @@
 """The process that `Commands` forks from. It gets each command through the socket that is its standard input: a JSON
 object, with the command's standard streams and a socket on which the command says its process id and how it ended.
+Its own arguments are programs that commands become: `orchestrator.dashboard` is `main` in its module `program`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import orchestrator.cli.main as front
 
@@ -22,8 +25,11 @@ _LONGEST_REQUEST = 1 << 20
 
 def serve() -> None:
     """Fork a process for each command until nobody can ask for one."""
+    programs: dict[str, Callable[[Sequence[str]], int]] = {}
     for entry in front.COMMANDS:
         importlib.import_module(entry.module)
+    for name in sys.argv[1:]:
+        programs[name] = importlib.import_module(f"{name}.program").main
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
@@ -33,9 +39,22 @@ def serve() -> None:
             return
         if os.fork() == 0:
             control.close()
-            be_command(json.loads(request), descriptors[:3], socket.socket(fileno=descriptors[3]))
+            with patch.object(os, "execv", partial(become, programs, os.execv)):
+                be_command(json.loads(request), descriptors[:3], socket.socket(fileno=descriptors[3]))
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def become(
+    programs: Mapping[str, Callable[[Sequence[str]], int]],
+    execv: Callable[[str, Sequence[str]], NoReturn],
+    path: str,
+    arguments: Sequence[str],
+) -> NoReturn:
+    """What `os.execv` does, but for a program that was imported: it goes on in the command's process."""
+    if arguments[1] != "-m" or arguments[2] not in programs:
+        execv(path, arguments)
+    os._exit(programs[arguments[2]](arguments[3:]))
 
 
 def be_command(request: Mapping[str, Any], streams: Sequence[int], answer: socket.socket) -> None:
@@ -48,6 +67,7 @@ def be_command(request: Mapping[str, Any], streams: Sequence[int], answer: socke
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # ours may have been of another kind, which can be rewound
         os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["env"])

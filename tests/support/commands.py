@@ -30,14 +30,31 @@ class Said:
     err: str
 
 
+@dataclass(frozen=True)
+class Going:
+    """A command that was started. `answer` ends when it does."""
+
+    pid: int
+    answer: socket.socket
+
+    def end(self, timeout: float) -> None:
+        """Ask it to end, and wait for that: TimeoutError."""
+        os.kill(self.pid, signal.SIGTERM)
+        self.answer.settimeout(timeout)
+        with self.answer:
+            while self.answer.recv(1 << 10):
+                pass
+
+
 class Commands:
     """The process that forks, until `close`. Commands may run side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, *programs: str) -> None:
+        """`programs`: those of ours that commands become, like `orchestrator.dashboard`; they are imported, too."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             # -P: what lies beside the program is not what libraries mean by a name.
-            self._process = subprocess.Popen([sys.executable, "-P", str(_PROGRAM)], stdin=theirs)
+            self._process = subprocess.Popen([sys.executable, "-P", str(_PROGRAM), *programs], stdin=theirs)
 
     def __call__(
         self, *arguments: str | Path, cwd: Path, env: Mapping[str, str], typed: str = "", timeout: float = 200
@@ -54,11 +71,24 @@ class Commands:
                 said.append(stream.read().decode())
         return Said(code, *said)
 
-    def _run(self, request: Mapping[str, Any], streams: Sequence[int], timeout: float) -> int:
+    def start(self, *arguments: str | Path, cwd: Path, env: Mapping[str, str], out: int) -> Going:
+        """Start a command that writes its standard output to the descriptor `out`, and has no input."""
+        request = {"arguments": [str(argument) for argument in arguments], "cwd": str(cwd), "env": dict(env)}
+        with open(os.devnull) as nothing:
+            ours = self._send(request, [nothing.fileno(), out, 2])
+        with ours.makefile("rb", buffering=0) as told:
+            return Going(int(told.readline()), ours)
+
+    def _send(self, request: Mapping[str, Any], streams: Sequence[int]) -> socket.socket:
+        """Have a command started; where it answers."""
         ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [json.dumps(request).encode()], [*streams, theirs.fileno()])
+        return ours
+
+    def _run(self, request: Mapping[str, Any], streams: Sequence[int], timeout: float) -> int:
+        ours = self._send(request, streams)
         with ours, ours.makefile("rb") as told:
-            with theirs:
-                socket.send_fds(self._control, [json.dumps(request).encode()], [*streams, theirs.fileno()])
             ours.settimeout(timeout)
             pid = int(told.readline())
             try:
