@@ -168,12 +168,15 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
     afresh = uses_cuda()
     if afresh:
         print("importing has begun to use CUDA: every rank imports for itself", file=sys.stderr, flush=True)
+        listening.close()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     del os.environ[_ROOM]
+    sources = [sys.stdin] if afresh else [sys.stdin, listening]
     while True:
-        if listening in select.select([sys.stdin, listening], [], [])[0]:
+        if listening in select.select(sources, [], [])[0]:
             connection, _ = listening.accept()
             if os.fork() == 0:
+                listening.close()
                 stand_for(connection)
             connection.close()
             continue
