@@ -9,6 +9,10 @@ from __future__ import annotations
 import json
 import sys
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
+
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state

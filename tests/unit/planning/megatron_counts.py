@@ -12,6 +12,10 @@ import sys
 import warnings
 from typing import Any
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
+
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
