@@ -33,7 +33,6 @@ from orchestrator.runtime.control import Control
 from orchestrator.runtime.drafts import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.exports import Exports
 from orchestrator.runtime.host_copies import HostCopies
-from orchestrator.runtime.optimizer import held_by
 from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
 from orchestrator.runtime.reading import load
 from orchestrator.runtime.records import Records
@@ -142,14 +141,11 @@ class Checkpointer:
 
     def expect_saves(self) -> None:
         """Take the memory that saves copy a GPU's tensors to while the first steps are done. Each process does it for
-        itself: the first replica, which writes.
+        itself: every replica writes its part of the optimizer's state, the first one the weights as well.
         """
-        if self._device != "cuda" or self._ranks.dp > 0 or self._ranks.cp > 0:
-            return
-        tensors = [parameter for chunk in self._chunks for parameter in chunk.parameters()]
-        if self._ranks.dp_size * self._ranks.cp_size == 1:
-            tensors += held_by(self._optimizer)
-        self._copies.take_ahead(tensor.nbytes for tensor in tensors)
+        if self._device == "cuda":
+            tensors = megatron_compat.written_of(self._tensors(loading=False))
+            self._copies.take_ahead(tensor.nbytes for tensor in tensors if tensor.is_cuda)
 
     def close(self) -> None:
         """End what `expect_saves` has begun, and wait for what is being removed."""
@@ -253,15 +249,7 @@ class Checkpointer:
         return None if device == self._device else f"on {device}, and this is {self._device}"
 
     def _state_dict(self, state: TrainState, *, with_rng: bool, loading: bool) -> dict[str, Any]:
-        ranks, count = self._ranks, len(self._chunks)
-        models = {
-            model_key(index, count): chunk.sharded_state_dict(metadata=self._metadata)
-            for index, chunk in enumerate(self._chunks)
-        }
-        whole: dict[str, Any] = dict(models)
-        whole["optimizer"] = self._optimizer.sharded_state_dict(
-            models["model"] if count == 1 else models, is_loading=loading, metadata=self._metadata
-        )
+        ranks, whole = self._ranks, self._tensors(loading=loading)
         if with_rng:
             whole["rng"] = ShardedObject(
                 "rng",
@@ -271,6 +259,19 @@ class Checkpointer:
                 replica_id=0,
             )
         whole["train_state"] = state.state_dict()
+        return whole
+
+    def _tensors(self, *, loading: bool) -> dict[str, Any]:
+        """The weights and the optimizer."""
+        count = len(self._chunks)
+        models = {
+            model_key(index, count): chunk.sharded_state_dict(metadata=self._metadata)
+            for index, chunk in enumerate(self._chunks)
+        }
+        whole: dict[str, Any] = dict(models)
+        whole["optimizer"] = self._optimizer.sharded_state_dict(
+            models["model"] if count == 1 else models, is_loading=loading, metadata=self._metadata
+        )
         return whole
 
     def _prepare_folder(self, path: Path) -> Failure | None:

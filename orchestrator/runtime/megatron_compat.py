@@ -11,14 +11,14 @@ import queue
 import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import megatron.core
 import torch
 from megatron.core import dist_checkpointing, utils
 from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
+from megatron.core.dist_checkpointing.mapping import apply_factories, is_main_replica
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
@@ -33,6 +33,7 @@ from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.layers.norms import Norm
+from orchestrator.runtime.optimizer_shards import sharded_states
 from orchestrator.runtime.sgd import MomentumSGD
 from orchestrator.runtime.stateful import StatefulOptimizer
 from orchestrator.runtime.weight_gradient import accumulate
@@ -208,10 +209,16 @@ def begin_save(state: dict[str, Any], folder: str, content_metadata: dict[str, A
     return request._replace(preload_fn=preload)
 
 
+def written_of(state: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors of a sharded state dict that this rank writes."""
+    tensors = extract_sharded_tensors_and_factories(state)[0]
+    apply_factories(tensors)
+    return [each.data for each in nested_values(tensors) if is_main_replica(each.replica_id)]
+
+
 def _file_count(state: dict[str, Any]) -> int:
     """How many files a rank writes: several at a time of a large checkpoint."""
-    tensors = extract_sharded_tensors_and_factories(state)[0]
-    size: int = sum(each.data.nbytes for each in nested_values(tensors) if each.data is not None)
+    size = sum(tensor.nbytes for tensor in written_of(state))
     return min(_MOST_FILES, max(_LEAST_FILES, size // _FILE_BYTES))
 
 
@@ -228,75 +235,31 @@ def take_auxiliary_losses() -> dict[str, torch.Tensor]:
 
 
 def save_state_of(part: Any) -> None:
-    """Let an optimizer of ours say what its state is, which megatron-core (0.16 to 0.19) takes for that of Adam.
-
-    `part`: one of megatron-core's optimizers, over ours. What there is no state for is neither saved nor asked for.
-    """
-    ours: StatefulOptimizer = part.optimizer
-    part.init_state_fn = lambda optimizer, config=None: optimizer.prepare()
-    missing = [key for key in GroupStepAdam.state_keys if key not in ours.state_keys]
-    if not missing or not isinstance(part, distrib_optimizer.DistributedOptimizer):
-        return
-    state_of, gather = part._get_main_param_and_optimizer_states, part.get_parameter_state_dp_zero
-
-    def with_zeros(model_param: torch.Tensor) -> dict[str, torch.Tensor]:
-        tensors: dict[str, torch.Tensor] = state_of(model_param)
-        zero = torch.zeros((), dtype=torch.float32, device=tensors["param"].device)
-        return {**dict.fromkeys(missing, zero.expand_as(tensors["param"])), **tensors}
-
-    def gather_what_there_is(*args: Any, **kwargs: Any) -> Any:
-        gathered = gather(*args, **kwargs)
-        for by_dtype in (gathered or {}).values():
-            for tensors in by_dtype.values() if isinstance(by_dtype, dict) else ():
-                for key in missing:
-                    tensors.pop(key, None)
-        return gathered
-
-    part._get_main_param_and_optimizer_states = with_zeros
-    part.get_parameter_state_dp_zero = gather_what_there_is
-
-
-def keep_states_in_place(part: Any) -> None:
-    """Let a distributed optimizer that has all of its states, since there is one replica, save them from where they
-    are and load into it: megatron-core gathers them in the host's memory, in several copies one after the other.
+    """Let an optimizer of ours say what its state is, which megatron-core (0.16 to 0.19) takes for that of Adam; and
+    let every replica of a distributed one save its own part of it from where it is, and load into it: megatron-core
+    gathers the parts in the host's memory, in several copies one after the other.
 
     `part`: one of megatron-core's optimizers, over ours.
     """
-    if not isinstance(part, distrib_optimizer.DistributedOptimizer) or part.data_parallel_group.size() > 1:
+    part.init_state_fn = lambda optimizer, config=None: optimizer.prepare()
+    if not isinstance(part, distrib_optimizer.DistributedOptimizer):
         return
-    states_of = part._get_main_param_and_optimizer_states
 
-    def by_parameter(model: dict[str, Any], is_loading: bool = False, metadata: Any = None) -> dict[int, Any]:
-        found = extract_sharded_tensors_and_factories(model)[0]
-        weights = {sharded.data: sharded for sharded in nested_values(found)}
-        parameters = [parameter for buffer in part.buffers for parameter in buffer.param_index_map]
-        return {
-            index: {
-                key: _beside(weights[parameter], key, tensor.detach().view(parameter.shape))
-                for key, tensor in states_of(parameter).items()
-            }
-            for index, parameter in enumerate(parameters)
-        }
+    def in_place(model: dict[str, Any], is_loading: bool = False, metadata: Any = None) -> dict[int, Any]:
+        weights = {weight.data: weight for weight in nested_values(extract_sharded_tensors_and_factories(model)[0])}
+        parts = (
+            sharded_states(
+                weights[parameter],
+                part._get_model_param_range_map(parameter)["param"].start,
+                part._get_main_param_and_optimizer_states(parameter),
+                part.distributed_optimizer_instance_id,
+            )
+            for parameter in part.model_param_gbuf_map
+        )
+        return dict(enumerate(chain.from_iterable(parts)))
 
-    part.sharded_param_state_fully_reshardable = by_parameter
-
-
-def _beside(weight: Any, key: str, state: torch.Tensor) -> Any:
-    """An optimizer's state of a weight, sharded as that is."""
-    dtype = {} if isinstance(weight, ShardedTensorFactory) else {"dtype": state.dtype}
-    return replace(weight, key=f"optimizer.state.{key}.{weight.key}", data=state, **dtype)
-
-
-def save_padding_of_buckets(buffers: list[Any]) -> None:
-    """Let the optimizer state that is saved hold the padding at the end of each gradient bucket.
-
-    megatron-core (0.16 to 0.19) cuts it out of the state but then looks for the parameters at offsets that count it:
-    what comes after a padded bucket would be saved shifted, the last of it as zeros.
-    """
-    for buffer in buffers:
-        buffer.numel_unpadded = buffer.numel
-        for bucket in buffer.buckets:
-            bucket.numel_unpadded = bucket.grad_data.numel()
+    part.sharded_param_state_fully_reshardable = in_place
+    part.load_parameter_state_from_fully_reshardable = lambda loaded: None  # it is there already
 
 
 def deterministic_algorithms(enabled: bool) -> None:

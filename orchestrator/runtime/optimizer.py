@@ -61,9 +61,7 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
     for part in _parts(built):
         if isinstance(part.optimizer, StatefulOptimizer):
             part.optimizer.prepare()
-            megatron_compat.keep_states_in_place(part)
             megatron_compat.save_state_of(part)
-        megatron_compat.save_padding_of_buckets(getattr(part, "buffers", []))
     return built
 
 
@@ -87,13 +85,6 @@ def update(optimizer: Any, values: Hyperparameters, job: JobSpec) -> UpdateResul
         _clip(optimizer, job.optimizer.clip_grad, norm)
     optimizer.step_with_ready_grads()
     return UpdateResult(applied=True, grad_norm=norm)
-
-
-def held_by(optimizer: Any) -> list[torch.Tensor]:
-    """The weights that are updated on this rank, and their states."""
-    inner = [part.optimizer for part in _parts(optimizer) if isinstance(part.optimizer, StatefulOptimizer)]
-    weights = [weight for one in inner for group in one.param_groups for weight in group["params"]]
-    return weights + [state for one in inner for each in one.state.values() for state in each.values()]
 
 
 def _parts(optimizer: Any) -> list[Any]:
