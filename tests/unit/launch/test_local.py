@@ -315,6 +315,8 @@ def test_a_launcher_that_was_paused_when_its_run_was_cancelled_says_so(
     training = training_at(3)
     run = training.run
     training.launcher.send_signal(signal.SIGSTOP)
+    for rank in ranks_of(launch_id(run)).values():
+        os.kill(rank, signal.SIGSTOP)  # else it may still stop by itself, and say so
     request_stop(run, "cancel --now", at_once=True)
     end_processes(launch_id(run))
     training.launcher.send_signal(signal.SIGCONT)

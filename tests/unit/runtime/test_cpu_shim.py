@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.faults import Ranks
+from support.training import layout, logs, make_run, tiny_job
 
 from orchestrator.runtime import cpu_shim, megatron_compat
 
@@ -16,7 +19,6 @@ PATCHES = {
     "torch.cuda.current_device",
     "torch.cuda.get_rng_state",
     "torch.cuda.manual_seed",
-    "torch.Tensor.cuda",
     "torch.Tensor.type",
     "megatron.random._get_cuda_rng_state",
     "megatron.random._set_cuda_rng_state",
@@ -25,6 +27,8 @@ PATCHES = {
 }
 FROM_0_19 = {"torch.cuda.current_stream"}
 """Needed by megatron-core 0.19 alone."""
+BETWEEN_STAGES = {"torch.Tensor.cuda"}
+"""Needed where stages share their embeddings, which one process alone does not."""
 
 
 @pytest.mark.slow("tiny jobs are trained once without each patch, in one process")
@@ -40,9 +44,29 @@ def test_each_patch_is_needed() -> None:
     )
     assert finished.returncode == 0, finished.stderr
     broken: dict[str, str | None] = json.loads(finished.stdout)
-    assert set(broken) - FROM_0_19 == PATCHES
+    assert set(broken) - FROM_0_19 - BETWEEN_STAGES == PATCHES
     wanted = PATCHES if megatron_compat.VERSION < (0, 19) else PATCHES | FROM_0_19
     assert [patch for patch in wanted if broken[patch] is None] == [], "no longer needed: remove them"
+
+
+WITHOUT_CUDA_OF_TENSORS = """
+import torch
+from orchestrator.runtime import cpu_shim
+install, cuda = cpu_shim.install, torch.Tensor.cuda
+def install_the_others():
+    install()
+    torch.Tensor.cuda = cuda
+cpu_shim.install = install_the_others
+"""
+
+
+def test_stages_that_share_embeddings_need_theirs(ranks: Ranks, tmp_path: Path, inject: Callable[[str], Path]) -> None:
+    job = tiny_job("shared", parallelism=layout(pp=2), schedule={"train_iters": 1, "lr_warmup_iters": 0})
+    assert not job.model.untie_embeddings_and_output_weights
+    assert {"torch.Tensor.cuda"} == BETWEEN_STAGES
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job, inject=inject(WITHOUT_CUDA_OF_TENSORS)).wait() == 1
+    assert "setup_embeddings_and_output_layer" in logs(run)
 
 
 COMPILED = """
