@@ -15,6 +15,8 @@ import torch
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 
+from orchestrator.errors import CheckpointError
+
 
 @dataclass(frozen=True)
 class Box:
@@ -65,6 +67,7 @@ def sharded_states(
 
     `weight`: how the parameter itself is saved. `states`: by name, each of the elements from `start` on, `[n]`.
     `instance`: which of several equal optimizers this is; the first one saves.
+    Raises CheckpointError where the weight is saved as no rectangles of it.
     """
     stages, tensor_parallel, _ = weight.replica_id  # the replicas of the data share the states instead
     placed = list(_placed(weight))
@@ -111,7 +114,10 @@ def _placed(weight: ShardedTensor | ShardedTensorFactory) -> Iterator[tuple[Shar
     whole = torch.empty(shape, device="meta")
     for sharded in nested_values(replace(weight, data=whole).build()):
         if sharded.data.stride() != whole.stride():
-            raise NotImplementedError(f"{weight.key} is saved as {sharded.key}, which is no rectangular part of it")
+            raise CheckpointError(
+                f"the optimizer's state of {weight.key} cannot be saved in parts: it is saved as {sharded.key}, which "
+                "is no rectangular part of it. With parallelism.use_distributed_optimizer: false it is saved whole"
+            )
         rest, start = sharded.data.storage_offset(), []
         for stride in whole.stride():
             start.append(rest // stride)

@@ -11,6 +11,7 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
 
+from orchestrator.errors import CheckpointError
 from orchestrator.runtime.optimizer_shards import Box, boxes_of, sharded_states
 
 
@@ -112,5 +113,7 @@ def test_a_parameter_that_is_saved_transformed_is_refused() -> None:
         return [ShardedTensor.from_rank_offsets(key, tensor.t(), replica_id=replica_id)]
 
     factory = ShardedTensorFactory("weight", torch.zeros(6, 7), turned, lambda loaded: loaded, (0, 0, 0))
-    with pytest.raises(NotImplementedError, match="weight is saved as weight, which is no rectangular part of it"):
+    with pytest.raises(
+        CheckpointError, match=r"of weight cannot be saved in parts: .* parallelism\.use_distributed_optimizer: false"
+    ):
         list(sharded_states(factory, 0, {"m": torch.zeros(42)}, 0))
