@@ -31,13 +31,13 @@ MODEL = {
 STEPS = 12
 LAYERS = ("torch", "transformer_engine")
 LIMITS = {
-    ("bf16", "torch"): (6e-3, 0.1),
-    ("bf16", "transformer_engine"): (6e-3, 0.1),
+    ("bf16", "torch"): (6e-3, 5e-2),
+    ("bf16", "transformer_engine"): (6e-3, 5e-2),
     ("fp32", "torch"): (1e-4, 1e-3),
     ("fp32", "transformer_engine"): (1e-3, 2e-2),
 }
 """Largest relative differences of losses and of gradient norms. In bf16 a token at the border of two experts goes to
-the other one: on the CPU that is 2e-3 and 6e-3 away from fp32, on a GPU up to 6e-3 and 7e-2 from another layout, and
+the other one: on the CPU that is 2e-3 and 6e-3 away from fp32, on GPUs up to 4e-3 and 5e-2 from another layout, and
 without the shared expert 7e-3 and 0.16. In fp32 Transformer Engine multiplies with the ten bits of TF32.
 """
 EP2 = {"expert_model_parallel_size": 2}
