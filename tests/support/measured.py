@@ -293,9 +293,10 @@ def has_layers(layers: str) -> bool:
 
 
 def asked_of(request: pytest.FixtureRequest, parameter: str) -> set[str]:
-    """The values of a parameter that the session's tests of the fixture's module have."""
+    """The values of a parameter that the session's tests of the fixture's module have; some tests have none."""
     items = (item for item in request.session.items if item.getparent(pytest.Module) is request.node)
-    return {str(item.callspec.params[parameter]) for item in items if isinstance(item, pytest.Function)}
+    given = (item.callspec.params for item in items if isinstance(item, pytest.Function) and hasattr(item, "callspec"))
+    return {str(params[parameter]) for params in given if parameter in params}
 
 
 def needs_gpus(count: int, layers: str) -> None:
