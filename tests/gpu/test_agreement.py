@@ -138,7 +138,7 @@ def trained(
     request: pytest.FixtureRequest, trainer: Meter, real_sentences: str
 ) -> dict[str, tuple[JobSpec, Measured | None]]:
     """Every job of this file by its name, with what it did if this session asks for it and has its layers."""
-    every, asked = jobs(real_sentences), asked_of(request, "name")
+    every, asked = jobs(real_sentences), {name for (name,) in asked_of(request, "name")}
     asked |= {AGAINST[name] for name in asked}
     found = trainer.measure_all(job for job in every if job.name in asked and has_layers(job.runtime.layers))
     return {job.name: (job, found.get(job.name)) for job in every}

@@ -129,7 +129,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def known(request: pytest.FixtureRequest, meter: Meter, text: str) -> Known:
     """Every case that this session asks for and this machine can run, and what these are compared with."""
-    asked = asked_of(request, "name")
+    asked = {name for (name,) in asked_of(request, "name")}
     asked |= {reference for name in asked if (reference := CASES[name].reference)}
     runnable = {name: case_job(name, text) for name in CASES if name in asked and has_layers(CASES[name].layers)}
     kept = {name: measured for name, job in runnable.items() if (measured := meter.known(job))}

@@ -81,11 +81,9 @@ def jobs(text: str) -> list[JobSpec]:
 def trained(request: pytest.FixtureRequest, trainer: Meter) -> dict[str, Measured]:
     """What this session asks for and the layers that there are can train, by the jobs' names: by the same few
     processes."""
-    asked, dtypes, every = asked_of(request, "name"), asked_of(request, "dtype"), []
-    for dtype, layers in LIMITS:
-        if has_layers(layers) and dtype in (dtypes or {"bf16"}):
-            every += [spread_job(name, layers, dtype) for name in LAYOUTS if name in {"one", *asked}]
-    return trainer.measure_all(every)
+    asked = asked_of(request, "name", "layers", "dtype")
+    asked |= {("one", layers, dtype) for _, layers, dtype in asked}
+    return trainer.measure_all(spread_job(*each) for each in sorted(asked) if has_layers(each[1]))
 
 
 @pytest.mark.parametrize(("dtype", "layers"), LIMITS)
@@ -103,10 +101,10 @@ def test_layouts_agree(name: str, dtype: str, layers: str, trained: dict[str, Me
     assert norms < most[1]
 
 
-def test_one_kernel_or_one_expert_after_the_other(ranks: Ranks, trained: dict[str, Measured], tmp_path: Path) -> None:
+def test_one_kernel_or_one_expert_after_the_other(ranks: Ranks, trainer: Meter, tmp_path: Path) -> None:
     """Transformer Engine's layers group by themselves; a checkpoint of one kind goes on as the other."""
     needs_layers(LAYERS[1])
-    one = trained[spread_job("one", LAYERS[1], "bf16").name]
+    one = trainer.measure(spread_job("one", LAYERS[1], "bf16"))
     assert one.outcome == "measured", one.message
     first, second = kinds_job(STEPS // 2, grouped=False), kinds_job(STEPS, grouped=True)
     run = ranks.must_train(make_run(tmp_path, first), first)

@@ -292,11 +292,11 @@ def has_layers(layers: str) -> bool:
     return layers == "torch" or importlib.util.find_spec("transformer_engine") is not None
 
 
-def asked_of(request: pytest.FixtureRequest, parameter: str) -> set[str]:
-    """The values of a parameter that the session's tests of the fixture's module have; some tests have none."""
+def asked_of(request: pytest.FixtureRequest, *parameters: str) -> set[tuple[str, ...]]:
+    """The values of these parameters that the session's tests of the fixture's module have, of those that have all."""
     items = (item for item in request.session.items if item.getparent(pytest.Module) is request.node)
     given = (item.callspec.params for item in items if isinstance(item, pytest.Function) and hasattr(item, "callspec"))
-    return {str(params[parameter]) for params in given if parameter in params}
+    return {tuple(str(params[each]) for each in parameters) for params in given if {*parameters} <= {*params}}
 
 
 def needs_gpus(count: int, layers: str) -> None:
