@@ -283,6 +283,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "parallelism.use_distributed_optimizer": _distributed_optimizer,
     "parallelism.overlap_grad_reduce": ("safe", "only when communication happens changes"),
     "parallelism.overlap_param_gather": ("safe", "only when communication happens changes"),
+    "parallelism.tp_comm_overlap": ("safe", "only when communication happens changes"),
     # batch
     "batch.micro_batch_size": _micro_batch,
     "batch.global_batch_size": _global_batch,

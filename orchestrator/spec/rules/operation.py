@@ -11,6 +11,7 @@ from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
 from orchestrator.spec.sections import JobSections
+from orchestrator.spec.tensor_overlap import OVERLAP, obstacles
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
 
 _OWNED = re.compile(
@@ -230,6 +231,13 @@ def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
             yield Problem(f"needs {name}: true, and that is false", paths, "leave it out; it follows by itself")
 
 
+def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """What is asked for in words is had, or refused."""
+    if job.parallelism.tp_comm_overlap:
+        for field, reason in obstacles(job):
+            yield Problem(f"cannot be had: {reason}", (OVERLAP, field), "leave it out; it follows by itself")
+
+
 def _shares(job: JobSections) -> list[float]:
     """The weights of train, validation and test."""
     return [float(part) for part in job.data.split.split(",")]
@@ -255,4 +263,5 @@ RULES = (
     arguments_of_the_train_step,
     owned_environment,
     overlapped_param_gather,
+    overlapped_tensor_parallel,
 )

@@ -1,0 +1,51 @@
+"""Tensor parallelism that sends while it multiplies: which jobs can, and what stands in the way of the others.
+
+It is Transformer Engine's (2.11) user buffers, by way of megatron-core's `tp_comm_overlap`: a matrix product is cut into
+a piece per rank, and copy engines move one piece while another is multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.spec.sections import JobSections
+
+OVERLAP = "parallelism.tp_comm_overlap"
+_LARGEST = 8
+"""GPUs that can open each other's memory (CUDA IPC in Transformer Engine)."""
+
+
+def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
+    """Fields that rule it out, each with the reason. Of jobs without tensor parallelism nothing is said."""
+    degrees, model, runtime, fp8 = job.parallelism, job.model, job.runtime, job.precision.fp8
+    if degrees.tensor_model_parallel_size == 1:
+        return
+    if not degrees.uses_sequence_parallel:
+        yield "parallelism.sequence_parallel", "without sequence parallelism whole tensors are summed at once"
+    if degrees.tensor_model_parallel_size > min(_LARGEST, job.processes_per_node):
+        yield "parallelism.tensor_model_parallel_size", "the ranks of a layer have to share a machine, eight at most"
+    if runtime.layers == "torch" or runtime.device == "cpu":
+        field = "runtime.layers" if runtime.layers == "torch" else "runtime.device"
+        yield field, "it is done by Transformer Engine's layers, on GPUs"
+    if model.lora is not None:
+        yield "model.lora", "adapters stand beside torch's layers"
+    if model.architecture != "gpt":
+        yield "model.architecture", "it was measured for decoders alone"
+    if model.num_experts is not None:
+        yield "model.num_experts", "it was not measured for layers with experts"
+    if job.task is not None:
+        yield "task", "micro-batches of a task have other shapes"
+    if runtime.train_step is not None:
+        yield "runtime.train_step", "a step of your own may compute on other shapes than one micro-batch's"
+    if job.precision.dtype != "bf16":
+        yield "precision.dtype", "its buffers are bf16"
+    if fp8 is not None and (fp8.recipe == "blockwise" or fp8.share_of_layers(model.num_layers) < 1):
+        yield "precision.fp8", "its buffers hold tensors with one scale, of every layer"
+
+
+def overlaps_tensor_parallel(job: JobSections) -> bool:
+    """Whether products are to overlap with what tensor parallelism sends, where the machine can."""
+    degrees = job.parallelism
+    if degrees.tensor_model_parallel_size == 1 or degrees.tp_comm_overlap is False:
+        return False
+    return next(obstacles(job), None) is None
