@@ -34,6 +34,7 @@ from orchestrator.runtime.experts import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.fp8 import require_fp8
 from orchestrator.runtime.layers.choice import choose_layers
+from orchestrator.runtime.layers.overlap import begin_overlap
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.pretrained import find_source, load_weights
@@ -87,6 +88,7 @@ def open_session(
     require_fp8(job.precision, layers)
     words = vocabulary(job)
     config = transformer_config(job, device, layers)
+    begin_overlap(job, config, layers, device, ranks, control, closing)
     modules = build_chunks(job, config, device, layers, words, ranks)
     chunks = wrap_data_parallel(job, config, modules)
     optimizer = build_optimizer(job, chunks)
@@ -252,6 +254,7 @@ def _restore(session: Session, from_scratch: bool) -> None:
         iteration=session.state.iteration,
         device=session.device.name,
         layers=session.layers,
+        tp_comm_overlap=session.modules[0].config.tp_comm_overlap,
         parameters=parameter_count(session.modules),
         total_parameters=parameters(session.job, session.vocabulary.padded_size).total,
         mfu=_basis_of_mfu(session),

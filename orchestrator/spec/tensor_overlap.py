@@ -1,7 +1,7 @@
 """Tensor parallelism that sends while it multiplies: which jobs can, and what stands in the way of the others.
 
-It is Transformer Engine's (2.11) user buffers, by way of megatron-core's `tp_comm_overlap`: a matrix product is cut into
-a piece per rank, and copy engines move one piece while another is multiplied.
+It is Transformer Engine's (2.11) user buffers, by way of megatron-core's `tp_comm_overlap`: a matrix product is cut
+into a piece per rank, and copy engines move one piece while another is multiplied.
 """
 
 from __future__ import annotations
