@@ -51,6 +51,7 @@ ROWS = {
     "1.7b-fp8": Row("gpt-1.7b", 1, 4, 4, FP8),
     "1.7b-dp2": Row("gpt-1.7b", 2, 4, 8),
     "7.1b-tp2": Row("gpt-7.1b", 2, 4, 4, TP2),
+    "7.1b-tp2-fp8": Row("gpt-7.1b", 2, 4, 4, (*TP2, *FP8)),
     "1.7b-pp2-vp2": Row("gpt-1.7b", 2, 2, 16, (*PP2, "parallelism.virtual_pipeline_model_parallel_size=2")),
     "1.7b-dp4": Row("gpt-1.7b", 4, 4, 16),
     "7.1b-tp2-dp2": Row("gpt-7.1b", 4, 4, 8, TP2),
