@@ -48,9 +48,9 @@ class ParallelismSpec(Section):
     overlap_param_gather: bool | None = None
     """Gather updated parameters while the forward pass starts (no effect at DP = 1). It needs the distributed optimizer
     and `overlap_grad_reduce`, and is on by default where both are."""
-    tp_comm_overlap: bool | None = None
+    tp_comm_overlap: bool = False
     """Send what sequence parallelism gathers and sums while the matrices are multiplied, piece by piece, with
-    Transformer Engine's layers (no effect at TP = 1). By default on where the job and the machine allow it."""
+    Transformer Engine's layers on the GPUs of one machine (no effect at TP = 1)."""
 
     @property
     def model_parallel_size(self) -> int:

@@ -44,8 +44,6 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
 
 
 def overlaps_tensor_parallel(job: JobSections) -> bool:
-    """Whether products are to overlap with what tensor parallelism sends, where the machine can."""
+    """Whether products are to overlap with what tensor parallelism sends: where it is asked for, and there is some."""
     degrees = job.parallelism
-    if degrees.tensor_model_parallel_size == 1 or degrees.tp_comm_overlap is False:
-        return False
-    return next(obstacles(job), None) is None
+    return degrees.tp_comm_overlap is True and degrees.tensor_model_parallel_size > 1

@@ -31,14 +31,15 @@ MODEL = {
 STEPS = 12
 LAYERS = ("torch", "transformer_engine")
 LIMITS = {
-    ("bf16", "torch"): (6e-3, 5e-2),
-    ("bf16", "transformer_engine"): (6e-3, 5e-2),
+    ("bf16", "torch"): (4e-3, 1e-2),
+    ("bf16", "transformer_engine"): (4e-3, 1e-2),
     ("fp32", "torch"): (1e-4, 1e-3),
-    ("fp32", "transformer_engine"): (1e-3, 2e-2),
+    ("fp32", "transformer_engine"): (1e-3, 1e-2),
 }
-"""Largest relative differences of losses and of gradient norms. In bf16 a token at the border of two experts goes to
-the other one: on the CPU that is 2e-3 and 6e-3 away from fp32, on GPUs up to 4e-3 and 5e-2 from another layout, and
-without the shared expert 7e-3 and 0.16. In fp32 Transformer Engine multiplies with the ten bits of TF32.
+"""Largest relative differences of losses and of gradient norms. A token at the border of two experts goes to the other
+one after a difference in rounding: in fp32, where layouts are 1e-7 apart until then, the first such token made 2e-5 of
+it. In fp32 Transformer Engine multiplies with the ten bits of TF32. Measured on H200s: bf16 1.4e-3 and 3.2e-3, fp32
+5e-8 and 1.2e-7, Transformer Engine's 6e-4 and 2.2e-3.
 """
 EP2 = {"expert_model_parallel_size": 2}
 LAYOUTS: dict[str, dict[str, Any]] = {

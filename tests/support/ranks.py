@@ -384,6 +384,7 @@ def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
             request["environment"],
             RANK=str(rank),
             LOCAL_RANK=str(local_rank),
+            LOCAL_WORLD_SIZE=str(request["per_node"]),
             WORLD_SIZE=str(request["world_size"]),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),

@@ -1,4 +1,4 @@
-"""Whether a run sends what tensor parallelism sends while it multiplies: if the job can, and this machine."""
+"""Tensor parallelism that sends while it multiplies, for a run that asks for it: whether this machine can."""
 
 from __future__ import annotations
 
@@ -28,20 +28,18 @@ def begin_overlap(
     control: Control,
     closing: ExitStack,
 ) -> None:
-    """Before layers are built from the configuration, set it up for them where it can be had; all ranks do, or none.
+    """Before layers are built from the configuration, set it up for them where the job asks for it.
 
-    Raises UserError where it is asked for and the machine has no way.
+    Raises UserError, on all ranks, where the machine has no way.
     """
     if not overlaps_tensor_parallel(job):
         return
     able = layers == "transformer_engine" and device.is_cuda and _reaches_its_peers(device, ranks)
     if control.any(not able):
-        if job.parallelism.tp_comm_overlap:
-            raise UserError(
-                f"{OVERLAP} is true, but it needs Transformer Engine's layers, and GPUs of one machine that can open "
-                "each other's memory; leave it out, and it is had where it can be"
-            )
-        return
+        raise UserError(
+            f"{OVERLAP} is true, but it needs Transformer Engine's layers, and GPUs of one machine that can open each "
+            "other's memory; leave it out"
+        )
     # Only imported here: without Transformer Engine there is no such module.
     user_buffers = importlib.import_module("orchestrator.runtime.layers.user_buffers")
     user_buffers.open_buffers(job)

@@ -235,7 +235,7 @@ def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """What is asked for in words is had, or refused."""
     if job.parallelism.tp_comm_overlap:
         for field, reason in obstacles(job):
-            yield Problem(f"cannot be had: {reason}", (OVERLAP, field), "leave it out; it follows by itself")
+            yield Problem(f"cannot be had: {reason}", (OVERLAP, field), "leave it out")
 
 
 def _shares(job: JobSections) -> list[float]:

@@ -1,0 +1,146 @@
+"""Products that overlap with what tensor parallelism sends, without a GPU: who gets it, what Transformer Engine is
+told, and when its buffers are given back. That it trains the same is for GPUs to show.
+"""
+
+from __future__ import annotations
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
+import os
+import sys
+from contextlib import ExitStack
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from support.training import layout, tiny_job
+
+from orchestrator.errors import UserError
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.layers.overlap import begin_overlap
+from orchestrator.runtime.process_groups import Ranks
+from orchestrator.spec.job import JobSpec
+
+GPU = Device("cuda", torch.device("cuda", 1), "nccl", "a GPU")
+
+
+class Mode(Enum):
+    NONE = "none"
+    FP8 = "fp8"
+
+
+class Engine(ModuleType):
+    """Transformer Engine's part in it."""
+
+    def __init__(self) -> None:
+        super().__init__("transformer_engine.pytorch")
+        self.UserBufferQuantizationMode = Mode
+        self.opened: list[tuple[Any, ...]] = []
+        self.said: list[str] = []
+
+    def initialize_ub(self, shape: list[int], tp: int, **settings: Any) -> None:
+        self.opened.append((shape, tp, settings))
+
+    def destroy_ub(self) -> None:
+        self.said.append("given back")
+
+
+class Alone:
+    """What the ranks agree on where there is one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def barrier(self) -> None:
+        self._engine.said.append("met")
+
+
+class Config:
+    tp_comm_overlap = tp_comm_overlap_rs_dgrad = False
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """As rank 1 of two, on a machine with two GPUs that open each other's memory."""
+    engine = Engine()
+    monkeypatch.setitem(sys.modules, "transformer_engine", ModuleType("transformer_engine"))
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", engine)
+    monkeypatch.delitem(sys.modules, "orchestrator.runtime.layers.user_buffers", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("UB_SKIPMC", "")
+    monkeypatch.delenv("UB_SKIPMC")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: (device.index, peer) == (1, 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: engine.said.append("computed"))
+    return engine
+
+
+def job(*, overlaps: bool = True, **sections: Any) -> JobSpec:
+    parallelism = layout(tp=2, sequence_parallel=True, tp_comm_overlap=overlaps)
+    return tiny_job("job", parallelism=parallelism, **{"precision": {"dtype": "bf16"}, **sections})
+
+
+def begin(engine: Engine, job: JobSpec, closing: ExitStack, layers: Any = "transformer_engine", tp: int = 1) -> Config:
+    config: Any = Config()
+    control: Any = Alone(engine)
+    ranks = Ranks(rank=1, world_size=2, tp=tp, tp_size=2, pp=0, pp_size=1, dp=0, dp_size=1, num_chunks=1)
+    begin_overlap(job, config, layers, GPU, ranks, control, closing)
+    return config
+
+
+def test_layers_are_told_and_buffers_are_taken_and_given_back(engine: Engine) -> None:
+    with ExitStack() as closing:
+        config = begin(engine, job(), closing)
+        assert (config.tp_comm_overlap, config.tp_comm_overlap_rs_dgrad) == (True, True)
+        [(shape, tp, settings)] = engine.opened
+        assert (shape, tp) == ([2 * 64, 64], 2), "tokens of a micro-batch by the hidden size"
+        assert settings["quantization_modes"] == [Mode.NONE]
+        summed = {"proj_fprop", "fc2_fprop", "qkv_dgrad", "fc1_dgrad"}
+        assert settings["ub_cfgs"].keys() == summed
+        assert {each["method"] for each in settings["ub_cfgs"].values()} == {"ring_exchange"}
+        assert os.environ["UB_SKIPMC"] == "1"
+        assert not engine.said
+    assert engine.said == ["met", "computed", "given back"], "after every rank has come to the end"
+
+
+def test_in_fp8_what_is_gathered_is_in_fp8(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UB_SKIPMC", "0")
+    with ExitStack() as closing:
+        begin(engine, job(precision={"dtype": "bf16", "fp8": {"recipe": "delayed"}}), closing)
+    assert engine.opened[0][2]["quantization_modes"] == [Mode.FP8]
+    assert os.environ["UB_SKIPMC"] == "0", "the user's word"
+
+
+def test_after_a_failure_nothing_is_taken_from_under_the_others(engine: Engine) -> None:
+    closing = ExitStack()
+    begin(engine, job(), closing)
+    assert not closing.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert not engine.said
+
+
+def test_only_who_asks_for_it_gets_it(engine: Engine) -> None:
+    with ExitStack() as closing:
+        assert not begin(engine, job(overlaps=False), closing).tp_comm_overlap
+    assert not engine.opened
+
+
+@pytest.mark.parametrize("why", ["layers", "closed", "another machine", "no such GPU"])
+def test_a_machine_that_has_no_way_is_told(why: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why == "closed":
+        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: False)
+    if why == "no such GPU":
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    layers, tp = "torch" if why == "layers" else "transformer_engine", 0 if why == "another machine" else 1
+    with (
+        pytest.raises(UserError, match=r"tp_comm_overlap is true, but it needs .*; leave it out"),
+        ExitStack() as closing,
+    ):
+        begin(engine, job(), closing, layers, tp)
+    assert not engine.opened
