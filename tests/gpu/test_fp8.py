@@ -259,7 +259,7 @@ def test_time_and_memory_are_predicted(configuration: Configuration, measured: M
     [memory] = estimate_memory(job, padded_vocab(job), layers).stages
     device = shipped(gpu_name())
     assert device is not None, f"no datasheet of {gpu_name()} is known"
-    time = estimate_with(job, padded_vocab(job), kernels_of(layers), device)
+    time = estimate_with(job, padded_vocab(job), kernels_of(job, layers), device)
     [peak], [reserved] = measured.peak_bytes, measured.reserved_bytes
     tokens = job.global_batch_size * job.model.sample_length
     parts = " ".join(f"{name}={1e3 * seconds:.0f}" for name, seconds in time.parts.items() if seconds >= 5e-4)

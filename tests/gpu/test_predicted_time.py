@@ -29,7 +29,7 @@ def calibrating() -> list[Configuration]:
 
 
 def observation(configuration: Configuration, measured: Measured) -> Observation:
-    job, kernels = configuration.job, kernels_of(configuration.layers)
+    job, kernels = configuration.job, kernels_of(configuration.job, configuration.layers)
     return Observation(job, padded_vocab(job), kernels, measured.step_seconds)
 
 

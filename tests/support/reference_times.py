@@ -1,7 +1,7 @@
 """Step times that were measured or published, as jobs: what the model of time is held against.
 
 docs/benchmarks/2026-11-20-time-model.md says where each comes from and what is assumed about it, and
-2026-11-21-h200-profiles.md what changed since.
+2026-11-21-h200-profiles.md what changed since; the rows of 7.1B TP2 alone are in 2026-11-23-h200-2.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.planning.time.fitting import Observation
-from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE, Kernels, Passes
+from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels, Passes
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 
@@ -96,7 +96,7 @@ def h200_rows() -> list[Row]:
     small = {(micro, batch): job_of("gpt-1.7b", micro=micro, batch=batch) for micro, batch in
              ((1, 4), (2, 4), (4, 4), (4, 32), (4, 192))}  # fmt: skip
     replicas = job_of("gpt-1.7b", dp=4, micro=4, batch=16)
-    wide = job_of("gpt-7.1b", tp=2, dp=2, micro=4, batch=8)
+    pair, wide = (job_of("gpt-7.1b", tp=2, dp=dp, micro=4, batch=4 * dp) for dp in (1, 2))
     deep = job_of("gpt-7.1b", tp=2, pp=2, micro=1, batch=16)
     large = {micro: job_of("gpt-16b", tp=4, micro=micro, batch=4) for micro in (2, 4)}
     return [
@@ -116,6 +116,8 @@ def h200_rows() -> list[Row]:
         Row("1.7B 4x48 torch, ours", small[4, 192], EARLIER_TORCH, 17.10),
         Row("1.7B 4x8 torch, ours", small[4, 32], EARLIER_TORCH, 2.90),
         Row("1.7B 4x8 TE, ours", small[4, 32], EARLIER_TRANSFORMER_ENGINE, 2.57),
+        Row("7.1B TP2 4x1 TE, ours", pair, TRANSFORMER_ENGINE, 0.6986),
+        Row("7.1B TP2 4x1 TE, ours, overlapping", pair, OVERLAPPING, 0.6527),
     ]
 
 

@@ -92,6 +92,6 @@ def measured_run(run: RunDir) -> MeasuredRun:
             f"run {label(run)} has no step time at its full batch size after its first {_WARM_UP} steps: "
             "let it run longer, with a small tracking.log_interval"
         )
-    kernels = kernels_of(starts[-1]["layers"])
+    kernels = kernels_of(job, starts[-1]["layers"])
     observation = Observation(job, vocabulary(job).padded_size, kernels, statistics.median(seconds.values()))
     return MeasuredRun(label(run), starts[-1]["device"], observation)

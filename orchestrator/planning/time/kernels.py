@@ -7,9 +7,11 @@ counts as the accesses that would have taken as long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
+from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,12 @@ class Kernels:
     for it, as with this project's runtime.
     """
     overlaps_tensor_parallel: bool = False
-    """Whether every matrix product hides the collective before or after it, as Transformer Engine's user buffers do.
-    The runtime does not ask for them.
+    """Whether a layer's matrix products go in pieces with the collective before or after them, as with Transformer
+    Engine's user buffers (`parallelism.tp_comm_overlap`).
+    """
+    sums_with_input_gradient: bool = False
+    """Whether the gradient of a column-parallel layer's input is among these, summed as it is multiplied: the runtime's
+    way. Otherwise it is summed behind the gradient of the weight, as by megatron-core itself.
     """
 
 
@@ -85,7 +91,12 @@ TRANSFORMER_ENGINE = Kernels(
 )
 """Fused norms and rotation, cuDNN's attention, multi-tensor Adam."""
 
+OVERLAPPING = replace(TRANSFORMER_ENGINE, overlaps_tensor_parallel=True, sums_with_input_gradient=True)
+"""The same with user buffers as the runtime sets them up."""
 
-def kernels_of(layers: Layers) -> Kernels:
-    """The backend that `runtime.layers` resolves to."""
-    return TORCH if layers == "torch" else TRANSFORMER_ENGINE
+
+def kernels_of(job: JobSpec, layers: Layers) -> Kernels:
+    """The backend that the job's `runtime.layers` resolves to, and what the job has it overlap."""
+    if layers == "torch":
+        return TORCH
+    return OVERLAPPING if overlaps_tensor_parallel(job) else TRANSFORMER_ENGINE

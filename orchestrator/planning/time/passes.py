@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.planning.time import experts
@@ -93,12 +94,13 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
     """Linear layers that multiply in a format, with what tensor parallelism sends around them.
 
     megatron-core hides the backward pass's gathering of a column-parallel layer's input behind the gradient of that
-    input, and the summing of that gradient behind the gradient of the weight. All else is waited for. A frozen weight
-    has no gradient, needs no input for it, and hides nothing.
+    input, and the summing of that gradient behind the gradient of the weight. All else is waited for, or goes with its
+    product where the layers overlap. A frozen weight has no gradient, needs no input for it, and hides nothing.
     """
     group = group_of(setting.job, setting.device, setting.tp, 1)
     device, tokens = setting.device, setting.tokens
     overlaps = setting.kernels.overlaps_tensor_parallel
+    in_pieces = overlaps and setting.kernels.sums_with_input_gradient
     forward = backward = sent_forward = sent_backward = 0.0
     for linear in linears:
         product = gemm_seconds(tokens, linear.outputs, linear.inputs, device, dtype)
@@ -114,9 +116,12 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
             ahead, back = (read, given) if linear.is_column else (given, read)
             sent_forward += group.pipelined(ahead, product) if overlaps else ahead
             if linear.is_column and not setting.is_frozen:
-                sent_backward += group.hidden(read, data) + group.hidden(given, weight)
+                # What is read needs the link first, for as long as it takes.
+                left = max(data - read, 0.0)
+                summed = group.pipelined(given, left) if in_pieces else group.hidden(given, weight)
+                sent_backward += group.hidden(read, data) + summed
             else:
-                sent_backward += group.pipelined(back, product) if overlaps else back
+                sent_backward += group.pipelined(back, data) if overlaps else back
         elif linear.is_column:
             sent_backward += group.hidden(group.reduce_seconds(whole), weight)
         else:
@@ -202,7 +207,9 @@ def output_pass(setting: Setting) -> Pass:
     if setting.job.task is not None:
         return Pass({}, {})
     linear = Linear(setting.model.hidden_size, setting.padded_vocab / setting.tp, True)
-    products = linear_passes(setting, [linear], setting.dtype)
+    # It is megatron-core's own linear with any layers, and waits for what it reads.
+    alone = replace(setting, kernels=replace(setting.kernels, overlaps_tensor_parallel=False))
+    products = linear_passes(alone, [linear], setting.dtype)
     loss = loss_seconds(setting)
     forward, backward = {"loss": loss.forward}, {"loss": loss.backward}
     if setting.job.runtime.fused_linear_cross_entropy:  # its backward pass computes the logits again

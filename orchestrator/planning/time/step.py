@@ -85,12 +85,12 @@ class StepTime:
 
 def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> StepTime:
     """Seconds of a step of a job with a vocabulary of `padded_vocab` rows on a device."""
-    return estimate_with(job, padded_vocab, kernels_of(layers), device)
+    return estimate_with(job, padded_vocab, kernels_of(job, layers), device)
 
 
 def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Timeline:
     """When each stage of a job does which pass of a step, in seconds."""
-    setting = setting_of(job, padded_vocab, kernels_of(layers), device)
+    setting = setting_of(job, padded_vocab, kernels_of(job, layers), device)
     stages = _stages(setting, _trained_in_stages(job, padded_vocab))
     forward, backward, _, transfer = _pass_seconds(setting, stages)
     return timeline(forward, backward, job.num_micro_batches, transfer)

@@ -15,7 +15,9 @@ from support.reference_times import PADDED_VOCAB, job_of, published_rows
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped, shipped_names
 from orchestrator.planning.time import PARTS, StepTime, estimate_time
-from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE, Kernels
+from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
+from orchestrator.planning.time.passes import layer_pass, output_pass
+from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
 
 LAYOUTS = st.fixed_dictionaries(
@@ -197,6 +199,44 @@ def test_gradients_that_are_not_overlapped_are_waited_for() -> None:
         for each in (overlapped, waiting)
     )
     assert waited > 2 * hidden
+
+
+@pytest.mark.parametrize(("layers", "saves"), [("transformer_engine", True), ("torch", False)])
+def test_tensor_parallelism_is_overlapped_where_the_job_asks_for_it(layers: Any, saves: bool) -> None:
+    asks_nothing = job_of("gpt-7.1b", tp=2, micro=4, batch=4)
+    asks = asks_nothing.parallelism.model_copy(update={"tp_comm_overlap": True})
+    overlapped, waiting = (
+        estimate_time(each, PADDED_VOCAB, layers, device()).parts
+        for each in (asks_nothing.model_copy(update={"parallelism": asks}), asks_nothing)
+    )
+    assert {part for part in PARTS if overlapped[part] != waiting[part]} == (
+        {"tensor_parallel", "overhead"} if saves else set()
+    )
+    if saves:
+        assert overlapped["tensor_parallel"] < 0.7 * waiting["tensor_parallel"]
+
+
+def test_each_layer_overlaps_and_the_output_layer_does_not() -> None:
+    made = job_of("gpt-16b", tp=4, micro=4, batch=4)
+    waiting, overlapping = (
+        setting_of(made, PADDED_VOCAB, each, device()) for each in (TRANSFORMER_ENGINE, OVERLAPPING)
+    )
+    assert output_pass(overlapping) == output_pass(waiting)
+    for slow, fast in zip(layer_pass(waiting), layer_pass(overlapping), strict=True):
+        assert fast["tensor_parallel"] < 0.6 * slow["tensor_parallel"]
+        assert fast == {**slow, "tensor_parallel": fast["tensor_parallel"]}
+
+
+def test_what_is_gathered_and_what_is_summed_share_the_link() -> None:
+    """Eight ranks of a layer multiply too little to hide both: the runtime's way is slower than megatron-core's own."""
+    behind_weights = replace(OVERLAPPING, sums_with_input_gradient=False)
+    for tp, is_faster in ((4, True), (8, False)):
+        made = job_of("gpt-70b", tp=tp, micro=1, batch=1)
+        in_pieces, behind = (
+            estimate_with(made, PADDED_VOCAB, each, device("H200")).step_seconds
+            for each in (OVERLAPPING, behind_weights)
+        )
+        assert (in_pieces < behind) == is_faster
 
 
 def test_a_small_model_is_bound_by_the_host(make_job: Any) -> None:
