@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.precision import DTYPE_BYTES
+from orchestrator.spec.runtime import Layers
+from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 MIB = 2**20
 _CONTEXT = 640 * MIB
@@ -21,6 +24,11 @@ _ALWAYS = 4
 """Communicators of every job: of all ranks, of the loss, of the gradients and of their norm."""
 _FRAGMENTATION = 0.03
 """Of what is made and freed in every step: the caching allocator holds on to partly free blocks."""
+_GATHERING, _KEPT_IN_BF16, _SUMMING = 6, 2, 4
+"""Transformer Engine's user buffers, each for [s * b / CP, h]: those that gather what a product reads, in FP8 where it
+does; those that gather or sum whole behind another product; those that sum what a product gives in pieces, with room
+for the pieces of the other ranks.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,10 @@ class Outside:
         return sum(parts.values()) + int(moving * _FRAGMENTATION) + self.fixed
 
 
-def outside_the_allocator(job: JobSpec) -> Outside:
-    """The context, what every job uses, and a communicator for every kind of group of more than one rank."""
+def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
+    """The context, what every job uses, a communicator for every kind of group of more than one rank, and buffers where
+    tensor parallelism overlaps.
+    """
     degrees = job.parallelism
     sizes = (
         degrees.tensor_model_parallel_size,
@@ -45,4 +55,16 @@ def outside_the_allocator(job: JobSpec) -> Outside:
         job.data_parallel_size,
     )
     groups = sum(size > 1 for size in sizes)
-    return Outside(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR)
+    buffers = 0
+    if layers == "transformer_engine" and overlaps_tensor_parallel(job):
+        groups += 1  # over which the buffers are opened
+        buffers = _user_buffers(job)
+    return Outside(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR + buffers)
+
+
+def _user_buffers(job: JobSpec) -> int:
+    degrees, tp = job.parallelism, job.parallelism.tensor_model_parallel_size
+    tokens = job.model.seq_length * job.batch.micro_batch_size // degrees.context_parallel_size
+    whole = tokens * job.model.hidden_size * DTYPE_BYTES[job.precision.dtype]
+    gathering = _GATHERING * whole // (1 if job.precision.fp8 is None else 2)
+    return gathering + _KEPT_IN_BF16 * whole + _SUMMING * whole * (2 * tp - 1) // tp

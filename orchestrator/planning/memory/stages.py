@@ -95,7 +95,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     predicted = layer_sizes(half_job(job, "decoder")) if job.model.architecture == "t5" else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
-    outside = outside_the_allocator(job)
+    outside = outside_the_allocator(job, layers)
     stages = []
     for pp, count in enumerate(counts):
         chunks = own_chunks[pp] if own_chunks else tuple(of_chunk[held] for held in in_stages[pp])

@@ -120,6 +120,40 @@ def test_capacity() -> None:
     assert capacity(memory, Gpu(None)) == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("changes", "layers", "activations"),
+    [
+        ({}, "transformer_engine", 14.0),  # measured: 1.75 GiB, and 0.44 for a communicator
+        ({"parallelism": {"tensor_model_parallel_size": 8}}, "transformer_engine", 15.5),
+        ({"parallelism": {"context_parallel_size": 2}}, "transformer_engine", 7.0),
+        ({"precision": {"fp8": {}}}, "transformer_engine", 11.0),
+        ({"parallelism": {"tensor_model_parallel_size": 1, "sequence_parallel": False}}, "transformer_engine", 0.0),
+        ({}, "torch", 0.0),
+    ],
+)
+def test_tensor_parallelism_that_overlaps_takes_buffers_of_its_own(
+    make_job: Any, changes: dict[str, Any], layers: Layers, activations: float
+) -> None:
+    """Counted in the bf16 activations of a micro-batch, [s, b, h]."""
+    parallelism = {"tensor_model_parallel_size": 2, "sequence_parallel": True, **changes.get("parallelism", {})}
+    sections = {
+        "model": {"num_layers": 2, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096},
+        "batch": {"micro_batch_size": 4, "num_micro_batches": 1},
+        "launch": {"gpus_per_node": 8},
+    }
+    taken, without = (
+        estimate_memory(
+            make_job(**{**sections, **changes, "parallelism": {**parallelism, "tp_comm_overlap": overlap}}),
+            131072,
+            layers,
+        )
+        for overlap in (True, False)
+    )
+    assert taken.peak_bytes == without.peak_bytes, "torch's allocator has no part in it"
+    communicator = 448 * 2**20 if activations else 0
+    assert taken.device_bytes - without.device_bytes == activations * 4 * 4096 * 4096 * 2 + communicator
+
+
 def test_weights_gradients_and_optimizer_are_the_parameters() -> None:
     job = benchmark_job("gpt-7.1b", 16, tp=2, pp=2)
     counted = {rank.pp: rank.parameters for rank in parameters(job, 131072).per_rank}
