@@ -18,6 +18,7 @@ from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
+from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 FORWARD_SHARE = 1 / 3
 """Of a step's time: the forward pass alone, which is what an evaluation does."""
@@ -41,6 +42,8 @@ class Forecast:
     time: StepTime
     in_fp8: bool
     """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
+    tp_comm_overlap: bool
+    """Whether tensor parallelism sends while it multiplies, in memory and time."""
     training_seconds: float
     """From the first step to the last, evaluations included, queues and restarts not."""
     gpu_hours: float
@@ -81,6 +84,7 @@ class Forecast:
                 "tflops_per_gpu": time.tflops_per_gpu,
                 "mfu": time.mfu,
                 "in_fp8": self.in_fp8,
+                "tp_comm_overlap": self.tp_comm_overlap,
                 "training_seconds": self.training_seconds,
                 "gpu_hours": self.gpu_hours,
                 "energy_kwh": self.energy_kwh,
@@ -108,6 +112,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         fit=capacity(memory, choice.device),
         time=time,
         in_fp8=job.precision.fp8 is not None,
+        tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
         training_seconds=seconds,
         gpu_hours=hours,
         energy_kwh=hours * choice.device.power_watts / 1000,

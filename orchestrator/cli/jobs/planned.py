@@ -169,9 +169,10 @@ def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
     of_which = " of the bf16 peak" if forecast.in_fp8 else ""
     mfu = f", {time.mfu:.1%} MFU{of_which}" if time.mfu is not None else ""
     processor = "process" if device.is_cpu else "GPU"
+    chosen = f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
     return [
-        ("planned for", f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"),
+        ("planned for", ", ".join([chosen, *(["tensor parallelism overlapped"] if forecast.tp_comm_overlap else [])])),
         ("memory", _memory_row(forecast)),
         (
             "speed",

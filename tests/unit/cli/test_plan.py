@@ -55,6 +55,17 @@ def seed(tmp_path: Path) -> Path:
     return path
 
 
+def test_tensor_parallelism_that_is_to_overlap_is_said(orchestrator: Any, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text(LARGEST)
+    for overlaps in (True, False):
+        words = ("runtime.layers=transformer_engine", f"parallelism.tp_comm_overlap={str(overlaps).lower()}")
+        asked = ("plan", path, *(word for each in words for word in ("--set", each)))
+        said = " ".join(orchestrator(*asked).out.split())
+        assert ("tensor parallelism overlapped" in said) == overlaps
+        assert orchestrator(*asked, "--json").json["time"]["tp_comm_overlap"] == overlaps
+
+
 def test_the_parameters_of_the_seeds_log(orchestrator: Any, seed: Path) -> None:
     finished = orchestrator("plan", seed)
     assert finished.code == 0
