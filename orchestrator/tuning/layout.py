@@ -10,6 +10,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import RecomputedModule
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest
+from orchestrator.spec.tensor_overlap import obstacles
 
 
 class Recompute(NamedTuple):
@@ -64,6 +65,7 @@ class Layout(NamedTuple):
     overlap_param_gather: bool | None
     recompute: Recompute
     split: Split = EVEN
+    tp_comm_overlap: bool = False
 
     @property
     def model_parallel_size(self) -> int:
@@ -86,6 +88,7 @@ KEYS: Mapping[str, str] = {
     "parallelism.use_distributed_optimizer": "use_distributed_optimizer",
     "parallelism.overlap_grad_reduce": "overlap_grad_reduce",
     "parallelism.overlap_param_gather": "overlap_param_gather",
+    "parallelism.tp_comm_overlap": "tp_comm_overlap",
     "batch.micro_batch_size": "micro_batch_size",
     "runtime.recompute_granularity": "recompute",
     "runtime.recompute_method": "recompute",
@@ -126,6 +129,7 @@ def layout_of(job: JobSpec) -> Layout:
             degrees.account_for_loss_in_pipeline_split,
             degrees.pipeline_model_parallel_layout,
         ),
+        tp_comm_overlap=degrees.tp_comm_overlap,
     )
 
 
@@ -149,6 +153,7 @@ def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
             "use_distributed_optimizer": layout.use_distributed_optimizer,
             "overlap_grad_reduce": layout.overlap_grad_reduce,
             "overlap_param_gather": layout.overlap_param_gather,
+            "tp_comm_overlap": layout.tp_comm_overlap,
         },
         "batch": {"micro_batch_size": layout.micro_batch_size},
         "runtime": {
@@ -169,6 +174,13 @@ def with_layout(job: JobSpec, layout: Layout) -> JobSpec:
             section: getattr(job, section).model_copy(update=values) for section, values in settings_of(layout).items()
         }
     )
+
+
+def able_to_overlap(job: JobSpec, layout: Layout) -> Layout:
+    """The layout as it is, but not asking for tensor parallelism that overlaps where it stands in the way itself."""
+    if not layout.tp_comm_overlap or next(obstacles(with_layout(job, layout)), None) is None:
+        return layout
+    return layout._replace(tp_comm_overlap=False)
 
 
 def on_machines(job: JobSpec, nodes: int, gpus_per_node: int) -> JobSpec:

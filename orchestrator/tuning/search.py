@@ -148,7 +148,7 @@ class _Hunt:
         for candidate in fastest:
             layout, kept = candidate.layout, self.space.kept
             if layout.sequence_parallel and "sequence_parallel" not in kept:
-                self._add(layout._replace(sequence_parallel=False), faster_than=candidate)
+                self._add(self.space.without_sequence_parallel(layout), faster_than=candidate)
             if layout.use_distributed_optimizer and "use_distributed_optimizer" not in kept:
                 self._add(layout._replace(use_distributed_optimizer=False), faster_than=candidate)
 

@@ -12,7 +12,7 @@ from itertools import product
 from orchestrator.errors import Problem
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
-from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
+from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, able_to_overlap, layout_of, with_layout
 
 DEGREES = ("tp", "pp", "cp", "ep")
 _KEY_OF = {field: key for key, field in KEYS.items() if field != "recompute"}
@@ -82,6 +82,10 @@ class Space:
         """DP."""
         return self.job.world_size // layout.model_parallel_size
 
+    def without_sequence_parallel(self, layout: Layout) -> Layout:
+        """The same with whole activations between tensor-parallel regions."""
+        return self._able(layout._replace(sequence_parallel=False))
+
     def _values_of_degrees(self) -> tuple[dict[str, list[int]], list[tuple[Layout, Problem]]]:
         """The values of each degree that no rule refuses by itself. What is left out here is out in any combination."""
         values: dict[str, list[int]] = {}
@@ -110,7 +114,7 @@ class Space:
         layout = self._layout(tp, pp, cp, ep, sequence_parallel=tp > 1)
         problem = self.problem(layout)
         if problem is not None and layout.sequence_parallel and "sequence_parallel" not in self.kept:
-            plain = layout._replace(sequence_parallel=False)
+            plain = self.without_sequence_parallel(layout)
             other = self.problem(plain)
             return (plain, None) if other is None else (layout, problem)
         return layout, problem
@@ -132,8 +136,12 @@ class Space:
             overlap_grad_reduce=has_replicas or own.overlap_grad_reduce,
             overlap_param_gather=None if has_replicas else own.overlap_param_gather,
             recompute=NO_RECOMPUTE,
+            tp_comm_overlap=own.tp_comm_overlap,
         )
-        return wanted._replace(**{name: getattr(own, name) for name in self.kept})
+        return self._able(wanted._replace(**{name: getattr(own, name) for name in self.kept}))
+
+    def _able(self, layout: Layout) -> Layout:
+        return layout if "tp_comm_overlap" in self.kept else able_to_overlap(self.job, layout)
 
 
 def divisors(number: int) -> list[int]:

@@ -47,7 +47,12 @@ def tasks(draw: st.DrawFn) -> tuple[Space, Planned]:
     document: dict[str, Any] = {
         "name": "job",
         "model": draw(MODELS),
-        "parallelism": {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp},
+        "parallelism": {
+            "tensor_model_parallel_size": tp,
+            "pipeline_model_parallel_size": pp,
+            "sequence_parallel": tp > 1 and draw(st.booleans()),
+            "tp_comm_overlap": draw(st.booleans()),
+        },
         "batch": {
             "micro_batch_size": draw(st.sampled_from([1, 2])),
             "global_batch_size": draw(st.sampled_from([8, 12, 32])),
