@@ -41,7 +41,7 @@ _NO_EFFECT: dict[str, str] = {
         distributed-backend= no-overlap-p2p-communication overlap-p2p-communication-warmup-flush
         no-scatter-gather-tensors-in-pipeline no-async-tensor-model-parallel-allreduce use-ring-exchange-p2p
         ddp-num-buckets= ddp-bucket-size= ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective
-        no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion tp-comm-overlap tp-comm-overlap-cfg=
+        no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion tp-comm-overlap-cfg=
         disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs tp-comm-overlap-rs-dgrad disable-tp-comm-bulk-dgrad
         disable-tp-comm-bulk-wgrad tp-comm-bootstrap-backend= disable-tp-comm-split-ag disable-tp-comm-split-rs
         pipeline-model-parallel-comm-backend= nccl-communicator-config-path= use-sharp sharp-enabled-group= use-nccl-ub

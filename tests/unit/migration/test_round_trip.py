@@ -76,6 +76,7 @@ PARALLELISM = _maybe(
         "use_distributed_optimizer": st.booleans(),
         "overlap_grad_reduce": st.booleans(),
         "overlap_param_gather": st.booleans(),
+        "tp_comm_overlap": st.booleans(),
     }
 )
 BATCHES = st.one_of(
