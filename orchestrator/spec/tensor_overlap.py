@@ -39,7 +39,9 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "runtime.train_step", "a step of your own may compute on other shapes than one micro-batch's"
     if job.precision.dtype != "bf16":
         yield "precision.dtype", "its buffers are bf16"
-    if fp8 is not None and (fp8.recipe == "blockwise" or fp8.share_of_layers(model.num_layers) < 1):
+    if fp8 is not None and (
+        fp8.recipe == "blockwise" or fp8.num_layers_at_start_in_bf16 or fp8.num_layers_at_end_in_bf16
+    ):
         yield "precision.fp8", "its buffers hold tensors with one scale, of every layer"
 
 

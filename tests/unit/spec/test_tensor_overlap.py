@@ -1,0 +1,70 @@
+"""Which jobs' tensor parallelism overlaps, and what is refused where it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel
+
+TP = "parallelism.tensor_model_parallel_size"
+SP = "parallelism.sequence_parallel"
+PLAIN = (f"{TP}=2", f"{SP}=true", "launch.gpus_per_node=2")
+EIGHT = ("model={num_attention_heads: 16, hidden_size: 256}", "batch.global_batch_size=16", "launch.gpus_per_node=16")
+EXPERTS = "model={num_experts: 2, add_bias_linear: false}"
+TASK = (
+    "model={architecture: bert, max_position_embeddings: 128}",
+    "task={name: mnli, train: [train.tsv], validation: [dev.tsv]}",
+    "data={blend: null, tokenizer: {type: wordpiece, path: vocab.txt}}",
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("parallelism.context_parallel_size=2", "launch.gpus_per_node=4"),
+        ("parallelism.pipeline_model_parallel_size=2", "launch.gpus_per_node=4"),
+        (*EIGHT, f"{TP}=8"),
+        ("launch={nodes: 2, gpus_per_node: 2}",),
+        ("runtime.layers=transformer_engine",),
+        ("precision.fp8={recipe: delayed}",),
+        ("precision.fp8={recipe: tensorwise}",),
+    ],
+    ids=" ".join,
+)
+def test_what_can_overlap_does_where_it_is_asked_for(small: Any, overrides: tuple[str, ...]) -> None:
+    assert overlaps_tensor_parallel(small.job(*PLAIN, *overrides, f"{OVERLAP}=true"))
+    assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ((f"{SP}=false",), "whole tensors are summed at once"),
+        ((*EIGHT, f"{TP}=16"), "eight at most"),
+        (("launch={nodes: 2, gpus_per_node: 1}",), "have to share a machine"),
+        (("runtime.layers=torch",), "Transformer Engine's layers, on GPUs"),
+        (("runtime={device: cpu}",), "Transformer Engine's layers, on GPUs"),
+        (("model.lora={rank: 4}", "checkpoint.pretrained=run"), "adapters stand beside torch's layers"),
+        (("model.architecture=bert",), "decoders alone"),
+        ((EXPERTS,), "layers with experts"),
+        (TASK, "micro-batches of a task"),
+        (("runtime.train_step=my_package.steps:Weighted",), "a step of your own"),
+        (("precision.dtype=fp16",), "its buffers are bf16"),
+        (("precision.dtype=fp32",), "its buffers are bf16"),
+        (("precision.fp8={recipe: blockwise}",), "tensors with one scale, of every layer"),
+        (("precision.fp8={recipe: tensorwise, num_layers_at_end_in_bf16: 1}",), "tensors with one scale"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_is_refused(small: Any, overrides: tuple[str, ...], reason: str) -> None:
+    assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
+    messages = small.messages(*PLAIN, *overrides, f"{OVERLAP}=true")
+    assert any(each.startswith("cannot be had: ") and reason in each for each in messages), messages
+
+
+def test_without_tensor_parallelism_it_means_nothing(small: Any) -> None:
+    for said in ("true", "false"):
+        assert not overlaps_tensor_parallel(small.job(f"{OVERLAP}={said}"))
