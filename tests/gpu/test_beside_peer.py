@@ -11,71 +11,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.faults import Ranks
 from support.measured import Measured, Meter, needs_gpus, padded_vocab
-from support.peer import peer_meter
+from support.peer import ROWS, peer_meter
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
-JOBS = Path(__file__).parents[2] / "jobs"
 WARM_UP, STEPS = 5, 16
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is written over a job of `jobs`."""
-
-    job: str
-    gpus: int
-    micro_batch: int
-    global_batch: int
-    changes: Sequence[str] = ()
-
-
-TP2 = ("parallelism.tensor_model_parallel_size=2", "parallelism.sequence_parallel=true")
-TP4 = ("parallelism.tensor_model_parallel_size=4", "parallelism.sequence_parallel=true")
-TP1 = ("parallelism.tensor_model_parallel_size=1", "parallelism.sequence_parallel=false")
-PP2 = ("parallelism.pipeline_model_parallel_size=2",)
-FP8 = ("precision.fp8={}",)
-ROWS = {
-    "1.7b": Row("gpt-1.7b", 1, 4, 4),
-    "1.7b-fp8": Row("gpt-1.7b", 1, 4, 4, FP8),
-    "1.7b-dp2": Row("gpt-1.7b", 2, 4, 8),
-    "7.1b-tp2": Row("gpt-7.1b", 2, 4, 4, TP2),
-    "7.1b-tp2-fp8": Row("gpt-7.1b", 2, 4, 4, (*TP2, *FP8)),
-    "1.7b-pp2-vp2": Row("gpt-1.7b", 2, 2, 16, (*PP2, "parallelism.virtual_pipeline_model_parallel_size=2")),
-    "1.7b-dp4": Row("gpt-1.7b", 4, 4, 16),
-    "7.1b-tp2-dp2": Row("gpt-7.1b", 4, 4, 8, TP2),
-    "7.1b-tp2-dp2-fp8": Row("gpt-7.1b", 4, 4, 8, (*TP2, *FP8)),
-    "7.1b-dp4": Row("gpt-7.1b", 4, 2, 8, TP1),
-    "7.1b-tp2-pp2": Row("gpt-7.1b", 4, 1, 16, (*TP2, *PP2)),
-    "16b-tp4": Row("gpt-7.1b", 4, 4, 4, ("model.preset=gpt-16b", *TP4)),
-}
-"""The rows of the bars, and of two GPUs one of each kind of parallelism. 7.1b-dp4 is the tuner's layout: the same batch
-as 7.1b-tp2-dp2."""
 
 
 def row_job(name: str) -> JobSpec:
     """A row as a job."""
-    row = ROWS[name]
-    changes = [
-        f"name=beside-{name.replace('.', '-')}",
-        f"launch.gpus_per_node={row.gpus}",
-        f"batch.micro_batch_size={row.micro_batch}",
-        f"batch.global_batch_size={row.global_batch}",
-        f"schedule.train_iters={WARM_UP + STEPS}",
-        "tracking.mlflow=false",
-    ]
-    return load_job([JOBS / f"{row.job}.yaml"], [*changes, *row.changes]).job
+    return ROWS[name].at_size(f"beside-{name}", WARM_UP + STEPS)
 
 
 def jobs(text: str) -> list[JobSpec]:

@@ -1,15 +1,72 @@
-"""The loop over megatron-core itself that ours is measured beside."""
+"""The loop over megatron-core itself that ours is held against, and the rows in which it is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_job
 from support.measured import WARM_UP, Meter
 from support.ranks import RankStarter
 
+JOBS = Path(__file__).parents[2] / "jobs"
 _PLAIN_LOOP = Path(__file__).parents[1] / "benchmarks" / "plain_loop.py"
 
 
 def peer_meter(starter: RankStarter, scratch: Path, kept: Path | None = None, warm_up: int = WARM_UP) -> Meter:
     """Measures it, as a `Meter` measures ours; it needs a folder of its own for what is kept."""
     return Meter(starter, scratch, kept, program=_PLAIN_LOOP, warm_up=warm_up)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is written over a job of `jobs`."""
+
+    job: str
+    gpus: int
+    micro_batch: int
+    global_batch: int
+    changes: Sequence[str] = ()
+
+    def at_size(self, name: str, steps: int, changes: Sequence[str] = ()) -> JobSpec:
+        """The row as a job of so many steps."""
+        of_row = [
+            f"name={name.replace('.', '-')}",
+            f"launch.gpus_per_node={self.gpus}",
+            f"batch.micro_batch_size={self.micro_batch}",
+            f"batch.global_batch_size={self.global_batch}",
+            f"schedule.train_iters={steps}",
+            "tracking.mlflow=false",
+        ]
+        return load_job([JOBS / f"{self.job}.yaml"], [*of_row, *changes, *self.changes]).job
+
+
+_TP1 = ("parallelism.tensor_model_parallel_size=1", "parallelism.sequence_parallel=false")
+_TP2 = ("parallelism.tensor_model_parallel_size=2", "parallelism.sequence_parallel=true")
+_TP4 = ("parallelism.tensor_model_parallel_size=4", "parallelism.sequence_parallel=true")
+_OVERLAPPED = ("parallelism.tp_comm_overlap=true",)
+_PP2 = ("parallelism.pipeline_model_parallel_size=2",)
+_PP2_VP2 = (*_PP2, "parallelism.virtual_pipeline_model_parallel_size=2")
+_FP8 = ("precision.fp8={}",)
+_16B = ("model.preset=gpt-16b",)
+ROWS = {
+    "1.7b": Row("gpt-1.7b", 1, 4, 4),
+    "1.7b-fp8": Row("gpt-1.7b", 1, 4, 4, _FP8),
+    "1.7b-dp2": Row("gpt-1.7b", 2, 4, 8),
+    "1.7b-pp2-vp2": Row("gpt-1.7b", 2, 2, 16, _PP2_VP2),
+    "7.1b-tp2": Row("gpt-7.1b", 2, 4, 4, _TP2),
+    "7.1b-tp2-fp8": Row("gpt-7.1b", 2, 4, 4, (*_TP2, *_FP8)),
+    "7.1b-tp2-overlapped": Row("gpt-7.1b", 2, 4, 4, (*_TP2, *_OVERLAPPED)),
+    "7.1b-tp2-fp8-overlapped": Row("gpt-7.1b", 2, 4, 4, (*_TP2, *_FP8, *_OVERLAPPED)),
+    "1.7b-dp4": Row("gpt-1.7b", 4, 4, 16),
+    "7.1b-tp2-dp2": Row("gpt-7.1b", 4, 4, 8, (*_TP2, *_OVERLAPPED)),
+    "7.1b-tp2-dp2-fp8": Row("gpt-7.1b", 4, 4, 8, (*_TP2, *_FP8, *_OVERLAPPED)),
+    "7.1b-dp4": Row("gpt-7.1b", 4, 2, 8, _TP1),
+    "7.1b-tp2-pp2": Row("gpt-7.1b", 4, 1, 16, (*_TP2, *_PP2, *_OVERLAPPED)),
+    "16b-tp4": Row("gpt-7.1b", 4, 4, 4, (*_16B, *_TP4, *_OVERLAPPED)),
+}
+"""The rows of the bars, and of two GPUs one of each kind of parallelism. 7.1b-dp4 is the tuner's layout: the same batch
+as 7.1b-tp2-dp2. What overlaps is ours: the loop beside it waits for tensor parallelism.
+"""
