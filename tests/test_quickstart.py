@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Ranks
+from support.fixtures import ranks
+
+__all__ = ["ranks"]
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT, NEW_TOKENS, SEQ_LENGTH = "import os", 60, 128
@@ -86,11 +90,14 @@ def test_it_learns_and_writes_and_does_nothing_twice(folder: Path, run: Path) ->
     assert len((run / "metrics.jsonl").read_text().splitlines()) == len(records)
 
 
-def test_transformers_makes_the_same_of_it(folder: Path, run: Path) -> None:
+def test_transformers_makes_the_same_of_it(folder: Path, run: Path, ranks: Ranks) -> None:
     """Of the last checkpoint, exported: the same text, token for token, and the same perplexity."""
+    env = {**os.environ, **ranks.for_commands(), "PYTHONWARNINGS": "ignore"}
     book = Path(sysconfig.get_path("stdlib"), "textwrap.py")
     orchestrator = [sys.executable, "-m", "orchestrator"]
-    subprocess.run([*orchestrator, "checkpoint", "export", run, "exported", "--to", "hf"], cwd=folder, check=True)
+    subprocess.run(
+        [*orchestrator, "checkpoint", "export", run, "exported", "--to", "hf"], cwd=folder, env=env, check=True
+    )
     greedy = ["--prompt", PROMPT, "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS)]
     # Measured as it was trained, under TP 2; written by one process, which costs less.
     greedy += ["--tensor-model-parallel-size", "1"]
@@ -111,10 +118,7 @@ def test_transformers_makes_the_same_of_it(folder: Path, run: Path) -> None:
         [sys.executable, "-c", THEIRS, "exported", str(book)],
     ]
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    started = [
-        subprocess.Popen(command, cwd=folder, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}, **pipes)
-        for command in commands
-    ]
+    started = [subprocess.Popen(command, cwd=folder, text=True, env=env, **pipes) for command in commands]
     said = [process.communicate(timeout=400) for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], said
     [measured], written, theirs = (json.loads(out) for out, _ in said)

@@ -35,7 +35,7 @@ pytestmark = [
 
 STEPS = 20
 SAVE_INTERVAL = 4
-DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+DROPOUT = {"num_layers": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
 SHORT: dict[str, Any] = {
     "batch": {"micro_batch_size": 4},
     "schedule": {"train_iters": STEPS},
@@ -257,7 +257,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "batch": {"micro_batch_size": 2},
     },
     "bf16-plain-optimizer": {"precision": {"dtype": "bf16"}, "parallelism": layout(use_distributed_optimizer=False)},
-    "interleaved": {"parallelism": layout(pp=2, vp=2)},
+    "interleaved": {"model": {**DROPOUT, "num_layers": 4}, "parallelism": layout(pp=2, vp=2)},
     "sequence-parallel-and-full-recompute": {
         "runtime": {
             "recompute_granularity": "full",

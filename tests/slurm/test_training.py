@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.slow("SLURM needs half a minute to see a lost node, and ten seconds to start a job again"),
 ]
 
-STEPS = 40
+STEPS = 20
 QUICKSTART = Path(__file__).parents[2] / "jobs" / "quickstart.yaml"
 QUICKSTART_STEPS = 20
 PATIENCE = 400.0
@@ -72,7 +72,7 @@ def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
     def make(name: str, **launch: Any) -> JobSpec:
         return tiny_job(
             name,
-            model={"hidden_dropout": 0.1, "attention_dropout": 0.1, "vocab_size": None},
+            model={"num_layers": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1, "vocab_size": None},
             data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
             batch={"micro_batch_size": 4},
             schedule={"train_iters": STEPS},
@@ -95,7 +95,7 @@ def make_quickstart(real_text: list[str]) -> Callable[..., JobSpec]:
         sections["data"] = {"blend": [{"path": path} for path in real_text], "split": "90,10,0"}
         sections["schedule"] |= {"train_iters": QUICKSTART_STEPS, "lr_warmup_iters": 10}
         sections["checkpoint"] = {"save_interval": 5, "keep_last": 2}
-        sections["batch"] = {"micro_batch_size": 2, "global_batch_size": 4}
+        sections["batch"] = {"micro_batch_size": 1, "global_batch_size": 2}
         sections["parallelism"] = LAYOUTS[name]
         sections["tracking"] = {"mlflow": False}
         sections["launch"] = {"nodes": 2, "cluster": "test", "requeue_delay": 2, "health_check": False, **launch}
@@ -143,29 +143,33 @@ class Submitted:
 
 @pytest.fixture
 def submit(
-    tmp_path: Path, commands: Commands, make_job: Callable[..., JobSpec], inject: Callable[[str], Path]
+    tmp_path: Path, commands: Commands, make_job: Callable[..., JobSpec], inject: Callable[[str], Path], ranks: Ranks
 ) -> Callable[..., Submitted]:
-    """submit(layout, exclude, make, mlflow, **launch): a run of its own on the cluster `test`, whose first start is
-    held. `mlflow`: with trackers, and with somebody who is told; `quick`: under a torchrun that is there at once, where
-    no signal is torchrun's to pass on.
+    """submit(layout, exclude, make, mlflow, start, **launch): a run of its own on the cluster `test`, whose first start
+    is held. `mlflow`: with trackers, and with somebody who is told. `start`: by torchrun; `quick`, by one that is there
+    at once, where no signal is torchrun's to pass on; `forked`, as well, and with ranks that are forked on their nodes,
+    where SLURM need not find them to end them.
     """
     holding = inject(HOLD).parent
+    starts = {
+        "torchrun": {"PYTHONPATH": str(holding)},
+        "quick": {"PYTHONPATH": f"{QUICK_TORCHRUN}:{holding}"},
+        "forked": ranks.for_commands(holding),
+    }
 
-    def start(
+    def submit_one(
         name: str,
         exclude: tuple[str, ...] = (),
         make: Callable[..., JobSpec] = make_job,
         mlflow: bool = False,
-        quick: bool = False,
+        start: str = "torchrun",
         **launch: Any,
     ) -> Submitted:
         folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
         (folder / "clusters").mkdir(parents=True)
         (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
         command = CommandLine(folder, commands)
-        path = f"{QUICK_TORCHRUN}:{holding}" if quick else str(holding)
-        environment = {"PYTHONPATH": path, "GO_ON": str(folder / "go_on")}
-        job = make(name, env=environment, **launch)
+        job = make(name, env={**starts[start], "GO_ON": str(folder / "go_on")}, **launch)
         if mlflow:
             tells = ["sh", "-c", 'echo "$ORCHESTRATOR_OCCASION $ORCHESTRATOR_JOB_ID" >>"$0"', str(folder / "told")]
             job = job.model_copy(
@@ -179,7 +183,7 @@ def submit(
         run = command.run()
         return Submitted(command, run, events(run, "submitted")[-1]["job_id"])
 
-    return start
+    return submit_one
 
 
 def stored_losses(run: RunDir) -> list[dict[int, float]]:
@@ -198,7 +202,10 @@ def test_a_time_limit(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The quickstart in three layouts. SLURM's notice comes up to half a minute early."""
-    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15) for name in LAYOUTS}
+    starts = {"tp2": "torchrun", "pp2": "forked", "dp2": "forked"}
+    submitted = {
+        name: submit(name, make=make_quickstart, start=starts[name], time=120, stop_margin=15) for name in LAYOUTS
+    }
     for each in submitted.values():  # to start takes the processor: what is to be compared is made in the wait
         each.wait_until_held()
     expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
@@ -217,7 +224,7 @@ def test_a_time_limit(
 def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]], tmp_path: Path
 ) -> None:
-    requeued, killed = submit("tp2", mlflow=True), submit("pp2", quick=True)
+    requeued, killed = submit("tp2", mlflow=True), submit("pp2", start="quick")
     with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
         for each in (requeued, killed):
             each.wait_until_held()
@@ -244,8 +251,8 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     assert losses(requeued.run) == undisturbed["tp2"]
     assert losses(killed.run) == undisturbed["pp2"]
 
-    preempted = submit("dp2", exclude=("n1", "n2"), partition="low", stop_margin=10)
-    lost = submit("tp2", exclude=("n3", "n4"), quick=True, nodes=1, gpus_per_node=2)
+    preempted = submit("dp2", exclude=("n1", "n2"), start="quick", partition="low", stop_margin=10)
+    lost = submit("tp2", exclude=("n3", "n4"), start="forked", nodes=1, gpus_per_node=2)
     for each in (preempted, lost):
         each.wait_until_held()
     nodes = events(preempted.run, "launched")[-1]["nodes"]
@@ -263,7 +270,7 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
 def test_a_controller_that_is_away_for_a_minute(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
-    each = submit("tp2", quick=True)
+    each = submit("tp2", start="forked")
     each.wait_until_held()
     cluster.stop_controller()
     away = time.monotonic()
@@ -284,7 +291,7 @@ def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
     """Both ranks are on that node: for them nothing has happened, and the shared disk is still there."""
-    each = submit("tp2", quick=True, nodes=1, gpus_per_node=2)
+    each = submit("tp2", start="forked", nodes=1, gpus_per_node=2)
     each.wait_until_held()
     stale = events(each.run, "launched")[-1]
     cluster.cut(stale["nodes"][0])

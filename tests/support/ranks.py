@@ -21,6 +21,7 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -83,10 +84,12 @@ class RankStarter:
         self._count = 0
         self._one_at_a_time = threading.Lock()
         self._log = scratch / "starter.log"
-        self.name = f"orchestrator-ranks-{os.getpid()}-{id(self)}"
+        self.name = str(scratch / "socket")
         """RANKS_FROM of programs that are to be forked here as well."""
         with open(self._log, "wb") as log, socket.socket(socket.AF_UNIX) as listening:
-            listening.bind("\0" + self.name)
+            folder = os.open(scratch, os.O_PATH)
+            listening.bind(f"/proc/self/fd/{folder}/socket")  # its whole name may be longer than a socket's can be
+            os.close(folder)
             listening.listen()
             self._process = subprocess.Popen(
                 # -P: what lies beside this file is not what libraries mean by a name.
@@ -274,6 +277,7 @@ def uses_cuda() -> bool:
 
 def stand_for(connection: socket.socket) -> None:
     """Run a program in the place of one that was started, and say how it ended. Never returns."""
+    enter_the_machine_of(connection)
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
@@ -296,6 +300,22 @@ def stand_for(connection: socket.socket) -> None:
     with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
         connection.sendall(f"{code}\n".encode())
     os._exit(code)
+
+
+def enter_the_machine_of(connection: socket.socket) -> None:
+    """Go on in the network, with the host name and among the processes of whoever asks: on a machine of the tests' own
+    (slurm/machine.py) they are others than here.
+    """
+    asking, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if os.readlink(f"/proc/{asking}/ns/pid") == os.readlink("/proc/self/ns/pid"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    for namespace in [os.open(f"/proc/{asking}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "pid", "mnt")]:
+        if libc.setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
+    if os.fork():  # a process keeps its own number: the first with one of that machine is its child
+        os._exit(0)
 
 
 def end_with(connection: socket.socket) -> None:

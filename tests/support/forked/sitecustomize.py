@@ -28,7 +28,9 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def stand_for(name: str, module: str, arguments: list[str]) -> int:
     """Have a program run in a process of its own; its exit code."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect("\0" + name)
+        folder = os.open(os.path.dirname(name), os.O_PATH)
+        connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(name)}")
+        os.close(folder)
         request = {"module": module, "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd()}
         message = json.dumps(request).encode()
         socket.send_fds(connection, [len(message).to_bytes(4, "big")], [0, 1, 2])
@@ -46,7 +48,7 @@ def begin() -> None:
     words = iter(sys.orig_argv[1:])
     option, module = next((word for word in words if word not in ("-u", "-P")), ""), next(words, "")
     if "RANKS_FROM" in os.environ and option == "-m" and (module in PROGRAMS or module.endswith("_program")):
-        with contextlib.suppress(ConnectionError):  # where nobody can fork, it starts as ever
+        with contextlib.suppress(ConnectionError, FileNotFoundError):  # where nobody can fork, it starts as ever
             os._exit(stand_for(os.environ["RANKS_FROM"], module, list(words)))
 
 
