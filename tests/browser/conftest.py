@@ -21,7 +21,7 @@ from browser.packages import PROGRAM, what_is_missing
 from browser.reviewed import Reviewed, reviewed_in
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from support.commands import Commands, Going
-from support.faults import QUICK_TORCHRUN, Ranks
+from support.faults import Ranks
 from support.fixtures import inject, ranks
 from support.network import unchanged
 
@@ -112,14 +112,15 @@ class Dashboards:
     """Starts dashboards with the command, and ends them."""
 
     commands: Commands
+    env: dict[str, str]
     started: list[Dashboard] = field(default_factory=list)
 
     def start(self, runs_dir: Path, *options: str) -> Dashboard:
-        """A dashboard of a folder, on a free port, with more options of the command. What it starts itself trains under
-        a torchrun that is there at once.
+        """A dashboard of a folder, on a free port, with more options of the command. What it starts itself trains with
+        ranks that are forked.
         """
         command = ["dashboard", "--runs-dir", runs_dir, "--port=0", "--json", *options]
-        env = {**os.environ, "PYTHONPATH": str(QUICK_TORCHRUN)}
+        env = {**os.environ, **self.env}
         reading, writing = os.pipe()
         process = self.commands.start(*command, cwd=runs_dir, env=env, out=writing)
         os.close(writing)
@@ -148,8 +149,8 @@ def dashboard_commands() -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="module")
-def dashboards(dashboard_commands: Commands) -> Iterator[Dashboards]:
-    made = Dashboards(dashboard_commands)
+def dashboards(dashboard_commands: Commands, ranks: Ranks) -> Iterator[Dashboards]:
+    made = Dashboards(dashboard_commands, ranks.for_commands())
     yield made
     made.end()
 

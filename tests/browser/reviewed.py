@@ -38,6 +38,8 @@ from orchestrator.sweeps.plans import write_plan
 
 SWEEP = "rates"
 FAILED_CELL = "lr=1e-2,gbs=4"
+SMALL: dict[str, Any] = {"model": {"num_layers": 2}, "batch": {"micro_batch_size": 4}}
+"""No page shows more of a model with more layers, or of more micro-batches."""
 _AT_ONCE = 3
 _CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, b"")
 
@@ -250,7 +252,8 @@ def _completed(folder: Path, ranks: Ranks) -> None:
     first, second = (tokenized(package, folder / "text" / package, "--append-eod") for package in ("json", "email"))
     job = tiny_job(
         "small",
-        model={"vocab_size": None},
+        model={**SMALL["model"], "vocab_size": None},
+        batch=SMALL["batch"],
         data={
             "random_tokens": False,
             "blend": [{"path": first, "weight": 3}, {"path": second, "weight": 1}],
@@ -266,7 +269,7 @@ def _completed(folder: Path, ranks: Ranks) -> None:
 
 def _resumed(folder: Path, ranks: Ranks) -> None:
     checkpoint = {"save_interval": 10, "async_save": False}  # that of step 20 is there when the next step is
-    job = tiny_job("resumed", schedule={"train_iters": 40}, checkpoint=checkpoint)
+    job = tiny_job("resumed", schedule={"train_iters": 40}, checkpoint=checkpoint, **SMALL)
     run = created(job, folder / "runs")
     program = folder / "held.py"
     program.write_text(HOLD)
@@ -283,6 +286,7 @@ def _resumed(folder: Path, ranks: Ranks) -> None:
 def _diverged(folder: Path, ranks: Ranks) -> None:
     job = tiny_job(
         "diverged",
+        **SMALL,
         optimizer={"lr": 1e30},
         schedule={"lr_warmup_iters": 0, "lr_decay_style": "constant"},
         runtime={"max_bad_steps": 4},
@@ -296,15 +300,15 @@ def _broken(folder: Path, ranks: Ranks) -> None:
     (steps / "penalties.py").write_text(BROKEN_STEP)
     program = folder / "own-steps.py"
     program.write_text(f"import sys\nsys.path.insert(0, {str(steps)!r})\n")
-    job = tiny_job("broken", runtime={"train_step": "penalties:Penalized"})
+    job = tiny_job("broken", runtime={"train_step": "penalties:Penalized"}, **SMALL)
     see_through(ranks, created(job, folder / "runs"), job, "broken-1", "bug", inject=program)
 
 
 def _changed(folder: Path, ranks: Ranks) -> None:
-    job = tiny_job("changed")
+    job = tiny_job("changed", **SMALL)
     run = created(job, folder / "runs")
     see_through(ranks, run, job, "changed-1", "completed")
-    changed = tiny_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4})
+    changed = tiny_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4}, **SMALL)
     add_generation(run, changed, dump_resolved(changed))
     see_through(ranks, run, changed, "changed-2", "completed")
 
@@ -312,7 +316,7 @@ def _changed(folder: Path, ranks: Ranks) -> None:
 def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
     """Plan the sweep as `sweep run` does; what trains each of its cells."""
     schedule = {"train_iters": 20, "lr_warmup_iters": 2}
-    base = tiny_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1})
+    base = tiny_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1}, **SMALL)
     (folder / "cell.yaml").write_text(dump_resolved(base))
     (folder / "rates.yaml").write_text(f"base: cell.yaml\n{SWEEP_OF_TWELVE}")
     program = folder / "out-of-memory.py"
