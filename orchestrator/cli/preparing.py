@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
     python = job.launch.python or sys.executable
     options = ["--json"] if as_json else []
     command = [python, "-m", "orchestrator.data", "prepare", *options, *what]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE if as_json else None, text=True)
+    tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
+    process = subprocess.Popen([*tether, *command], stdout=subprocess.PIPE if as_json else None, text=True)
     said = ""
     while True:
         try:

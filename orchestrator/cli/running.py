@@ -28,6 +28,7 @@ from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
 
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (its latest run) or a path.")
@@ -193,8 +194,16 @@ def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
             f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
             f"      To train it again from the start as another run: {_again(run, status)}\n"
             "      To train it for longer: "
-            f"orchestrator resume {run.run_id} --set schedule.train_iters=… --allow-changes"
+            f"orchestrator resume {run.run_id} --set schedule.{_length_key(run)}=… --allow-changes"
         )
+
+
+def _length_key(run: RunDir) -> str:
+    """The one of the three lengths that the run's spec has; another beside it would be refused."""
+    schedule = load_resolved(run.resolved()).schedule
+    if schedule.train_tokens is not None:
+        return "train_tokens"
+    return "train_samples" if schedule.train_samples is not None else "train_iters"
 
 
 def _again(run: RunDir, status: RunStatus) -> str:

@@ -38,9 +38,10 @@ def _opened(folder: Path) -> int:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:
-            continue  # removed in between
+            try:
+                return os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # removed in between
         except OSError as error:
             raise UserError(f"cannot write to {folder}: {error.strerror}") from error
 

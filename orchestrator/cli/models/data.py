@@ -5,6 +5,7 @@ Only `index` is not one of them: how many samples there are is the plan's to say
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -14,9 +15,10 @@ from orchestrator.data.request import to_arguments
 
 
 def run(command: str, request: Request, as_json: bool) -> int:
-    """Start the program; returns its exit code."""
+    """Start the program, which ends when this process is killed; returns its exit code."""
     arguments = [*(["--json"] if as_json else []), *to_arguments(request)]
-    process = subprocess.Popen([sys.executable, "-m", "orchestrator.data", command, *arguments])
+    tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
+    process = subprocess.Popen([*tether, sys.executable, "-m", "orchestrator.data", command, *arguments])
     while True:
         try:
             code = process.wait()

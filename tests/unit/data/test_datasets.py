@@ -194,6 +194,10 @@ class TestRefusals:
         with pytest.raises(UserError, match=r"cannot write to .*/cache/.*: Not a directory"):
             build(DataSpec(blend=[{"path": str(prefix)}]), tmp_path / "cache")
 
+    def test_cache_where_no_folder_can_be(self, prefix: Path) -> None:
+        with pytest.raises(UserError, match=r"cannot write to /proc/.*: No such file or directory"):
+            build(DataSpec(blend=[{"path": str(prefix)}]), Path("/proc/cache"))
+
     def test_no_blend(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"data\.blend is not set"):
             build(DataSpec(), tmp_path / "cache")

@@ -54,14 +54,16 @@ if "orchestrator.data" in sys.orig_argv:
 """
 
 
-def start(request: TokenizeRequest, commits: int = 1, **options: Any) -> subprocess.Popen[bytes]:
+def start(
+    request: TokenizeRequest, commits: int = 1, through: tuple[str, ...] = ("orchestrator.data",), **options: Any
+) -> subprocess.Popen[bytes]:
     """Start a tokenization that goes no further than so many commits before it is `let_go`."""
     folder = request.output_prefix.parent / "held"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(WAITS)
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COMMITS": str(commits)}
-    command = [sys.executable, "-m", "orchestrator.data", "tokenize", *to_arguments(request)]
+    command = [sys.executable, "-m", *through, "tokenize", *to_arguments(request)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, **options)
 
 
@@ -124,6 +126,17 @@ class TestInterruption:
         assert "going on from the last finished shard" in capfd.readouterr().err
         assert files_of(tmp_path / "data") == whole
         assert not (tmp_path / "data.partial").exists()
+
+    def test_a_killed_command_leaves_no_program_behind(self, request_: TokenizeRequest, tmp_path: Path) -> None:
+        process = start(request_, through=("orchestrator", "data"))
+        wait_for_commits(tmp_path)
+        programs = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        _, alive = psutil.wait_procs(programs, timeout=30)
+        let_go(tmp_path)
+        process.communicate()
+        assert programs
+        assert not alive
 
     def test_full_disk(self, request_: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path) -> None:
         limit = (3_000_000, 3_000_000)

@@ -52,9 +52,22 @@ def test_resume_continues(
     assert status_of(run).state == "completed"
     said = orchestrator("resume", "tiny")[1]
     assert "has completed already" in said
+    assert f"orchestrator resume {run.run_id} --set schedule.train_iters=… --allow-changes" in said
     again = said.partition("as another run: orchestrator ")[2].splitlines()[0]
     assert orchestrator(*again.split())[0] == 0
     assert [run.run_id for run in all_runs(runs_dir)] == [run.run_id, f"{run.run_id}-2"]
+
+
+@pytest.mark.parametrize("key", ["train_samples", "train_tokens"])
+def test_a_completed_run_is_made_longer_by_the_key_of_its_spec(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, key: str
+) -> None:
+    assert orchestrator("run", job_file)[0] == 0
+    resolved = all_runs(runs_dir)[0].resolved()
+    record = json.loads(resolved.read_bytes())
+    record["schedule"] |= {"train_iters": None, key: 1000}
+    resolved.write_text(json.dumps(record))
+    assert f"--set schedule.{key}=… --allow-changes" in orchestrator("resume", "tiny")[1]
 
 
 def test_resume_with_changes_shows_them_by_class(
