@@ -34,6 +34,14 @@ SCREENSHOTS = "ORCHESTRATOR_TEST_SCREENSHOTS"
 # No sandbox: containers have none. Nothing is looked up on a network.
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--in-process-gpu", "--renderer-process-limit=1", "--disable-quic"]
 _FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+# A page of Chromium's own for its address bar, which nobody sees here, would be loaded with every window. The last such
+# option counts: what else is switched off is what Playwright's would.
+_FLAGS += [
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,AvoidUnnecessaryBeforeUnloadCheckSync,"
+    "DestroyProfileOnBrowserClose,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,LensOverlay,MediaRouter,PaintHolding,"
+    "ThirdPartyStoragePartitioning,AvoidCorsURLLoaderRestartOnRedirect,TcpPortRandomizationWin,OptimizationHints,"
+    "NetworkTimeServiceQuerying,AimEnabled,PreconnectToSearch"
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
