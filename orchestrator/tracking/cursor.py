@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.tracking.metrics import size_of
 
 FILE_NAME = "mlflow.json"
 
@@ -40,6 +41,12 @@ def read_cursor(run: RunDir) -> Cursor | None:
         )
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def unsent_bytes(run: RunDir) -> int:
+    """How much of metrics.jsonl is not sent to MLflow yet."""
+    cursor = read_cursor(run)
+    return size_of(run.metrics_file) - (cursor.offset if cursor else 0)
 
 
 def write_cursor(run: RunDir, cursor: Cursor) -> None:

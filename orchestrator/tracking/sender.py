@@ -22,12 +22,12 @@ from mlflow.entities import Param, RunTag
 from orchestrator.results.record import metric_values, read_result, result_paths
 from orchestrator.rundir import RunDir
 from orchestrator.tracking import limits
-from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
+from orchestrator.tracking.cursor import Cursor, read_cursor, unsent_bytes, write_cursor
 from orchestrator.tracking.datasets import dataset_inputs
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
 from orchestrator.tracking.failures import explain
 from orchestrator.tracking.locking import alone
-from orchestrator.tracking.metrics import Metric, MetricTail, size_of
+from orchestrator.tracking.metrics import Metric, MetricTail
 from orchestrator.tracking.parents import Parent, find_or_create_parent, update_parent
 from orchestrator.tracking.store import connect, find_or_create, milliseconds
 from orchestrator.tracking.system import read_measurements, system_logs
@@ -101,8 +101,7 @@ class Sender:
 
     def bytes_left(self) -> int:
         """How much of metrics.jsonl is not sent yet."""
-        cursor = read_cursor(self.run)
-        return size_of(self.run.metrics_file) - (cursor.offset if cursor else 0)
+        return unsent_bytes(self.run)
 
     def _send_metrics(self, client: MlflowClient, cursor: Cursor) -> None:
         tail = MetricTail(self.run.metrics_file, cursor.offset)

@@ -18,6 +18,7 @@ from orchestrator.planning.batch import BatchSchedule
 from orchestrator.results.record import newest_results
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
+from orchestrator.tracking.cursor import unsent_bytes
 from orchestrator.tracking.goodput import Goodput, goodput_of
 from orchestrator.tracking.links import mlflow_url
 
@@ -33,17 +34,20 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     run = find_run(run_name, runs_dir or default_runs_dir())
     status = status_of(run)
     goodput = goodput_of(run, time.time() if status.is_active else None)
-    total = BatchSchedule.of(load_resolved(run.resolved())).train_iters
+    job = load_resolved(run.resolved())
+    total = BatchSchedule.of(job).train_iters
+    unsent = unsent_bytes(run) if job.tracking.mlflow and not status.is_active else 0
     if as_json:
         found = [result.to_json() for result in newest_results(run)]
         also = {"goodput": goodput.to_json(), "first_step": _first_step(run), "evaluations": found}
-        print_json({**status.to_json(), "train_iters": total, **also, "mlflow_url": mlflow_url(run)})
+        sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
+        print_json({**status.to_json(), "train_iters": total, **also, **sent})
         return
     typer.echo(f"run {label(run)}")
-    typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, goodput, total)]))
+    typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, goodput, total, unsent)]))
 
 
-def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, str]]:
+def _lines(status: RunStatus, goodput: Goodput, total: int, unsent: int) -> list[tuple[str, str]]:
     run = status.run
     lines = [("state", status.describe())]
     lines += [("" if number else "shown by", line) for number, line in enumerate(status.evidence)]
@@ -70,6 +74,9 @@ def _lines(status: RunStatus, goodput: Goodput, total: int) -> list[tuple[str, s
     lines.append(("logs", f"orchestrator logs {run.run_id}"))
     if (url := mlflow_url(run)) is not None:
         lines.append(("mlflow", url))
+    if unsent:
+        log, again = run.logs / "mlflow.log", f"orchestrator sync {run.run_id}"
+        lines.append(("not sent", f"{unsent:,} bytes of metrics to MLflow: {log} says why, {again} sends them"))
     if status.state == "imported":
         lines.append(("next", f"start a job from it, with checkpoint.pretrained: {run.path}"))
     elif status.state == "created":

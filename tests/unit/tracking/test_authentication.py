@@ -101,6 +101,9 @@ def test_a_server_that_asks_who_comes(
     refused = [line for line in said if "not sent: " in line and "bytes" not in line]
     [line] = refused
     assert "MLflow at ${env:TRACKER}: it does not know who asks: MLFLOW_TRACKING_USERNAME and " in line
+    assert main(["status", str(run.path)]) == 0
+    left = f"{run.metrics_file.stat().st_size:,} bytes of metrics to MLflow: {run.logs / 'mlflow.log'} says why"
+    assert left in capsys.readouterr().out
 
     # Nobody, a wrong token and someone without permission are told so; then password and token do.
     add_user(guarded_server, "reader")
@@ -117,7 +120,9 @@ def test_a_server_that_asks_who_comes(
 
     # The run directory leads to the page, and holds no secret.
     assert main(["status", str(run.path), "--json"]) == 0
-    page = json.loads(capsys.readouterr().out)["mlflow_url"]
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["mlflow_unsent_bytes"] == 0
+    page = shown["mlflow_url"]
     assert page.startswith(f"{guarded_server.address}/#/experiments/")
     assert page.endswith(f"/runs/{stored.run_id}")
     kept = b"".join(path.read_bytes() for path in run.path.rglob("*") if path.is_file())
