@@ -63,7 +63,9 @@ def _counts_on_host(dispatcher: Any, point: str, tokens_per_expert: Any = None) 
 
 
 def patch_megatron_mappings(mappings: Any) -> None:
-    """Let tensor-parallel ranks gather and reduce-scatter unequal parts, which gloo refuses: padded to the longest."""
+    """Let tensor-parallel ranks gather unequal parts, which gloo refuses: padded to the longest. And reduce-scatter
+    them, which it has from torch 2.8 on alone.
+    """
     mappings._gather_along_first_dim = _gathered(mappings._gather_along_first_dim)
     mappings._reduce_scatter_along_first_dim = _reduced(mappings._reduce_scatter_along_first_dim)
 

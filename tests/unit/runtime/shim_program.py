@@ -151,7 +151,8 @@ def patches_needed(before: dict[str, dict[str, Any]]) -> dict[str, str | None]:
     for place, owner in OWNERS.items():
         for name, value in dict(vars(owner)).items():
             original = before[place].get(name, MISSING)
-            if value is not original and not name.startswith("__") and callable(value):
+            is_patch = callable(value) or isinstance(value, torch.device)
+            if value is not original and not name.startswith("__") and is_patch:
                 found[f"{place}.{name}"] = broken_by(owner, name, original, expected)
     return found
 

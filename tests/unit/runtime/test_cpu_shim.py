@@ -23,6 +23,7 @@ PATCHES = {
     "megatron.random._get_cuda_rng_state",
     "megatron.random._set_cuda_rng_state",
     "megatron.dispatcher._maybe_dtoh_and_synchronize",
+    "megatron.dispatcher.cuda_dtoh_stream",
     *(f"megatron.clip_grads.{name}" for name in ("multi_tensor_applier", "l2_norm_impl", "multi_tensor_scale_impl")),
 }
 FROM_0_19 = {"torch.cuda.current_stream"}
@@ -67,6 +68,31 @@ def test_stages_that_share_embeddings_need_theirs(ranks: Ranks, tmp_path: Path, 
     run = make_run(tmp_path, job)
     assert ranks.start(run, job, inject=inject(WITHOUT_CUDA_OF_TENSORS)).wait() == 1
     assert "setup_embeddings_and_output_layer" in logs(run)
+
+
+WITHOUT_UNEQUAL_PARTS = """
+from megatron.core.tensor_parallel import mappings
+from orchestrator.runtime import cpu_shim
+patch, original = cpu_shim.patch_megatron_mappings, mappings._gather_along_first_dim
+def patch_the_other(module):
+    patch(module)
+    module._gather_along_first_dim = original
+cpu_shim.patch_megatron_mappings = patch_the_other
+"""
+
+
+def test_experts_split_over_ranks_gather_unequal_parts(
+    ranks: Ranks, tmp_path: Path, inject: Callable[[str], Path]
+) -> None:
+    """Each rank has as many tokens as were routed to its experts. With the patch: test_experts.py[tp2-ep2]. The one
+    beside it, of the way back, torch before 2.8 alone needs.
+    """
+    model = {"num_experts": 4, "moe_ffn_hidden_size": 48, "add_bias_linear": False, "activation": "swiglu"}
+    degrees = layout(tp=2, dp=2, sequence_parallel=True, expert_model_parallel_size=2)
+    job = tiny_job("split", model=model, parallelism=degrees, schedule={"train_iters": 1, "lr_warmup_iters": 0})
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job, inject=inject(WITHOUT_UNEQUAL_PARTS)).wait() == 1
+    assert "ProcessGroupGloo::allgather: invalid tensor size" in logs(run)
 
 
 COMPILED = """
