@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from support.faults import Ranks
 from support.training import layout, logs, losses, make_run, tiny_job, values
 
-KEYWORDS = '''
-import torch
-
-from orchestrator.runtime.steps.base import Part
-from orchestrator.runtime.steps.gpt import NextToken
-
-
-class KeywordWeightedLoss(NextToken):
-    """Sequences count more, the more key tokens they hold."""
-
-    def __init__(self, keytoken_ids, alpha):
-        self.keytoken_ids, self.alpha = keytoken_ids, alpha
-
-    def loss(self, output, batch):
-        mask = batch["loss_mask"]
-        per_sequence = (output.float() * mask).sum(dim=1) / mask.sum(dim=1)
-        keys = torch.tensor(self.keytoken_ids, device=output.device)
-        weights = 1.0 + self.alpha * torch.isin(batch["tokens"], keys).sum(dim=1)
-        return {"lm": Part((per_sequence * weights).sum(), torch.tensor(len(weights), device=output.device))}
-'''
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "custom-train-step.md"
+KEYWORDS = next(code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "Keyword" in code)
+"""The class as the page has it."""
 STEPS = 5
+
+
+def as_documented(inputs: Any, loss_mask: Any, output_tensor: Any, keytoken_ids: list[int], alpha: float) -> Any:
+    """Accelerate's `loss_func`, line by line, without its sum over replicas."""
+    batch_size, seq_length = output_tensor.shape
+    loss = output_tensor.float().view(-1) * loss_mask.view(-1).float()
+    loss_per_sample = loss.view(batch_size, seq_length).sum(axis=1)
+    loss_mask_per_sample = loss_mask.view(batch_size, seq_length).sum(axis=1)
+    loss_per_sample = loss_per_sample / loss_mask_per_sample
+    weights = torch.stack([(inputs == kt).float() for kt in keytoken_ids]).sum(axis=[0, 2])
+    weights = 1.0 + alpha * weights
+    return (loss_per_sample * weights).mean()
+
+
+def test_it_is_the_loss_of_the_documentation() -> None:
+    names: dict[str, Any] = {}
+    exec(KEYWORDS, names)
+    torch.manual_seed(1)
+    tokens, losses_of_tokens = torch.randint(0, 12, (6, 40)), torch.rand(6, 40)
+    mask = (torch.rand(6, 40) > 0.3).float()
+    arguments = {"keytoken_ids": [1, 5, 7], "alpha": 0.25}
+    batch = {"tokens": tokens, "loss_mask": mask}
+    [(name, part)] = names["KeywordWeightedLoss"](**arguments).loss(losses_of_tokens, batch).items()
+    assert name == "lm"
+    torch.testing.assert_close(part.total / part.count, as_documented(tokens, mask, losses_of_tokens, **arguments))
 
 
 @pytest.fixture
