@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from support.matrix import LAYOUTS, REFUSED
 
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.cluster.profiles import PROFILE
@@ -22,6 +23,20 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
 FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\$ )(?:\.venv/bin/)?orchestrator ([a-z][^`\n]*)", re.MULTILINE)
+TEST = re.compile(r"`(?:tests/)?(?:[\w/]+/)?(test_\w+)(?:\.py)?[`\[ ]")
+FEATURES = (
+    "bert",
+    "custom-train-step",
+    "fine-tune",
+    "kernels",
+    "models",
+    "moe",
+    "optimizers",
+    "parallelism",
+    "precision",
+    "t5",
+)
+"""Pages of what can be trained, and how: each names the tests that show it."""
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 
 
@@ -114,3 +129,38 @@ def test_make_targets_exist() -> None:
     targets |= {"test-slurm", "test-browser", "test-gpu"}
     for page in PAGES:
         assert set(MAKE.findall(page.read_text())) <= targets, page_id(page)
+
+
+def test_tests_that_pages_name_exist() -> None:
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    functions = {name for file in files for name in re.findall(r"^ *def (test_\w+)", file.read_text(), re.MULTILINE)}
+    known = {file.stem for file in files} | functions
+    named = {page: set(TEST.findall(page.read_text())) for page in PAGES if "benchmarks" not in page.parts}
+    assert {page_id(page): names - known for page, names in named.items() if names - known} == {}
+    paths = {path for page in PAGES for path in re.findall(r"\btests/[\w/]+\.py", page.read_text())}
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    assert [name for name in FEATURES if not named[ROOT / "docs" / "how-to" / f"{name}.md"]] == []
+
+
+def test_the_table_of_layouts_is_the_one_that_is_tested() -> None:
+    """What goes with what, family by family: refused, or equal to one process."""
+    rows = {
+        "TP 2": ("tp2",),
+        "TP 2 with SP": ("tp2-sp",),
+        "PP 2": ("pp2",),
+        "PP 2, interleaved": ("pp2-interleaved",),
+        "PP 2, stages of unequal length": ("pp2-uneven",),
+        "DP 2, with and without distributed optimizer and overlap": ("dp2", "dp2-plain-optimizer", "dp2-no-overlap"),
+        "EP 2": ("ep2",),
+        "CP 2": ("cp2",),
+        "TP 2 · PP 2 with SP": ("tp2-pp2-sp",),
+        "TP 2 · PP 2 with SP, interleaved": ("tp2-pp2-interleaved-sp",),
+    }
+    assert {name for names in rows.values() for name in names} == LAYOUTS.keys() - {"plain-optimizer"}
+    page = (ROOT / "docs" / "how-to" / "parallelism.md").read_text()
+    table = page.partition("What goes with what.")[2].partition("\n## ")[0]
+    [heading, _, *lines] = re.findall(r"^\|(.*)\|$", table, re.MULTILINE)
+    families = [cell.strip().lower() for cell in heading.split("|")[1:]]
+    assert families == ["gpt", "experts", "bert", "t5"]
+    cells = {line.split("|")[0].strip(): [cell.strip()[0] == "=" for cell in line.split("|")[1:]] for line in lines}
+    assert cells == {row: [(family, names[0]) not in REFUSED for family in families] for row, names in rows.items()}

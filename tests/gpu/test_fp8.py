@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.configurations import Configuration
 from support.faults import Ranks
-from support.fixtures import tokenize
+from support.fixtures import real_sentences, tokenize
 from support.measured import Measured, Meter, gpu_name, needs_gpus, padded_vocab
 from support.training import largest_difference, layout, losses, make_run, tiny_job
 
@@ -25,6 +25,8 @@ from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
+
+__all__ = ["real_sentences"]
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
@@ -39,10 +41,26 @@ SMALL_TEXT = {
     "runtime": {"layers": "transformer_engine"},
 }
 SMALL = {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 1000}
+TP2 = layout(tp=2, sequence_parallel=True)
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "tp2-sp": layout(tp=2, sequence_parallel=True),
+    "tp2-sp": TP2,
     "pp2": layout(pp=2),
     "dp2": layout(dp=2),
+    "cp2": layout(context_parallel_size=2),
+    "pp2-interleaved": layout(pp=2, vp=2),
+}
+OF_SENTENCES: dict[str, Any] = {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 256, "vocab_size": 320}
+FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # a model, and the layout that it is spread over
+    "bert": ({**OF_SENTENCES, "architecture": "bert", "position_embedding_type": "learned_absolute"}, TP2),
+    "t5": ({**OF_SENTENCES, "architecture": "t5", "num_layers": 2, "decoder_seq_length": 128}, layout(pp=2)),
+    "experts": (
+        {
+            **{**SMALL, "add_bias_linear": False, "activation": "swiglu", "num_experts": 8, "moe_ffn_hidden_size": 512},
+            **{"moe_aux_loss_coeff": 0.01, "moe_router_dtype": "fp32"},
+        },
+        layout(dp=2, expert_model_parallel_size=2),
+    ),
 }
 
 
@@ -107,9 +125,28 @@ def recomputing_job(name: str, recipe: str, recompute: dict[str, Any]) -> JobSpe
     return small_job(name, recipe, runtime={**TE, "deterministic": True, **recompute})
 
 
+def family_jobs(family: str, sentences: str) -> list[JobSpec]:
+    """A family in bf16 and FP8 on one GPU, and in FP8 on two."""
+    model, parallelism = FAMILIES[family]
+    data: dict[str, Any] = {"random_tokens": True}
+    if family != "experts":
+        data = {"blend": [{"path": sentences}], "random_tokens": False, "split": "90,10,0"}
+        data["tokenizer"] = {"vocab_extra_ids": 20}
+    kinds: dict[str, tuple[str | None, dict[str, Any]]] = {
+        "bf16": (None, {}),
+        "fp8": ("delayed", {}),
+        "spread": ("delayed", parallelism),
+    }
+    return [
+        small_job(f"{family}-{kind}", recipe, model=model, data=data, parallelism=degrees, optimizer={"lr": 1e-4})
+        for kind, (recipe, degrees) in kinds.items()
+    ]
+
+
 def jobs(text: str) -> list[JobSpec]:
     """The jobs of this file in every recipe; `text` is the prefix of a data set."""
-    return [
+    families = [job for family in FAMILIES for job in family_jobs(family, text)]
+    return families + [
         job
         for recipe in RECIPES
         for job in (
@@ -221,6 +258,18 @@ def test_layouts_agree(name: str, alone: tuple[str, dict[int, float]], ranks: Ra
     difference = largest_difference(one, found)
     print(f"\nRESULT FP8 {recipe} {name} largest relative difference {difference:.2e}")
     assert difference < 5e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families(family: str, ranks: Ranks, real_sentences: str, tmp_path: Path) -> None:
+    """Beside bf16, and spread over two GPUs beside one."""
+    needs_gpus(2, "transformer_engine")
+    plain, one, spread = (ranks.losses_of(job, tmp_path) for job in family_jobs(family, real_sentences))
+    apart, between = largest_difference(plain, one), largest_difference(one, spread)
+    print(f"\nRESULT FP8 {family} against bf16 {apart:.2e}, two GPUs against one {between:.2e}")
+    assert one != plain, "it multiplied in FP8"
+    assert apart < 2e-2
+    assert between < 1e-2
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTED)
