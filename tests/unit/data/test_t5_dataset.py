@@ -114,6 +114,47 @@ class TestSamples:
         with pytest.raises(UserError, match="vocab_extra_ids: 100"):
             build(data, tmp_path / "cache")
 
+    def test_sentencepiece_with_sentinels_of_its_own(self, tokenize: Any, text: Path, tmp_path: Path) -> None:
+        """Spans of pieces: which of them begin a word only WordPiece says in a way that megatron-core reads."""
+        library = pytest.importorskip("sentencepiece")
+        sentinels = [f"<extra_id_{number}>" for number in range(20)]
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter(json.loads(line)["text"] for line in text.read_text().splitlines()),
+            model_prefix=str(tmp_path / "pieces"),
+            vocab_size=70,
+            hard_vocab_limit=False,
+            pad_id=3,
+            user_defined_symbols=sentinels,
+            minloglevel=2,
+        )
+        path = str(tmp_path / "pieces.model")
+        options = {"tokenizer_type": "sentencepiece", "tokenizer_path": path}
+        prefix = tokenize(text, split_sentences=True, append_eod=False, **options)
+        spec = {"type": "sentencepiece", "path": path}
+        dataset = build(
+            DataSpec.model_validate({"blend": [{"path": str(prefix)}], "split": "1,0,0", "tokenizer": spec}),
+            tmp_path / "cache",
+        )
+        processor = library.SentencePieceProcessor(model_file=path)
+        own = [processor.piece_to_id(sentinel) for sentinel in sentinels]
+        documents = [json.loads(line)["text"] for line in text.read_text().splitlines()]
+        taken = 0
+        for number in range(50):
+            item = dataset[number]
+            encoded = item["text_enc"][item["enc_mask"] == 1].tolist()
+            decoded = item["text_dec"][item["dec_mask"] == 1].tolist()[1:]
+            spans: dict[int, list[int]] = {}
+            for token in decoded:
+                if token in own:
+                    spans[token] = []
+                else:
+                    spans[list(spans)[-1]].append(token)
+            assert list(spans) == own[: len(spans)]
+            whole = processor.decode([token for each in encoded for token in spans.get(each, [each])])
+            assert any(whole in document for document in documents), whole
+            taken += len(spans)
+        assert taken > 50
+
     def test_a_part_that_gives_no_sample_is_refused(self, tokenize: Any, tmp_path: Path) -> None:
         """Not looked for without end."""
         path = tmp_path / "one.jsonl"

@@ -1,0 +1,32 @@
+"""Norms in place of megatron-core's, which without apex and Transformer Engine refuses sequence parallelism."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.training import layout, tiny_job
+
+from orchestrator.runtime.device import Device
+from orchestrator.runtime.layers.norms import Norm
+from orchestrator.runtime.model import transformer_config
+
+CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
+
+
+@pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
+@pytest.mark.parametrize(("kind", "names"), [("LayerNorm", {"weight", "bias"}), ("RMSNorm", {"weight"})])
+def test_their_parameters_are_like_the_models(kind: str, names: set[str]) -> None:
+    """In its dtype: megatron-core's distributed optimizer groups those of another one apart, and cannot save them in
+    the model's order. Marked: a tensor-parallel rank sees a part of the tokens, so gradients are summed.
+    """
+    job = tiny_job(
+        "norms",
+        model={"normalization": kind},
+        precision={"dtype": "bf16"},
+        parallelism=layout(tp=2, sequence_parallel=True),
+    )
+    config = transformer_config(job, CPU, "torch")
+    parameters = dict(Norm(config, 8).named_parameters())
+    assert parameters.keys() == names
+    assert {each.dtype for each in parameters.values()} == {torch.bfloat16}
+    assert all(vars(each)["sequence_parallel"] for each in parameters.values())
