@@ -134,8 +134,8 @@ class Tokenizer(ABC):
 
     @cached_property
     def inv_vocab(self) -> dict[int, str]:
-        """id -> text of every token; megatron-core's name. What begins with ## goes on with a word, to its masking: only
-        WordPiece's pieces do, so every token of another tokenizer is a word.
+        """id -> text of every token; megatron-core's name. What begins with ## goes on with a word, to its masking:
+        only WordPiece's pieces do, so every token of another tokenizer is a word.
         """
         return self.tokens()
 
