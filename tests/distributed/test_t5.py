@@ -12,9 +12,11 @@ from statistics import mean
 from typing import Any
 
 import pytest
+import torch
 from support.faults import PATIENCE, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
+from orchestrator.exchange.reading import StoredWeights
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
@@ -87,6 +89,11 @@ def test_layout(name: str, ranks: Ranks, reference: RunDir, sentences: str, tmp_
     run = ranks.must_train(make_run(tmp_path, job), job)
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+    # Every stage of a half has a copy, and gradients of all of them are summed. Losses do not tell, so early.
+    ours, alone = (StoredWeights(each.checkpoint(STEPS)) for each in (run, reference))
+    for half in ("encoder", "decoder"):
+        key = f"{half}_relative_attention_bias.weight"
+        torch.testing.assert_close(ours.read(key, ()), alone.read(key, ()), rtol=0, atol=1e-6)
     [started] = events(run, "started")
     planned = parameters(job, vocabulary(job).padded_size)
     assert started["parameters"] == planned.per_rank[0].parameters
