@@ -260,6 +260,8 @@ def _type(kind: str | None, path: str | None, merges: str | None) -> str | None:
     """The kind of tokenizer that the options mean; None when they name none."""
     if kind is None and path is not None:
         kind = type_of_path(path)
+        if kind is None and not Path(path).exists():
+            raise UserError(f"--tokenizer-path {path} does not exist")
         if kind is None:
             raise UserError(
                 f"--tokenizer-path {path}: its name does not tell what kind of tokenizer it is; say it with "

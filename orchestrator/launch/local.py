@@ -293,9 +293,8 @@ def _wait(
             asked = True
             request_stop(run, signals.first)
             if by_force is None:
-                watcher.say(
-                    f"{signals.first}: stopping after this step and saving; Ctrl-C again ends it at once, unsaved"
-                )
+                now = f"Ctrl-C {'again' if signals.first == 'SIGINT' else 'twice'}"
+                watcher.say(f"{signals.first}: stopping after this step and saving; {now} ends it at once, unsaved")
         if by_force is not None:
             end_processes(launch_id)  # again at each look: a process that is becoming another program was not found
         time.sleep(_POLL_SECONDS)

@@ -18,12 +18,30 @@ _ENDINGS = {
 }
 
 
+_BEGINNING = 4096
+"""Bytes of a file in which the tokenizers library has written what it writes first."""
+
+
 def type_of_path(path: str) -> str | None:
-    """The type of the tokenizer at a path: by its name, or a folder by the tokenizer.json in it; None when unclear."""
+    """The type of the tokenizer at a path: by its name, a folder by the tokenizer.json in it, and a tokenizer.json of
+    another name by how it begins; None when unclear.
+    """
     for ending, kind in _ENDINGS.items():
         if path.endswith(ending):
             return kind
+    if path.endswith(".json") and _is_of_tokenizers(Path(path)):
+        return "huggingface"
     return "huggingface" if (Path(path) / "tokenizer.json").is_file() else None
+
+
+def _is_of_tokenizers(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with open(path, "rb") as file:
+            return b'"added_tokens"' in file.read(_BEGINNING)
+    except OSError:  # whoever reads all of it says why
+        return False
 
 
 def with_tokenizer_type(root: Written) -> Written:

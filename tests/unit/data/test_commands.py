@@ -50,22 +50,28 @@ def test_the_path_of_a_tokenizer_tells_its_type(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shown = []
-    for name, path in (("file", bpe), ("folder", bpe.parent)):
+    renamed = tmp_path / "renamed.json"  # as `train-tokenizer --output` may call it
+    renamed.write_bytes(bpe.read_bytes())
+    for name, path in (("file", bpe), ("folder", bpe.parent), ("renamed", renamed)):
         assert main(["data", "tokenize", str(corpus), "--output-prefix", name, "--tokenizer-path", str(path)]) == 0
         assert read_manifest(Path(name)).tokenizer.type == "huggingface"
         capfd.readouterr()
         assert main(["data", "inspect", name, "--show", "1", "--tokenizer-path", str(path), "--json"]) == 0
         shown.append(json.loads(capfd.readouterr().out)["shown"])
-    assert shown[0] == shown[1] != [""]
+    assert shown[0] == shown[1] == shown[2] != [""]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--tokenizer-path", "words.lst"], "say it with --tokenizer-type: huggingface (tokenizer.json or its folder)"),
+        (
+            ["--tokenizer-path", "corpus.json"],
+            "say it with --tokenizer-type: huggingface (tokenizer.json or its folder)",
+        ),
         (["--tokenizer-path", "."], "say it with --tokenizer-type: huggingface"),
         (["--tokenizer-type", "byte_level", "--tokenizer-path", "tokenizer.json"], "byte_level tokenizer has no files"),
         (["--tokenizer-merges", "merges.txt"], "--tokenizer-merges is for gpt2_bpe"),
+        (["--tokenizer-path", "words.lst"], "--tokenizer-path words.lst does not exist"),
         (["--tokenizer-path", "gone/vocab.txt"], "wordpiece needs a vocab.txt"),
         (["--tokenizer-path", "gone/x.model"], "sentencepiece needs a .model file"),
         (["--tokenizer-path", "gone/vocab.json"], "gpt2_bpe needs a vocab.json"),
@@ -80,6 +86,7 @@ def test_tokenizers_that_are_refused(
     corpus: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("corpus.json").write_text('{"text": "no tokenizer"}')
     assert main(["data", "tokenize", str(corpus), "--output-prefix", "x", *options]) == 2
     assert said in capfd.readouterr().err
     assert not (tmp_path / "x.idx").exists()
