@@ -186,7 +186,9 @@ class Visitor:
         """The first chart is as wide as the page, but for `most` pixels of margins."""
         self.page.wait_for_function(
             """most => {
-                const wide = document.querySelector(".chart .main-svg").getBoundingClientRect();
+                const drawn = document.querySelector(".chart .main-svg");
+                if (drawn === null) return false;  // a page that has just come draws a moment later
+                const wide = drawn.getBoundingClientRect();
                 const page = document.querySelector("main").getBoundingClientRect();
                 return wide.right <= page.right && wide.width >= page.width - most;
             }""",
