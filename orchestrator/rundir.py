@@ -174,6 +174,16 @@ class RunDir:
     def stop_file(self) -> Path:
         return self.path / "stop"
 
+    def stop_request(self) -> dict[str, Any]:
+        """What the stop file says: {"by": …, "at_once": …, "time": …}; {} where it is missing or a file of any other
+        content.
+        """
+        try:
+            request = json.loads(self.stop_file.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return request if isinstance(request, dict) else {}
+
     @property
     def membership(self) -> Path:
         """The sweep that it is a cell of: {"sweep": …, "sweep_dir": …, "cell": …, "values": {…}}, and "adopted": true

@@ -249,11 +249,8 @@ def _end_by_force(run: RunDir, launch_id: str, by: str, iteration: int | None) -
 
 def stop_at_once(run: RunDir) -> str | None:
     """Who asked, through the stop file, for an end without saving; None when nobody did."""
-    try:
-        request = json.loads(run.stop_file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return str(request.get("by")) if isinstance(request, dict) and request.get("at_once") is True else None
+    request = run.stop_request()
+    return str(request.get("by")) if request.get("at_once") is True else None
 
 
 def _for_the_others(run: RunDir, launch_id: str) -> str:

@@ -225,13 +225,16 @@ def _umask() -> int:
 
 
 def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
+    is_folder = os.path.isdir(text)
+    lacks = f"{text} is a folder, but no run: it has no resolved.json"
     if not runs:
-        return (
-            f"there is no run {text}: {runs_dir} holds no runs.\n"
-            f"      Say where they are with --runs-dir or ${RUNS_DIR_VARIABLE}."
-        )
+        said = f"{lacks}.\n      {runs_dir}" if is_folder else f"there is no run {text}: {runs_dir}"
+        return f"{said} holds no runs.\n      Say where they are with --runs-dir or ${RUNS_DIR_VARIABLE}."
     known = {run.name for run in runs} | {run.run_id for run in runs}
-    nearest = difflib.get_close_matches(text, sorted(known), n=3, cutoff=0.5)
+    meant = Path(text).absolute().name if is_folder else text
+    nearest = difflib.get_close_matches(meant, sorted(known), n=3, cutoff=0.5)
     newest = [f"{run.name}/{run.run_id}" for run in runs[-3:]]
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"the latest are {', '.join(newest)}"
-    return f"there is no run {text} in {runs_dir}: {hint}"
+    return (
+        f"{lacks}.\n      Runs in {runs_dir}: {hint}" if is_folder else f"there is no run {text} in {runs_dir}: {hint}"
+    )

@@ -98,7 +98,7 @@ class StopRequest:
     def is_set(self) -> bool:
         """Whether this rank has been asked to stop."""
         if self.by is None and self._watches_file and self._run.stop_file.exists():
-            self.by = "stop file"
+            self.by = str(self._run.stop_request().get("by") or "stop file")  # a file of a person's own says nothing
         return self.by is not None
 
 

@@ -18,8 +18,10 @@ from orchestrator.cli.running import (
     label,
     start,
     tell_of_original,
+    wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import describe_active
+from orchestrator.launch.local import check_startable
 from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job
@@ -56,6 +58,7 @@ def command(
     if is_new:
         said = f"new run {label(run)} in {run.path}"
     else:
+        wait_for_previous(run, quiet=as_json)
         status = status_of(run)
         if status.is_active and status.job is not None:
             describe_active(status, as_json)
@@ -63,6 +66,7 @@ def command(
         if status.state == "completed" and not from_scratch:
             describe_completed(run, status, as_json)
             return
+        check_startable(run, job, from_scratch=from_scratch)
         said = f"continuing run {label(run)} in {run.path} ({status.describe()})"
     if not as_json:
         typer.echo(said)

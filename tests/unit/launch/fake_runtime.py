@@ -100,7 +100,9 @@ def train(run: RunDir, lease: Lease) -> int:
 
 
 def stop_request(run: RunDir) -> str | None:
-    return stop_signals[0] if stop_signals else "stop file" if run.stop_file.exists() else None
+    if stop_signals or not run.stop_file.exists():
+        return stop_signals[0] if stop_signals else None
+    return str(run.stop_request().get("by") or "stop file")
 
 
 def hold(run: RunDir, lease: Lease) -> None:

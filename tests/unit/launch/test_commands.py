@@ -216,6 +216,17 @@ def test_unknown_run(orchestrator: Orchestrator) -> None:
         assert err.startswith("error: there is no run x: ")
 
 
+def test_a_folder_that_is_no_run_is_told_what_it_lacks(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    (folder / "events.jsonl").touch()
+    for command in (["status", folder], ["logs", folder], ["cancel", folder], ["checkpoint", "list", folder]):
+        code, out, err = orchestrator(*command)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {folder} is a folder, but no run: it has no resolved.json.\n      ")
+        assert "Say where they are with --runs-dir" in err
+
+
 def test_machine_that_refuses_is_one_line(
     orchestrator: Orchestrator, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir]
 ) -> None:

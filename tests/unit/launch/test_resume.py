@@ -15,6 +15,7 @@ from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states import status_of
 from orchestrator.lease import Holder, Lease, read_holder
+from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
@@ -34,6 +35,12 @@ def test_held_run_is_refused(orchestrator: Orchestrator, job_file: Path, runs_di
     assert orchestrator("run", job_file)[0] == 0
     run = all_runs(runs_dir)[0]
     lease = Lease.acquire(run, launch_id="x")
+    # A run that has not completed, so that the same spec would go on with it.
+    run.append_event("launched", launch_id="x", **Process.current().to_record())
+    code, out, err = orchestrator("run", job_file)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: run {run.run_id} is held by pid {os.getpid()} on {os.uname().nodename} since")
+    assert f"stop it with `orchestrator cancel {run.run_id}`" in err
     code, _, err = orchestrator("resume", "tiny", "--set", "schedule.train_iters=25", "--allow-changes")
     assert code == 2
     assert f"error: run {run.run_id} is held by pid {os.getpid()} on {os.uname().nodename} since" in err

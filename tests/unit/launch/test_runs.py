@@ -112,6 +112,8 @@ def test_unknown_run_names_the_nearest(make_job: MakeJob, runs_dir: Path) -> Non
     run = create_run(make_job(), "", runs_dir)
     with pytest.raises(RunNotFound, match=r"did you mean tiny\?"):
         find_run("tinny", runs_dir)
+    with pytest.raises(RunNotFound, match=f"Runs in {runs_dir}: did you mean tiny"):
+        find_run(f"{runs_dir}/tiny", runs_dir)
     with pytest.raises(RunNotFound, match=f"the latest are tiny/{run.run_id}"):
         find_run("zzz", runs_dir)
     with pytest.raises(RunNotFound):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.launch.local import request_stop
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.control import StopRequest
 
@@ -53,7 +54,16 @@ def test_the_stop_file_is_seen_by_the_rank_that_watches_it(tmp_path: Path) -> No
     run = RunDir(tmp_path)
     watching, other = StopRequest(run, watches_file=True), StopRequest(run, watches_file=False)
     assert not watching.is_set()
-    run.stop_file.write_text("{}")
+    request_stop(run, "orchestrator cancel")
     assert watching.is_set()
-    assert watching.by
+    assert watching.by == "orchestrator cancel"
     assert not other.is_set()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"by": null}', b"\xff\x00".decode(errors="surrogateescape")])
+def test_a_stop_file_of_a_persons_own_need_not_say_anything(content: str, tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.stop_file.write_text(content, errors="surrogateescape")
+    request = StopRequest(run, watches_file=True)
+    assert request.is_set()
+    assert request.by == "stop file"
