@@ -6,11 +6,11 @@ OrchestratorError            anything a person should read as one message, witho
 │   ├── RunNotFound          no run matches what was asked for
 │   ├── RunIsHeld            another process is writing this run
 │   ├── DataIsHeld           another process is writing this data set
+│   ├── DataError            a data set is torn, or does not hold what the job needs
 │   └── MissingDependency    an optional part of the product is not installed
 └── JobError                 the job failed: exit code 1
     ├── LeaseLost            another incarnation of this run has taken over
     ├── CheckpointError      a checkpoint is missing, torn or damaged, or could not be written
-    ├── DataError            a data set does not hold what the job needs
     └── SchedulerError       the cluster's scheduler does not answer, or fails
 """
 
@@ -46,6 +46,10 @@ class DataIsHeld(UserError):
     """Another live process is writing this data set."""
 
 
+class DataError(UserError):
+    """A data set is torn, or does not hold what the job needs: no start of the same job would do better."""
+
+
 class MissingDependency(UserError):
     """An optional part of the product is not installed; the message says what to install."""
 
@@ -60,10 +64,6 @@ class LeaseLost(JobError):
 
 class CheckpointError(JobError):
     """A checkpoint is missing, torn or damaged, or could not be written."""
-
-
-class DataError(JobError):
-    """A data set does not hold what the job needs."""
 
 
 class SchedulerError(JobError):

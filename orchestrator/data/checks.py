@@ -201,10 +201,10 @@ def mask_problem(path: str, header: IndexHeader) -> str | None:
     prefix = loss_mask_prefix(Path(path))
     try:
         mask = read_index(prefix)
-    except UserError:
-        mask = None
     except DataError as error:
         return str(error)
+    except UserError:
+        mask = None
     if (
         mask is not None
         and mask.dtype == "uint8"

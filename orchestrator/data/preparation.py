@@ -97,6 +97,8 @@ def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, 
     if entry.text is None or idx_path(prefix).exists():
         try:
             return read_index(prefix), None
+        except DataError:
+            raise
         except UserError as error:
             return None, str(error)
     absent = [path for path in entry.text if not Path(path).exists()]

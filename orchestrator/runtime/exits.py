@@ -10,7 +10,6 @@ import torch
 
 from orchestrator.errors import (
     CheckpointError,
-    DataError,
     LeaseLost,
     OrchestratorError,
     RunIsHeld,
@@ -52,7 +51,6 @@ def outcome_of(error: BaseException) -> Outcome:
         (DiskFullError, "disk_full"),
         (CheckpointError, "checkpoint"),
         (UserError, "user_error"),
-        (DataError, "user_error"),  # the data do not fit the job: no start of the same job would do better
         (torch.OutOfMemoryError, "out_of_memory"),
         (MemoryError, "host_out_of_memory"),
     ]

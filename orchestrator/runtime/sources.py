@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.index import bin_path, idx_path, read_index
-from orchestrator.errors import DataError, UserError, is_full_disk
+from orchestrator.errors import UserError, is_full_disk
 from orchestrator.lease import Lease
 from orchestrator.planning.blend import split_shares
 from orchestrator.rundir import RunDir, write_atomically
@@ -48,7 +48,7 @@ def source_records(job: JobSpec) -> Iterator[dict[str, Any]]:
     for record in _sources(job):
         try:
             yield record()
-        except (UserError, DataError, OSError):
+        except (UserError, OSError):
             continue
 
 

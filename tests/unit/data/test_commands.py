@@ -13,10 +13,12 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.data.__main__ import run
+from orchestrator.data.index import HEADER, idx_path
+from orchestrator.data.inspection import first_documents
 from orchestrator.data.manifest import manifest_path, read_manifest
-from orchestrator.data.request import TrainTokenizerRequest
+from orchestrator.data.request import ShowRequest, TrainTokenizerRequest
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.errors import UserError
+from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import TokenizerSpec
 
 
@@ -228,10 +230,32 @@ class TestInspect:
         assert result.returncode == 2
         assert "it was made with another one" in result.stderr
 
+    def test_a_torn_index_is_wrong_input(self, tokenize: Any, corpus: Path, program: Any) -> None:
+        prefix = tokenize(corpus)
+        path = idx_path(prefix)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        for options in ([], ["--show", "1"]):
+            result = program("inspect", prefix, *options)
+            assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+            assert result.stderr.startswith(f"error: {path} is torn: 300 sequences and 300 documents need ")
+            assert result.stderr.endswith(f"it has {len(whole) - 1}. Tokenize again or copy it anew\n")
+
+    @pytest.mark.parametrize("place", [-16, -8 * 300, HEADER.size])  # marks of documents, a length
+    @pytest.mark.parametrize("value", [-1, 2**31 - 1])
+    def test_a_damaged_index_is_wrong_input(self, place: int, value: int, tokenize: Any, corpus: Path) -> None:
+        prefix = tokenize(corpus)
+        content = bytearray(idx_path(prefix).read_bytes())
+        start = place % len(content)
+        content[start : start + 4] = value.to_bytes(4, "little", signed=True)
+        idx_path(prefix).write_bytes(content)
+        with pytest.raises(DataError, match=r"idx is damaged: the first 300 documents do not lie in the 300 sequences"):
+            list(first_documents(ShowRequest(prefix, 500)))
+
     def test_damaged_manifest(self, tokenize: Any, corpus: Path, program: Any) -> None:
         prefix = tokenize(corpus)
         manifest_path(prefix).write_text("{}")
         result = program("inspect", prefix)
-        assert result.returncode == 1
+        assert result.returncode == 2
         assert "is damaged or not a manifest" in result.stderr
         assert "Traceback" not in result.stderr
