@@ -44,7 +44,7 @@ CAUSES = {
     "lease_lost": Cause("a newer start of this run took over", "see: orchestrator status {run}", 1, 1),
     "user_error": Cause("the input is wrong", "", 2, 2),
     "nan": Cause(
-        "the loss or gradient stayed NaN or infinite",
+        "the training diverged",
         "lower optimizer.lr, lengthen the warm-up or look at the data, "
         "then: {resume} --set optimizer.lr=… --allow-changes",
         1,

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from orchestrator.launch.local import Watcher
 from orchestrator.planning.figures import disk_size
+from orchestrator.planning.hardware import CPU
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import Metric, MetricTail
 
@@ -67,6 +68,8 @@ class Snapshot:
     saved: int | None = None
     skipped: int = 0
     step_seconds: list[float] = field(default_factory=list)
+    processor: str = "GPU"
+    """What each process trains on, where speeds are told of one: on the CPU it is the process itself."""
 
     def take(self, metric: Metric) -> None:
         """Take in a measurement."""
@@ -85,7 +88,7 @@ class Snapshot:
     def parts(self, *, with_validation: bool) -> list[str]:
         """What is worth showing of the last step, and of the last validation if asked for."""
         shown = [
-            f"{label} {form(self.values[key])}{unit}".strip()
+            f"{label} {form(self.values[key])}{unit.format(processor=self.processor)}".strip()
             for key, label, form, unit in _SHOWN
             if key in self.values and (with_validation or key != "validation/loss")
         ]
@@ -106,7 +109,7 @@ _SHOWN: tuple[tuple[str, str, Callable[[float], str], str], ...] = (
     ("validation/loss", "validation", "{:.4f}".format, ""),
     ("train/grad_norm", "grad norm", "{:.3g}".format, ""),
     ("throughput/tokens_per_second", "", _si, " tokens/s in all"),
-    ("throughput/tflops_per_gpu", "", "{:.3g}".format, " TFLOP/s per GPU"),
+    ("throughput/tflops_per_gpu", "", "{:.3g}".format, " TFLOP/s per {processor}"),
 )
 
 
@@ -164,6 +167,7 @@ class Follower(Watcher):
                 self.snapshot.skipped += 1
             elif event["event"] == "started" and isinstance(event.get("iteration"), int):
                 self.snapshot.iteration = event["iteration"]
+                self.snapshot.processor = "process" if event.get("device") == CPU else "GPU"
                 self.start()
             line = event_line(event)
             if line is not None:

@@ -15,6 +15,7 @@ from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step
 from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
+from orchestrator.causes import cause_of
 from orchestrator.checkpoints import COMMIT_FILE, committed, verify
 from orchestrator.launch.local import last_launch
 from orchestrator.launch.processes import processes_of, ranks_of
@@ -141,7 +142,10 @@ def test_no_update_is_finite(ranks: Ranks, tmp_path: Path) -> None:
     run = make_run(tmp_path, job)
     assert ranks.start(run, job).wait() == 1
     assert {exit_record(run, rank=rank)["cause"] for rank in (0, 1)} == {"nan"}
-    assert "4 steps in a row had a loss or gradient that is NaN or infinite" in exit_record(run)["message"]
+    told = f"{cause_of('nan').sentence}: {exit_record(run)['message']}"
+    assert told == (
+        "the training diverged: 4 steps in a row had a loss or gradient that is NaN or infinite (the last one: 5)"
+    )
     skipped = events(run, "step_skipped")
     assert len(skipped) == 4
     assert skipped[-1]["reason"] == "the gradient is not finite"

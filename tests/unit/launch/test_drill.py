@@ -98,7 +98,9 @@ def test_drill_of_a_job_that_fails_by_itself(
 ) -> None:
     monkeypatch.setenv("FAKE_END", "nan@2")
     job = shortened(make_job(), 10, 5, runs_dir)
-    with pytest.raises(JobError, match="the undisturbed training ended otherwise: the loss or gradient stayed NaN"):
+    with pytest.raises(
+        JobError, match="the undisturbed training ended otherwise: the training diverged: the loss was NaN"
+    ):
         drill(job, kill_at=5, folder=runs_dir, tell=lambda line: None, module=fake_runtime)
 
 

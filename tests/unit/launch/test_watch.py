@@ -64,6 +64,16 @@ def test_plain_lines(run: RunDir) -> None:
     ]
 
 
+@pytest.mark.parametrize(("device", "processor"), [("cpu", "process"), ("NVIDIA H200", "GPU")])
+def test_speeds_are_told_of_what_trains(device: str, processor: str, run: RunDir) -> None:
+    out = io.StringIO()
+    watcher = LineWatcher(run, 100, out, seconds_between_lines=0)
+    run.append_event("started", world_size=1, iteration=0, device=device)
+    measure(run, 1, train__loss=3.0, throughput__tflops_per_gpu=0.25)
+    watcher.poll()
+    assert out.getvalue().splitlines()[-1] == f"iteration 1/100  loss 3.0000  0.25 TFLOP/s per {processor}"
+
+
 def test_one_process_is_no_crowd() -> None:
     assert event_line({"event": "started", "world_size": 1, "iteration": 4}) == "started 1 process at iteration 4"
 
