@@ -16,7 +16,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
         "webhook_fields": {},
         "timeout": 20,
     },
-    ("parallelism", "tp_comm_overlap"): False,
+    ("parallelism", "tp_comm_overlap"): None,
     ("tracking", "dashboard_url"): None,
     ("tracking", "system_metrics_seconds"): 10.0,
     ("tracking", "tensorboard"): False,

@@ -48,9 +48,10 @@ class ParallelismSpec(Section):
     overlap_param_gather: bool | None = None
     """Gather updated parameters while the forward pass starts (no effect at DP = 1). It needs the distributed optimizer
     and `overlap_grad_reduce`, and is on by default where both are."""
-    tp_comm_overlap: bool = False
+    tp_comm_overlap: bool | None = None
     """Send what sequence parallelism gathers and sums while the matrices are multiplied, piece by piece, with
-    Transformer Engine's layers on the GPUs of one machine (no effect at TP = 1)."""
+    Transformer Engine's layers on the GPUs of one machine (no effect at TP = 1). On by default where nothing stands in
+    the way; `true` demands it."""
 
     @property
     def model_parallel_size(self) -> int:

@@ -46,6 +46,10 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
 
 
 def overlaps_tensor_parallel(job: JobSections) -> bool:
-    """Whether products are to overlap with what tensor parallelism sends: where it is asked for, and there is some."""
+    """Whether products are to overlap with what tensor parallelism sends: where there is some, unless it is switched
+    off, or is not asked for in words and something stands in the way.
+    """
     degrees = job.parallelism
-    return degrees.tp_comm_overlap is True and degrees.tensor_model_parallel_size > 1
+    if degrees.tensor_model_parallel_size == 1 or degrees.tp_comm_overlap is False:
+        return False
+    return degrees.tp_comm_overlap is True or next(obstacles(job), None) is None

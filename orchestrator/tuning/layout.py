@@ -10,7 +10,6 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import RecomputedModule
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest
-from orchestrator.spec.tensor_overlap import obstacles
 
 
 class Recompute(NamedTuple):
@@ -65,7 +64,7 @@ class Layout(NamedTuple):
     overlap_param_gather: bool | None
     recompute: Recompute
     split: Split = EVEN
-    tp_comm_overlap: bool = False
+    tp_comm_overlap: bool | None = None
 
     @property
     def model_parallel_size(self) -> int:
@@ -174,13 +173,6 @@ def with_layout(job: JobSpec, layout: Layout) -> JobSpec:
             section: getattr(job, section).model_copy(update=values) for section, values in settings_of(layout).items()
         }
     )
-
-
-def able_to_overlap(job: JobSpec, layout: Layout) -> Layout:
-    """The layout as it is, but not asking for tensor parallelism that overlaps where it stands in the way itself."""
-    if not layout.tp_comm_overlap or next(obstacles(with_layout(job, layout)), None) is None:
-        return layout
-    return layout._replace(tp_comm_overlap=False)
 
 
 def on_machines(job: JobSpec, nodes: int, gpus_per_node: int) -> JobSpec:

@@ -12,7 +12,7 @@ from itertools import product
 from orchestrator.errors import Problem
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
-from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, able_to_overlap, layout_of, with_layout
+from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
 
 DEGREES = ("tp", "pp", "cp", "ep")
 _KEY_OF = {field: key for key, field in KEYS.items() if field != "recompute"}
@@ -30,7 +30,11 @@ class Space:
     @property
     def own(self) -> Layout:
         """The layout that the job has now."""
-        return layout_of(self.job)
+        own = layout_of(self.job)
+        if own.tp_comm_overlap and "tp_comm_overlap" not in self.kept:
+            # It overlaps without being told to, and a layout that cannot is not to be ruled out.
+            return own._replace(tp_comm_overlap=None)
+        return own
 
     def problem(self, layout: Layout) -> Problem | None:
         """Why a layout is not legal; None when it is."""
@@ -84,7 +88,7 @@ class Space:
 
     def without_sequence_parallel(self, layout: Layout) -> Layout:
         """The same with whole activations between tensor-parallel regions."""
-        return self._able(layout._replace(sequence_parallel=False))
+        return layout._replace(sequence_parallel=False)
 
     def _values_of_degrees(self) -> tuple[dict[str, list[int]], list[tuple[Layout, Problem]]]:
         """The values of each degree that no rule refuses by itself. What is left out here is out in any combination."""
@@ -138,10 +142,7 @@ class Space:
             recompute=NO_RECOMPUTE,
             tp_comm_overlap=own.tp_comm_overlap,
         )
-        return self._able(wanted._replace(**{name: getattr(own, name) for name in self.kept}))
-
-    def _able(self, layout: Layout) -> Layout:
-        return layout if "tp_comm_overlap" in self.kept else able_to_overlap(self.job, layout)
+        return wanted._replace(**{name: getattr(own, name) for name in self.kept})
 
 
 def divisors(number: int) -> list[int]:

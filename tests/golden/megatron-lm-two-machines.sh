@@ -50,6 +50,7 @@ MODEL_PARALLEL_ARGS=(
   --overlap-grad-reduce
   --sequence-parallel
   --overlap-param-gather
+  --tp-comm-overlap
 )
 
 TRAINING_ARGS=(

@@ -34,7 +34,7 @@ _FIRST, _LAST = 5e-4, 0.005
 the last ten steps; the rows that may be farther, by their names. One training at two layouts was up to 0.13 % from
 itself (the page of 2026-11-21), FP8 up to 0.9 % from bf16.
 """
-COMPARED = ("1.7b", "1.7b-fp8", "1.7b-dp2", "1.7b-pp2-vp2", "7.1b-tp2", "7.1b-tp2-overlapped", "7.1b-tp2-dp2")
+COMPARED = ("1.7b", "1.7b-fp8", "1.7b-dp2", "1.7b-pp2-vp2", "7.1b-tp2", "7.1b-tp2-dp2")
 SMALL = {
     **{"hidden_size": 512, "num_attention_heads": 8, "seq_length": 512, "vocab_size": 8192},
     **{"position_embedding_type": "rope", "add_bias_linear": False, "untie_embeddings_and_output_weights": True},

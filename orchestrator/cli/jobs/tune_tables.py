@@ -256,7 +256,7 @@ def _also(layout: Layout) -> str:
         "optimizer not sharded" if not layout.use_distributed_optimizer else "",
         "gradients not overlapped" if not layout.overlap_grad_reduce else "",
         "parameters not overlapped" if layout.overlap_param_gather is False else "",
-        "tensor parallelism overlapped" if layout.tp > 1 and layout.tp_comm_overlap else "",
+        "tensor parallelism not overlapped" if layout.tp > 1 and layout.tp_comm_overlap is False else "",
     ]
     return ", ".join(filter(None, words))
 

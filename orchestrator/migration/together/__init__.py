@@ -5,12 +5,8 @@ from orchestrator.migration.together.data import DATA
 from orchestrator.migration.together.experts import EXPERTS_TOGETHER
 from orchestrator.migration.together.fp8 import FP8_TOGETHER
 from orchestrator.migration.together.model import MODEL
-from orchestrator.migration.together.overlap import OVERLAP_TOGETHER
 from orchestrator.migration.together.task import TASK
 from orchestrator.migration.together.training import TRAINING
 from orchestrator.migration.together.variants import VARIANTS
 
-TOGETHER: tuple[Together, ...] = (
-    *(*VARIANTS, *MODEL, *EXPERTS_TOGETHER, *DATA, *TASK, *TRAINING, *FP8_TOGETHER),
-    *OVERLAP_TOGETHER,
-)
+TOGETHER: tuple[Together, ...] = (*(*VARIANTS, *MODEL, *EXPERTS_TOGETHER, *DATA, *TASK, *TRAINING, *FP8_TOGETHER),)

@@ -6,6 +6,7 @@ from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.stage_letters import layers_in_letters
+from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel
 
 FFN, POSITIONS, GROUPS = "model.ffn_hidden_size", "model.max_position_embeddings", "model.num_query_groups"
 SEQUENCE, TP, PP = (
@@ -231,6 +232,19 @@ def write_param_gather(writer: FlagWriter) -> None:
         writer.say_otherwise(GATHER, "it follows by itself")
 
 
+def read_tensor_overlap(given: Gathering) -> None:
+    given.no_effect("tp-comm-overlap", "tensor parallelism overlaps by itself wherever it can")
+
+
+def write_tensor_overlap(writer: FlagWriter) -> None:
+    if overlaps_tensor_parallel(writer.job):
+        writer.add("MODEL_PARALLEL", "tp-comm-overlap")
+    if writer.job.parallelism.tp_comm_overlap is True:
+        writer.say_otherwise(OVERLAP, "it follows by itself")
+    elif writer.job.parallelism.tp_comm_overlap is False:
+        writer.say_otherwise(OVERLAP, "Megatron-LM does so without the flag")
+
+
 def read_data_parallel_size(given: Gathering) -> None:
     """Megatron-LM has no flag for it: it follows from the processes."""
 
@@ -265,6 +279,7 @@ MODEL = (
         {"encoder-tensor-model-parallel-size": 1}, read_encoder_tensor_parallel, write_encoder_tensor_parallel, ()
     ),
     Together({"overlap-param-gather": 0}, read_param_gather, write_param_gather, (GATHER,)),
+    Together({"tp-comm-overlap": 0}, read_tensor_overlap, write_tensor_overlap, (OVERLAP,)),
     Together({}, read_adapters, write_adapters, ("model.lora",)),
     Together({}, read_data_parallel_size, write_data_parallel_size, ("parallelism.data_parallel_size",)),
 )

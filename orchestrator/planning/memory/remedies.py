@@ -15,6 +15,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
+from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 Price = Callable[[JobSpec], float]
 """Seconds of a step of a job."""
@@ -96,7 +97,7 @@ def _fitting(
     job: JobSpec, padded_vocab: int, layers: Layers, limit: int, machine: int
 ) -> Iterator[tuple[tuple[Change, ...], JobSpec, dict[str, Any], Memory]]:
     """What fits, fewest changes first; nothing that does more than something before it along the same axes."""
-    axes = _axes(job, machine)
+    axes = _axes(job, machine, layers)
     found: list[frozenset[str]] = []
     for count in range(1, _MOST_CHANGES + 1):
         for chosen in itertools.combinations(axes, count):
@@ -116,7 +117,7 @@ def _fitting(
                     yield changes, changed, fields, memory
 
 
-def _axes(job: JobSpec, machine: int) -> dict[str, list[Change]]:
+def _axes(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change]]:
     """What can be changed, mildest first along each axis."""
     degrees, micro = job.parallelism, job.batch.micro_batch_size
     tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
@@ -136,6 +137,9 @@ def _axes(job: JobSpec, machine: int) -> dict[str, list[Change]]:
         axes["micro-batch"] = [
             Change("micro-batch", f"micro-batch {size} {words}", {"batch.micro_batch_size": size}) for size in smaller
         ]
+    if layers == "transformer_engine" and overlaps_tensor_parallel(job):
+        fields = {"parallelism.tp_comm_overlap": False}
+        axes["overlap"] = [Change("overlap", "tensor parallelism not overlapped", fields)]
     axes["recompute"] = _recomputation(job)
     axes["tensor"] = [
         # Sequence parallelism comes with it: without, the ranks of a group hold much the same activations.

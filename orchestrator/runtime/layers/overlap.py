@@ -1,11 +1,13 @@
-"""Tensor parallelism that sends while it multiplies, for a run that asks for it: whether this machine can."""
+"""Tensor parallelism that sends while it multiplies: whether this machine can, and setting it up."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -28,38 +30,62 @@ def begin_overlap(
     control: Control,
     closing: ExitStack,
 ) -> None:
-    """Before layers are built from the configuration, set it up for them where the job asks for it.
+    """Before layers are built from the configuration, set it up for them where the job's tensor parallelism overlaps.
 
-    Raises UserError, on all ranks, where the machine has no way.
+    Where the machine has no way the run goes on without, and rank 0 says why. Raises UserError, on all ranks, where the
+    job demands it.
     """
     if not overlaps_tensor_parallel(job):
         return
-    able = layers == "transformer_engine" and device.is_cuda and _reaches_its_peers(device, ranks)
-    if control.any(not able):
-        raise UserError(
-            f"{OVERLAP} is true, but it needs Transformer Engine's layers, and GPUs of one machine that can open each "
-            "other's memory; leave it out"
-        )
-    # Only imported here: without Transformer Engine there is no such module.
-    user_buffers = importlib.import_module("orchestrator.runtime.layers.user_buffers")
-    user_buffers.open_buffers(job)
+    demanded = job.parallelism.tp_comm_overlap is True
+    able = layers == "transformer_engine" and device.is_cuda
+    if not able and not demanded:
+        return
+    why = _of_any(control, _obstacle(device, ranks) if able else "it needs Transformer Engine's layers, on GPUs")
+    if why is None:
+        # Only imported here: without Transformer Engine there is no such module.
+        user_buffers = importlib.import_module("orchestrator.runtime.layers.user_buffers")
+        why = _of_any(control, user_buffers.open_buffers(job))
+        if why is None:
+            closing.push(_closing(control, user_buffers))
+            config.tp_comm_overlap = True
+            config.tp_comm_overlap_rs_dgrad = True
+            return
+        user_buffers.close_buffers()
+    if demanded:
+        raise UserError(f"{OVERLAP} is true, and cannot be had here: {why}; leave it out")
+    if ranks.is_first:
+        print(f"tensor parallelism does not overlap: {why}", flush=True)
 
+
+def _closing(control: Control, user_buffers: Any) -> Callable[..., None]:
     def close(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # Other ranks may still read a failed one's buffers; they go with its process.
         if kind is None:
             control.barrier()
             user_buffers.close_buffers()
 
-    closing.push(close)
-    config.tp_comm_overlap = True
-    config.tp_comm_overlap_rs_dgrad = True
+    return close
 
 
-def _reaches_its_peers(device: Device, ranks: Ranks) -> bool:
-    """Whether the ranks that share layers with this one are on its machine, each with a GPU that its own can open."""
+def _of_any(control: Control, why: str | None) -> str | None:
+    """What stands in the way of the first rank that something does, on all ranks."""
+    found = control.gather_to_first(why) or []
+    first = next((f"{each} (rank {rank})" for rank, each in enumerate(found) if each), None)
+    said: str | None = control.from_first(first)
+    return said
+
+
+def _obstacle(device: Device, ranks: Ranks) -> str | None:
+    """What rules it out for the ranks that share layers with this one: they are to be on its machine, each with a GPU
+    that this one's can open.
+    """
+    if not hasattr(importlib.import_module("transformer_engine.pytorch"), "UserBufferQuantizationMode"):
+        return "this version of Transformer Engine has no buffers for it"
     own, together = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     first = own - ranks.tp
-    peers = [peer for peer in range(first, first + ranks.tp_size) if peer != own]
     if first < 0 or first + ranks.tp_size > min(together, torch.cuda.device_count()):
-        return False
-    return all(torch.cuda.can_device_access_peer(device.torch_device, peer) for peer in peers)
+        return "the ranks of a layer do not see each other's GPUs on one machine"
+    peers = [peer for peer in range(first, first + ranks.tp_size) if peer != own]
+    closed = [peer for peer in peers if not torch.cuda.can_device_access_peer(device.torch_device, peer)]
+    return f"GPU {own} cannot open the memory of GPU {closed[0]}" if closed else None

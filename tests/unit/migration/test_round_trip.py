@@ -76,7 +76,7 @@ PARALLELISM = _maybe(
         "use_distributed_optimizer": st.booleans(),
         "overlap_grad_reduce": st.booleans(),
         "overlap_param_gather": st.booleans(),
-        "tp_comm_overlap": st.booleans(),
+        "tp_comm_overlap": st.sampled_from((True, False, None)),
     }
 )
 BATCHES = st.one_of(

@@ -39,9 +39,12 @@ class Engine(ModuleType):
         super().__init__("transformer_engine.pytorch")
         self.UserBufferQuantizationMode = Mode
         self.opened: list[tuple[Any, ...]] = []
+        self.fails: BaseException | None = None
         self.said: list[str] = []
 
     def initialize_ub(self, shape: list[int], tp: int, **settings: Any) -> None:
+        if self.fails is not None:
+            raise self.fails
         self.opened.append((shape, tp, settings))
 
     def destroy_ub(self) -> None:
@@ -54,8 +57,11 @@ class Alone:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def any(self, flag: bool) -> bool:
-        return flag
+    def gather_to_first(self, value: Any) -> list[Any]:
+        return [value]
+
+    def from_first(self, value: Any) -> Any:
+        return value
 
     def barrier(self) -> None:
         self._engine.said.append("met")
@@ -74,23 +80,33 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.delitem(sys.modules, "orchestrator.runtime.layers.user_buffers", raising=False)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setenv("UB_SKIPMC", "")
-    monkeypatch.delenv("UB_SKIPMC")
+    for name in ("UB_SKIPMC", "UB_TIMEOUT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: (device.index, peer) == (1, 0))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: engine.said.append("computed"))
     return engine
 
 
-def job(*, overlaps: bool = True, **sections: Any) -> JobSpec:
+def job(*, overlaps: bool | None = None, **sections: Any) -> JobSpec:
     parallelism = layout(tp=2, sequence_parallel=True, tp_comm_overlap=overlaps)
     return tiny_job("job", parallelism=parallelism, **{"precision": {"dtype": "bf16"}, **sections})
 
 
-def begin(engine: Engine, job: JobSpec, closing: ExitStack, layers: Any = "transformer_engine", tp: int = 1) -> Config:
+def begin(
+    engine: Engine,
+    job: JobSpec,
+    closing: ExitStack,
+    layers: Any = "transformer_engine",
+    tp: int = 1,
+    is_first: bool = False,
+) -> Config:
     config: Any = Config()
     control: Any = Alone(engine)
-    ranks = Ranks(rank=1, world_size=2, tp=tp, tp_size=2, pp=0, pp_size=1, dp=0, dp_size=1, num_chunks=1)
+    ranks = Ranks(
+        rank=0 if is_first else 1, world_size=2, tp=tp, tp_size=2, pp=0, pp_size=1, dp=0, dp_size=1, num_chunks=1
+    )
     begin_overlap(job, config, layers, GPU, ranks, control, closing)
     return config
 
@@ -106,6 +122,7 @@ def test_layers_are_told_and_buffers_are_taken_and_given_back(engine: Engine) ->
         assert settings["ub_cfgs"].keys() == summed
         assert {each["method"] for each in settings["ub_cfgs"].values()} == {"ring_exchange"}
         assert os.environ["UB_SKIPMC"] == "1"
+        assert int(os.environ["UB_TIMEOUT"]) > 10 * 365 * 24 * 3600, "a kernel that gives up goes on with wrong results"
         assert not engine.said
     assert engine.said == ["met", "computed", "given back"], "after every rank has come to the end"
 
@@ -125,22 +142,56 @@ def test_after_a_failure_nothing_is_taken_from_under_the_others(engine: Engine) 
     assert not engine.said
 
 
-def test_only_who_asks_for_it_gets_it(engine: Engine) -> None:
+def test_who_switches_it_off_has_none(engine: Engine) -> None:
     with ExitStack() as closing:
         assert not begin(engine, job(overlaps=False), closing).tp_comm_overlap
     assert not engine.opened
 
 
-@pytest.mark.parametrize("why", ["layers", "closed", "another machine", "no such GPU"])
-def test_a_machine_that_has_no_way_is_told(why: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+OBSTACLES = {
+    "closed": "GPU 1 cannot open the memory of GPU 0",
+    "another machine": "do not see each other's GPUs on one machine",
+    "no such GPU": "do not see each other's GPUs on one machine",
+    "old": "this version of Transformer Engine",
+    "refused": "its buffers could not be opened: invalid device context",
+    "unable": "its buffers could not be opened: Launch app with UB_SKIPMC=1",
+}
+
+
+@pytest.mark.parametrize("why", OBSTACLES)
+def test_a_machine_that_has_no_way(
+    why: str, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who demands it is told; any other job trains without, and its log says why."""
     if why == "closed":
         monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: False)
     if why == "no such GPU":
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    layers, tp = "torch" if why == "layers" else "transformer_engine", 0 if why == "another machine" else 1
+    if why == "old":
+        del engine.UserBufferQuantizationMode
+    if why == "refused":
+        engine.fails = RuntimeError("userbuffers-host.cpp:100 in function: CUDA Error:\ninvalid device context")
+    if why == "unable":
+        engine.fails = AssertionError("Launch app with UB_SKIPMC=1")
+    tp = 0 if why == "another machine" else 1
+    with ExitStack() as closing:
+        assert not begin(engine, job(), closing, tp=tp, is_first=True).tp_comm_overlap
+    told = capsys.readouterr().out
+    assert told == f"tensor parallelism does not overlap: {told.partition(': ')[2]}"
+    assert OBSTACLES[why] in told
     with (
-        pytest.raises(UserError, match=r"tp_comm_overlap is true, but it needs .*; leave it out"),
+        pytest.raises(UserError, match=rf"tp_comm_overlap is true, .*{OBSTACLES[why]}.*; leave it out"),
         ExitStack() as closing,
     ):
-        begin(engine, job(), closing, layers, tp)
+        begin(engine, job(overlaps=True), closing, tp=tp)
     assert not engine.opened
+    assert ("given back" in engine.said) == (why in ("refused", "unable")), "what a rank has got by then"
+    assert not capsys.readouterr().out
+
+
+def test_torchs_layers_have_none(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as closing:
+        assert not begin(engine, job(), closing, layers="torch", is_first=True).tp_comm_overlap
+    assert not capsys.readouterr().out, "the layers are told of elsewhere"
+    with pytest.raises(UserError, match=r"needs Transformer Engine's layers"), ExitStack() as closing:
+        begin(engine, job(overlaps=True), closing, layers="torch")

@@ -34,9 +34,10 @@ TASK = (
     ],
     ids=" ".join,
 )
-def test_what_can_overlap_does_where_it_is_asked_for(small: Any, overrides: tuple[str, ...]) -> None:
+def test_what_can_overlap_does_unless_it_is_switched_off(small: Any, overrides: tuple[str, ...]) -> None:
+    assert overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
     assert overlaps_tensor_parallel(small.job(*PLAIN, *overrides, f"{OVERLAP}=true"))
-    assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
+    assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides, f"{OVERLAP}=false"))
 
 
 @pytest.mark.parametrize(
@@ -59,12 +60,14 @@ def test_what_can_overlap_does_where_it_is_asked_for(small: Any, overrides: tupl
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_cannot_is_refused(small: Any, overrides: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_does_not_and_is_refused_where_it_is_demanded(
+    small: Any, overrides: tuple[str, ...], reason: str
+) -> None:
     assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
     messages = small.messages(*PLAIN, *overrides, f"{OVERLAP}=true")
     assert any(each.startswith("cannot be had: ") and reason in each for each in messages), messages
 
 
 def test_without_tensor_parallelism_it_means_nothing(small: Any) -> None:
-    for said in ("true", "false"):
+    for said in ("true", "false", "null"):
         assert not overlaps_tensor_parallel(small.job(f"{OVERLAP}={said}"))

@@ -51,7 +51,7 @@ def tasks(draw: st.DrawFn) -> tuple[Space, Planned]:
             "tensor_model_parallel_size": tp,
             "pipeline_model_parallel_size": pp,
             "sequence_parallel": tp > 1 and draw(st.booleans()),
-            "tp_comm_overlap": draw(st.booleans()),
+            "tp_comm_overlap": draw(st.sampled_from([True, False, None])),
         },
         "batch": {
             "micro_batch_size": draw(st.sampled_from([1, 2])),

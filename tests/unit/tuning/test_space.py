@@ -87,17 +87,13 @@ def test_other_stages_are_split_evenly(space: Spaces) -> None:
     assert one.degrees()[0] == plain.degrees()[0]
 
 
-def test_overlap_that_is_asked_for_stays_where_it_can_be_had(space: Spaces) -> None:
-    for asked in (True, False):
-        parallelism = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "tp_comm_overlap": asked}
-        one = space(
-            gpus=4, model={"seq_length": 1022}, parallelism=parallelism
-        )  # four ranks cannot share out a sequence
-        found = {each.tp: each for each in one.degrees()[0] if each.pp == each.cp == 1}
-        assert {tp: each.tp_comm_overlap for tp, each in found.items()} == {1: asked, 2: asked, 4: False}
-        without = one.without_sequence_parallel(found[2])
-        assert without == found[2]._replace(sequence_parallel=False, tp_comm_overlap=False)
-        assert one.problem(without) is None
+def test_what_overlaps_by_itself_is_not_demanded_of_other_layouts(space: Spaces) -> None:
+    for said, found in ((True, None), (None, None), (False, False)):
+        parallelism = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "tp_comm_overlap": said}
+        one = space(gpus=4, model={"seq_length": 1022}, parallelism=parallelism)
+        layouts = {each.tp: each for each in one.degrees()[0] if each.pp == each.cp == 1}
+        assert layouts.keys() == {1, 2, 4}, "four ranks cannot share out a sequence, so nothing overlaps there"
+        assert {each.tp_comm_overlap for each in [one.own, *layouts.values()]} == {found}
     kept = space(
         gpus=4, parallelism={"tp_comm_overlap": True}, kept=frozenset({"tp_comm_overlap", "sequence_parallel"})
     )

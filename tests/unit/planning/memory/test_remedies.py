@@ -87,6 +87,18 @@ def test_nothing_more_than_needed() -> None:
         assert "parallelism.use_distributed_optimizer=true" not in remedy.overrides
 
 
+def test_buffers_of_tensor_parallelism_can_be_done_without() -> None:
+    job = shipped("gpt-7.1b")
+    needed = estimate_memory(job, vocabulary(job).padded_size, "transformer_engine").device_bytes
+    words = vocabulary(job).padded_size
+    [waits] = [
+        each for each in remedies(job, words, "transformer_engine", needed - 1, price) if "overlap" in each.words
+    ]
+    assert waits.overrides == ("parallelism.tp_comm_overlap=false",)
+    assert needed - waits.memory.device_bytes > GIB
+    assert not any("overlap" in each.words for each in found(job, needed / 2)), "torch's layers have none"
+
+
 def test_the_number_of_micro_batches_keeps_the_global_batch() -> None:
     written: dict[str, Any] = {"batch.global_batch_size": "null", "batch.num_micro_batches": 48}
     job = shipped("gpt-1.7b", *(f"{path}={value}" for path, value in written.items()))

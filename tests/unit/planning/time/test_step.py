@@ -202,12 +202,12 @@ def test_gradients_that_are_not_overlapped_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("layers", "saves"), [("transformer_engine", True), ("torch", False)])
-def test_tensor_parallelism_is_overlapped_where_the_job_asks_for_it(layers: Any, saves: bool) -> None:
-    asks_nothing = job_of("gpt-7.1b", tp=2, micro=4, batch=4)
-    asks = asks_nothing.parallelism.model_copy(update={"tp_comm_overlap": True})
+def test_tensor_parallelism_is_overlapped_unless_it_is_switched_off(layers: Any, saves: bool) -> None:
+    job = job_of("gpt-7.1b", tp=2, micro=4, batch=4)
+    off = job.parallelism.model_copy(update={"tp_comm_overlap": False})
     overlapped, waiting = (
         estimate_time(each, PADDED_VOCAB, layers, device()).parts
-        for each in (asks_nothing.model_copy(update={"parallelism": asks}), asks_nothing)
+        for each in (job, job.model_copy(update={"parallelism": off}))
     )
     assert {part for part in PARTS if overlapped[part] != waiting[part]} == (
         {"tensor_parallel", "overhead"} if saves else set()
