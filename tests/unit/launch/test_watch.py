@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.logs import LineTail, LogFollower
 from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, event_line, watcher_for
 from orchestrator.rundir import RunDir, append_line
@@ -72,6 +74,41 @@ def test_speeds_are_told_of_what_trains(device: str, processor: str, run: RunDir
     measure(run, 1, train__loss=3.0, throughput__tflops_per_gpu=0.25)
     watcher.poll()
     assert out.getvalue().splitlines()[-1] == f"iteration 1/100  loss 3.0000  0.25 TFLOP/s per {processor}"
+
+
+@pytest.mark.parametrize(
+    ("first", "interrupts", "ends"),
+    [(signal.SIGINT, 1, "Ctrl-C again"), (signal.SIGTERM, 2, "Ctrl-C twice"), (signal.SIGUSR1, 2, "Ctrl-C twice")],
+)
+def test_what_ends_a_run_at_once_is_said_and_does_so(
+    first: signal.Signals,
+    interrupts: int,
+    ends: str,
+    make_job: Callable[..., JobSpec],
+    make_run: Callable[[JobSpec], RunDir],
+    fake_runtime: str,
+) -> None:
+    """With ranks that hear nothing, as in the middle of a long step."""
+
+    class Impatient(Watcher):
+        def __init__(self) -> None:
+            self.signals = [first, *[signal.SIGINT] * interrupts]
+            self.said: list[tuple[int, str]] = []
+
+        def poll(self) -> None:
+            if self.signals and any(event["event"] == "started" for event in run.events()):
+                os.kill(os.getpid(), self.signals.pop(0))  # one at a look
+
+        def say(self, message: str) -> None:
+            self.said.append((len(self.signals), message))
+
+    run, watcher = make_run(job := make_job(launch__env={"FAKE_STEP_SECONDS": "600"})), Impatient()
+    end = launch(run, job, module=fake_runtime, watcher=watcher)
+    assert watcher.said == [
+        (interrupts, f"{first.name}: stopping after this step and saving; {ends} ends it at once, unsaved"),
+        (0, "ending at once, without saving (a second SIGINT)"),
+    ]
+    assert end.cause == "cancelled"
 
 
 def test_one_process_is_no_crowd() -> None:
