@@ -12,6 +12,8 @@ from typing import Any
 from orchestrator.rundir import RunDir
 
 _RECORD = re.compile(r"rank-(\d+)\.json")
+_LOST_PEER = "gloo/transport/"
+"""In all that gloo says of a connection that was lost: the place in its source."""
 
 
 NO_FAILURES = ("completed", "stopped", "cancelled", "requeued")
@@ -148,10 +150,27 @@ def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
     return records
 
 
+def lost_a_peer(message: str) -> bool:
+    """Whether a rank failed because another one, or the network to it, was gone: that is not why the run ended."""
+    return _LOST_PEER in message
+
+
+def telling_rank(records: dict[int, dict[str, Any]]) -> int | None:
+    """The rank whose word explains the end: that with the most telling cause, and of several one that did not only lose
+    another; None when no rank could say anything.
+    """
+
+    def order(rank: int) -> tuple[int, bool]:
+        record = records[rank]
+        return cause_of(record["cause"]).rank_order, lost_a_peer(str(record.get("message")))
+
+    return min(records, key=order, default=None)
+
+
 def by_word_of_the_ranks(run: RunDir, launch_id: str) -> Exit | None:
     """Why a launch ended, by what the rank with the most telling cause said; None when no rank could say anything."""
     records = exit_records(run, launch_id)
-    rank = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=None)
+    rank = telling_rank(records)
     if rank is None:
         return None
     cause = records[rank]["cause"]

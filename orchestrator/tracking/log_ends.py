@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.causes import cause_of, exit_records
+from orchestrator.causes import exit_records, telling_rank
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.redaction import Redactor
 
@@ -20,7 +20,7 @@ def log_ends(run: RunDir, spec: Mapping[str, Any], launch_id: str | None) -> dic
     them.
     """
     records = exit_records(run, launch_id) if launch_id is not None else {}
-    telling = min(records, key=lambda rank: cause_of(records[rank]["cause"]).rank_order, default=0)
+    telling = telling_rank(records) or 0
     redact = Redactor.of_spec(spec)
     found = {}
     for path in {run.launcher_log: None, run.rank_log(0): None, run.rank_log(telling): None}:

@@ -15,7 +15,7 @@ from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step
 from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
-from orchestrator.causes import cause_of
+from orchestrator.causes import by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import COMMIT_FILE, committed, verify
 from orchestrator.launch.local import last_launch
 from orchestrator.launch.processes import processes_of, ranks_of
@@ -181,6 +181,30 @@ def test_one_bad_step(ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
     assert list(measured) == list(range(1, 21))
     assert list(values(run, "train/skipped_steps").values()) == [0] * 6 + [1] * 14
     assert measured[20] < 5.6, "no weight was touched by it"
+
+
+MISTAKE_AT_STEP_5 = """
+import orchestrator.runtime.loop as loop
+real = loop.train_step
+def train_step(session):
+    if RANK == 1 and session.state.iteration == 5:
+        raise ValueError("a mistake")
+    return real(session)
+loop.train_step = train_step
+"""
+
+
+def test_the_first_failure_is_told(ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
+    """And not what it does to the others, whose logs say where to look."""
+    job = tiny_job("mistaken", parallelism=TWO, batch=TWO_MICRO_BATCHES)
+    run = make_run(tmp_path, job)
+    assert ranks.start(run, job, inject=inject(MISTAKE_AT_STEP_5), launch_id="first").wait() == 1
+    end = by_word_of_the_ranks(run, "first")
+    assert end is not None
+    assert (end.cause, end.message) == ("bug", "ValueError: a mistake")
+    first, second = (run.rank_log(rank).read_text().splitlines() for rank in (0, 1))
+    assert first[-1] == f"rank 0: another rank was gone; why it ended: orchestrator status {run.run_id}"
+    assert second[-1] == "rank 1: bug: ValueError: a mistake"
 
 
 SLEEP_AT_STEP_5 = """

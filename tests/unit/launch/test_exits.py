@@ -163,6 +163,20 @@ def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
     assert (end.cause, end.message) == ("bug", "=== launch a")
 
 
+GLOO_LOST_A_PEER = (
+    "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[127.0.0.1]:41374. This is typically caused by a remote worker crashing."
+)
+
+
+def test_who_lost_another_does_not_explain_the_end(run: RunDir, record: Callable[..., None]) -> None:
+    for rank in (0, 1, 3):
+        record(rank, "bug", GLOO_LOST_A_PEER)
+    assert classified(run, 1) == ("bug", GLOO_LOST_A_PEER), "nobody knows more"
+    record(2, "bug", "ValueError: a mistake")
+    assert classified(run, 1) == ("bug", "ValueError: a mistake")
+
+
 def test_ranks_that_said_nothing(run: RunDir) -> None:
     assert by_word_of_the_ranks(run, "a") is None
     assert classified(run, 5) == ("bug", "torchrun returned 5")
