@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from orchestrator.rundir import RunDir, append_line
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 16
+"""What is read together: little more than who takes few records at a time takes, for the rest is read again."""
 _RECORDS_AT_A_TIME = 2000
 _LINES_AT_A_TIME = 200
 """What is parsed together; more takes memory, and no less time."""
@@ -79,9 +80,10 @@ class MetricTail:
         if file.seek(0, os.SEEK_END) < self.offset:
             self.offset = 0
         file.seek(self.offset)
-        pending = b""
-        while chunk := file.read(_CHUNK_BYTES):
+        pending, size = b"", _CHUNK_BYTES
+        while chunk := file.read(size):
             *lines, pending = (pending + chunk).split(b"\n")
+            size = _CHUNK_BYTES if lines else 2 * size  # a line without an end is not copied again for each chunk
             while lines:
                 if len(found) == limit:
                     return found

@@ -1,5 +1,6 @@
 """The metric log: what is written is what is read, whatever a crash left in between."""
 
+import io
 import json
 import math
 import multiprocessing
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import LeaseLost
 from orchestrator.rundir import RunDir
+from orchestrator.tracking import metrics
 from orchestrator.tracking.metrics import MetricLog, MetricTail, read_metrics, read_series
 
 
@@ -133,6 +135,38 @@ def test_a_line_longer_than_a_read_is_one_record(run: RunDir) -> None:
     log(run).append(1, 0, 0, {f"validation/source-{index}/loss": 1.0 for index in range(60_000)})
     log(run).append(2, 0, 0, {})
     assert [len(metric.values) for metric in MetricTail(run.metrics_file).poll()] == [60_000, 0]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each read of a metric log."""
+    counts: list[int] = []
+
+    class Counted(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            content = super().read(size)
+            counts.append(len(content))
+            return content
+
+    monkeypatch.setattr(metrics, "open", lambda path, mode: Counted(path), raising=False)
+    return counts
+
+
+def test_taking_few_records_at_a_time_reads_little_again(run: RunDir, reads: list[int]) -> None:
+    values = {f"train/loss/{number}": 1 / (3 + number) for number in range(12)}  # as long as lines are
+    log(run).append(1, 8, 1024, values)
+    run.metrics_file.write_bytes(run.metrics_file.read_bytes() * 5000)
+    tail, found = MetricTail(run.metrics_file), 0
+    while records := tail.poll(90):
+        found += len(records)
+    assert found == 5000
+    assert sum(reads) < 2 * run.metrics_file.stat().st_size
+
+
+def test_a_line_without_an_end_is_read_in_few_parts(run: RunDir, reads: list[int]) -> None:
+    run.metrics_file.write_bytes(b"x" * (4 << 20))
+    assert MetricTail(run.metrics_file).poll() == []
+    assert len(reads) < 10
 
 
 def test_lines_that_are_a_record_together_are_none(run: RunDir) -> None:
