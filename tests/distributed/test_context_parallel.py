@@ -1,4 +1,6 @@
-"""Context parallelism: ranks that share a sequence have the losses of one process, whatever each holds of it."""
+"""Context parallelism: ranks that share a sequence have the losses and weights of one process, whatever each
+holds of it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.checkpoints import committed
@@ -66,6 +69,7 @@ def references(ranks: Ranks, masked: Path, tmp_path_factory: pytest.TempPathFact
         run = make_run(tmp_path_factory.mktemp("reference"), alone)
         runs[per_token] = ranks.must_train(run, alone, inject=masked)
     assert losses(runs[False]) != losses(runs[True]), "the masks make the two means differ"
+    assert weights_apart(runs[False], runs[True]) != {}
     return runs
 
 
@@ -73,6 +77,7 @@ def agree(one: RunDir, other: RunDir) -> None:
     assert largest_difference(losses(one), losses(other)) < 1e-5
     assert largest_difference(values(one, "validation/loss"), values(other, "validation/loss")) < 1e-5
     assert largest_difference(values(one, "train/grad_norm"), values(other, "train/grad_norm")) < 1e-4
+    assert weights_apart(one, other) == {}
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -112,6 +117,7 @@ def test_a_checkpoint_moves_to_another_size(
     reference = references[False]
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+    assert weights_apart(reference, run) == {}
 
 
 def test_dropout_differs_between_ranks_and_is_resumed(

@@ -1,4 +1,5 @@
-"""Mixture of experts gives one process's losses at every layout, and checkpoints that are read at every other one.
+"""Mixture of experts gives one process's losses and weights at every layout, and checkpoints that are read at every
+other one.
 
 Grouped matrix products are a GPU's: tests/gpu/test_experts.py.
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.counting import COUNTED
 from support.faults import Ranks
+from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.flops import model_flops
@@ -108,6 +110,7 @@ def test_layout(name: str, ranks: Ranks, reference: RunDir, tmp_path: Path) -> N
     run = ranks.must_train(make_run(tmp_path, job), job)
     for metric, tolerance in METRICS.items():
         assert largest_difference(values(reference, metric), values(run, metric)) < tolerance, metric
+    assert weights_apart(reference, run) == {}
 
 
 def test_balance_is_measured(reference: RunDir) -> None:
@@ -149,8 +152,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant(name: str, ranks: Ranks, tmp_path: Path) -> None:
     model, degrees = VARIANTS[name]
-    alone = ranks.losses_of(experts_job("one", model), tmp_path)
-    assert largest_difference(alone, ranks.losses_of(experts_job("spread", model, **degrees), tmp_path)) < 1e-5
+    jobs = experts_job("one", model), experts_job("spread", model, **degrees)
+    alone, spread = (ranks.must_train(make_run(tmp_path, job), job) for job in jobs)
+    assert largest_difference(losses(alone), losses(spread)) < 1e-5
+    assert weights_apart(alone, spread) == {}
 
 
 def test_what_is_dropped_is_not_computed(ranks: Ranks, tmp_path: Path, inject: Callable[[str], Path]) -> None:
@@ -179,6 +184,7 @@ def test_resumed_at_another_layout(name: str, ranks: Ranks, reference: RunDir, t
     ranks.must_train(make_run(tmp_path, second), second, launch_id="second")
     assert [event["iteration"] for event in events(run, "resumed")] == [STEPS // 2]
     assert largest_difference(losses(reference), losses(run)) < 1e-5
+    assert weights_apart(reference, run) == {}
 
 
 def test_resumed_at_the_same_layout_is_bitwise(ranks: Ranks, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Variants of GPT have the losses of one process: fp32, relative difference below 1e-5. Layouts: test_matrix.py."""
+"""Variants of GPT have the losses of one process (fp32, relative difference below 1e-5) and its weights. Layouts:
+test_matrix.py.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.rundir import RunDir
@@ -66,12 +69,13 @@ SPLITS: dict[str, dict[str, Any]] = {
 def test_architecture(name: str, ranks: Ranks, tmp_path: Path) -> None:
     """Each variant at one rank and under TP=2 with sequence parallelism; multi-query shares its one group."""
     split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
-    curves = []
+    runs = []
     for place, parallelism in (("one", {}), ("two", split)):
         sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 4}}
         job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
-        curves.append(ranks.losses_of(job, tmp_path))
-    assert largest_difference(*curves) < 1e-5
+        runs.append(ranks.must_train(make_run(tmp_path, job), job))
+    assert largest_difference(*map(losses, runs)) < 1e-5
+    assert weights_apart(*runs) == {}
 
 
 def test_bf16(ranks: Ranks, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support import mamba_stub
 from support.faults import Ranks
+from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.parameters import parameters
@@ -80,6 +81,7 @@ def test_layouts_agree(name: str, ranks: Ranks, stubs: Path, reference: RunDir, 
     run = ranks.must_train(make_run(tmp_path, job), job, inject=stubs)
     for key in ("train/loss", "train/grad_norm"):
         assert largest_difference(values(reference, key), values(run, key)) < 2e-5
+    assert weights_apart(reference, run) == {}
     assert losses(run)[6] < losses(run)[1]
     counted = parameters(job, vocabulary(job).padded_size).per_rank
     tp = job.parallelism.tensor_model_parallel_size
@@ -110,3 +112,4 @@ def test_a_checkpoint_goes_on_at_another_layout(ranks: Ranks, stubs: Path, refer
     ranks.must_train(make_run(tmp_path, second), second, inject=stubs, launch_id="second")
     assert [event["iteration"] for event in events(run, "resumed")] == [3]
     assert largest_difference(losses(reference), losses(run)) < 2e-5
+    assert weights_apart(reference, run) == {}

@@ -9,10 +9,10 @@ import pytest
 from support.examples import write_race
 from support.faults import Ranks
 from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, matrix_job
+from support.trained_weights import weights_apart
 from support.training import events, largest_difference, losses, make_run, values
 
 from orchestrator.errors import SpecError
-from orchestrator.exchange.reading import StoredWeights
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir, read_lines
@@ -44,25 +44,8 @@ def compared(run: RunDir) -> list[str]:
     return sorted(name for name in names if name.startswith(kept))
 
 
-WEIGHTS_APART = 1e-5
-"""Of weights that three steps have moved by up to 1e-3 each. A gradient that is not whole moves them otherwise at once;
-losses and norms of so few steps do not tell.
-"""
 WITHOUT_GRADIENT = "task_head.bias"
 """RACE's one: the softmax over options takes no notice of it, so Adam follows what rounding leaves of its gradient."""
-
-
-def weights_apart(one: RunDir, other: RunDir) -> dict[str, float]:
-    """The largest difference of each weight at the end. Their rows are those of both: vocabularies may be padded
-    otherwise.
-    """
-    expected, found = (StoredWeights(run.checkpoint(STEPS)) for run in (one, other))
-    names = {name for name in {*expected.keys()} if not name.startswith(("optimizer.", "chained_"))} - {
-        WITHOUT_GRADIENT
-    }
-    assert names <= {*found.keys()}
-    pairs = {name: (expected.read(name, ()), found.read(name, ())) for name in names}
-    return {name: (a[: len(b)] - b[: len(a)]).abs().max().item() for name, (a, b) in pairs.items()}
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
@@ -74,9 +57,7 @@ def test_cell(cell: Cell, ranks: Ranks, reference: Reference, real_sentences: st
         tolerance = TOLERANCE[cell.dtype] * (10 if name == "train/grad_norm" else 1)
         assert largest_difference(values(alone, name), values(run, name)) < tolerance, name
     if cell.dtype == "fp32":
-        apart = weights_apart(alone, run)
-        assert len(apart) > 10
-        assert {name: each for name, each in apart.items() if not each < WEIGHTS_APART} == {}
+        assert weights_apart(alone, run, without=WITHOUT_GRADIENT) == {}
     [started] = events(run, "started")
     assert started["parameters"] == parameters(job, vocabulary(job).padded_size).per_rank[0].parameters
 

@@ -1,4 +1,4 @@
-"""Every optimizer under parallelism: the losses of one process, and bitwise resumption."""
+"""Every optimizer under parallelism: the losses and weights of one process, and bitwise resumption."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.trained_weights import OF_ADAM, OF_SGD, weights_apart
 from support.training import layout, losses, make_run, tiny_job, values
 
 STEPS = 6
@@ -35,6 +36,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "schedule": SCHEDULE,
     },
 }
+LIMITS = {"sgd": OF_SGD, "adam": OF_ADAM}
 LAYOUTS = {
     "sgd": (layout(pp=2), layout(tp=2, use_distributed_optimizer=False)),
     "adam": (layout(tp=2, pp=2),),
@@ -53,6 +55,7 @@ def test_losses_and_norms_are_those_of_one_process(name: str, ranks: Ranks, tmp_
         spread = ranks.must_train(make_run(tmp_path / str(number), spread_job), spread_job)
         for key in ("train/loss", "train/grad_norm"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=2e-5)
+        assert weights_apart(alone, spread, LIMITS[name]) == {}
 
 
 def test_the_norm_that_clips_is_over_the_experts_of_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
@@ -67,11 +70,12 @@ def test_the_norm_that_clips_is_over_the_experts_of_all_ranks(ranks: Ranks, tmp_
     for name, parallelism in {"alone": layout(), "ep2": layout(dp=2, expert_model_parallel_size=2)}.items():
         job = tiny_job(name, **sections, parallelism=parallelism)
         run = ranks.must_train(make_run(tmp_path, job), job)
-        found.append((values(run, "train/loss"), values(run, "train/grad_norm")))
+        found.append(run)
     alone, spread = found
-    assert min(alone[1].values()) > 0.1
-    assert spread[0] == pytest.approx(alone[0], rel=2e-5)
-    assert spread[1] == pytest.approx(alone[1], rel=1e-4)
+    assert min(values(alone, "train/grad_norm").values()) > 0.1
+    assert losses(spread) == pytest.approx(losses(alone), rel=2e-5)
+    assert values(spread, "train/grad_norm") == pytest.approx(values(alone, "train/grad_norm"), rel=1e-4)
+    assert weights_apart(alone, spread, OF_SGD) == {}
 
 
 RESUMED = {

@@ -1,4 +1,4 @@
-"""Stages of unequal length, and the embedding and the loss in stages of their own, have the losses of one process."""
+"""Stages of unequal length, the embedding and the loss in stages of their own: one process's losses and weights."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.plan import make_plan
@@ -85,3 +86,4 @@ def test_layout(name: str, ranks: Ranks, reference: RunDir, counting: Path, tmp_
     assert 0 < resumed["iteration"] < after.schedule.train_iters
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
+    assert weights_apart(reference, run) == {}
