@@ -1,16 +1,21 @@
 """Adam with one step count per parameter group.
 
 torch's Adam keeps a step count per parameter, which megatron-core's distributed checkpoints cannot represent; apex and
-Transformer Engine keep it in the group, and so does this. The arithmetic is torch's fused kernel, on CPU and CUDA.
+Transformer Engine keep it in the group, and so does this. The arithmetic is that of torch's fused kernel: on the CPU it
+is that kernel, on a GPU one that clips and writes the model's weights too.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
 
+from orchestrator.errors import MissingDependency
 from orchestrator.runtime.stateful import StatefulOptimizer
 
 
@@ -35,31 +40,74 @@ class GroupStepAdam(StatefulOptimizer):
         if capturable:
             raise ValueError("only updates outside CUDA graphs are implemented")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
-        self._update = torch._fused_adamw_ if adam_w_mode else torch._fused_adam_
+        self._decoupled = adam_w_mode
+        self._launches: dict[int, tuple[list[tuple[int, ...]], list[Any]]] = {}
+        """Of a group where its tensors were, and the kernels that update them there."""
 
     # torch types it with and without a closure, and a loss; megatron-core calls it without and takes none.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
-        for group in self.param_groups:
+        for index, group in enumerate(self.param_groups):
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
             group["step"] += 1
-            beta1, beta2 = group["betas"]
-            step = torch.full((), float(group["step"]), dtype=torch.float32, device=params[0].device)
-            self._update(
-                params,
-                [p.grad for p in params],
-                [self.state_of(p)["exp_avg"] for p in params],
-                [self.state_of(p)["exp_avg_sq"] for p in params],
-                [],
-                [step] * len(params),
+            if params[0].is_cuda:
+                self._update_in_one_pass(params, group, index)
+            else:
+                self._update(params, group)
+
+    def _update(self, params: list[torch.Tensor], group: dict[str, Any]) -> None:
+        """By torch's kernel, with a pass before it to clip and one behind it to write the weights."""
+        update = torch._fused_adamw_ if self._decoupled else torch._fused_adam_
+        beta1, beta2 = group["betas"]
+        step = torch.full((), float(group["step"]), dtype=torch.float32, device=params[0].device)
+        update(
+            params,
+            self.scaled_gradients(params),
+            [self.state_of(p)["exp_avg"] for p in params],
+            [self.state_of(p)["exp_avg_sq"] for p in params],
+            [],
+            [step] * len(params),
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+        self.write_weights(params)
+
+    def _update_in_one_pass(self, params: list[torch.Tensor], group: dict[str, Any], index: int) -> None:
+        """By our kernel, which is told where the tensors are when that has changed."""
+        kernel = _kernel()
+        tensors = []
+        for parameter in params:
+            state, weight = self.state_of(parameter), self.weights.get(parameter)
+            tensors.append(kernel.Tensors(parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], weight))
+        places = [each.addresses for each in tensors]
+        known, launches = self._launches.get(index, ([], []))
+        if places != known:
+            launches = list(kernel.launches_of(tensors))
+            self._launches[index] = places, launches
+        for launch in launches:
+            kernel.update(
+                launch,
+                step=group["step"],
+                factor=self.factor,
                 lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=group["weight_decay"],
+                betas=group["betas"],
                 eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
+                weight_decay=group["weight_decay"],
+                decoupled=self._decoupled,
             )
+
+
+@cache
+def _kernel() -> Any:
+    """Triton comes with torch's builds for GPUs; raises MissingDependency where it did not."""
+    if importlib.util.find_spec("triton") is None:
+        raise MissingDependency("Adam on a GPU is computed by Triton, which is not installed: install triton")
+    return importlib.import_module("orchestrator.runtime.adam_kernel")

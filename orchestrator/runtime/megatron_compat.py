@@ -262,6 +262,23 @@ def save_state_of(part: Any) -> None:
     part.load_parameter_state_from_fully_reshardable = lambda loaded: None  # it is there already
 
 
+def write_weights_of(part: Any) -> None:
+    """Let an optimizer of ours write the model's 16-bit weights as it updates their fp32 copies, which megatron-core
+    reads again for it.
+
+    `part`: one of megatron-core's optimizers, over ours.
+    """
+    if isinstance(part, distrib_optimizer.DistributedOptimizer):
+        weights, copies = part.shard_float16_groups, part.shard_fp32_from_float16_groups
+    elif isinstance(part, optimizer.Float16OptimizerWithFloat16Params):
+        weights, copies = part.float16_groups, part.fp32_from_float16_groups
+    else:
+        return
+    pairs = zip(chain.from_iterable(copies), chain.from_iterable(weights), strict=True)
+    part.optimizer.weights = {copy: weight.detach() for copy, weight in pairs}
+    part._copy_main_params_to_model_params = lambda: None
+
+
 def deterministic_algorithms(enabled: bool) -> None:
     """Ask torch and Transformer Engine for deterministic GPU kernels."""
     if enabled:

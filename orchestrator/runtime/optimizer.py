@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from orchestrator.planning.hyperparameters import Hyperparameters
 from orchestrator.runtime import megatron_compat
@@ -62,6 +61,7 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
         if isinstance(part.optimizer, StatefulOptimizer):
             part.optimizer.prepare()
             megatron_compat.save_state_of(part)
+            megatron_compat.write_weights_of(part)
     return built
 
 
@@ -81,8 +81,7 @@ def update(optimizer: Any, values: Hyperparameters, job: JobSpec) -> UpdateResul
     norm = float(optimizer.get_grad_norm())
     if not math.isfinite(norm):
         return UpdateResult(applied=False, grad_norm=norm, reason="the gradient is not finite")
-    if job.optimizer.clip_grad > 0:
-        _clip(optimizer, job.optimizer.clip_grad, norm)
+    _clip(optimizer, job.optimizer.clip_grad, norm)
     optimizer.step_with_ready_grads()
     return UpdateResult(applied=True, grad_norm=norm)
 
@@ -93,10 +92,12 @@ def _parts(optimizer: Any) -> list[Any]:
 
 
 def _clip(optimizer: Any, largest: float, norm: float) -> None:
-    """Scale every gradient by the norm of all of them, the experts' included."""
+    """Have every gradient scaled by the norm of all of them, the experts' included, as it is applied."""
+    # The sum is megatron-core's, and torch's.
+    factor = min(1.0, largest / (norm + 1e-6)) if largest > 0 else 1.0
     for part in _parts(optimizer):
-        if parameters := part.get_parameters():
-            clip_grad_by_total_norm_fp32(parameters, max_norm=largest, total_norm=norm)
+        if isinstance(part.optimizer, StatefulOptimizer):
+            part.optimizer.factor = factor
 
 
 def _set_hyperparameters(optimizer: Any, values: Hyperparameters, spec: OptimizerSpec) -> None:

@@ -33,7 +33,7 @@ class MomentumSGD(StatefulOptimizer):
                 continue
             torch._fused_sgd_(
                 params,
-                [p.grad for p in params],
+                self.scaled_gradients(params),
                 [self.state_of(p)["exp_avg"] for p in params] if self.state_keys else [],
                 lr=group["lr"],
                 momentum=group["momentum"],
@@ -43,3 +43,4 @@ class MomentumSGD(StatefulOptimizer):
                 maximize=False,
                 is_first_step=False,  # what comes before the first gradient is zeros
             )
+            self.write_weights(params)

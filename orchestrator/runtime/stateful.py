@@ -1,6 +1,11 @@
-"""What our optimizers share: state that can be made before the first update, so that it can be saved."""
+"""What our optimizers share: state that can be made before the first update, so that it can be saved, and updates that
+clip gradients and write the model's weights.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -10,6 +15,13 @@ class StatefulOptimizer(torch.optim.Optimizer):
 
     state_keys: tuple[str, ...]
     """Their names, of those that megatron-core's distributed optimizer saves: `exp_avg`, `exp_avg_sq`."""
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        self.factor = 1.0
+        """What gradients are multiplied by as they are applied. They themselves may be scaled by it, or left alone."""
+        self.weights: dict[torch.Tensor, torch.Tensor] = {}
+        """Of a parameter that is the fp32 copy of a weight, the weight: an update writes it too."""
 
     def prepare(self) -> None:
         """Make all state: a checkpoint may be written before the first update, which fp16 can skip for many steps."""
@@ -24,3 +36,16 @@ class StatefulOptimizer(torch.optim.Optimizer):
             if key not in state:
                 state[key] = torch.zeros_like(parameter)
         return state
+
+    def scaled_gradients(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Their gradients, times `factor`."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.factor != 1.0:
+            torch._foreach_mul_(gradients, self.factor)
+        return gradients
+
+    def write_weights(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Round updated parameters to the weights that they are copies of."""
+        copied = [parameter for parameter in parameters if parameter in self.weights]
+        if copied:
+            torch._foreach_copy_([self.weights[parameter] for parameter in copied], copied)

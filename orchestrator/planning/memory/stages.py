@@ -275,10 +275,8 @@ def _moments(
     moments: list[tuple[str, dict[str, int]]] = [
         ("backward", {**lasting, "activations": passes, "temporary": backward}),
         ("start", _start(job, padded_vocab, count, lasting, first or last)),
+        ("optimizer", {**lasting, "temporary": _update(job, count, experts)}),
     ]
-    moments.append(
-        ("optimizer", {**lasting, "temporary": _update(job, count, experts, table if first or last else 0, sizes)})
-    )
     if last and job.task is None:
         norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job) if not post_ln else sizes.stream
         if model.architecture == "bert":  # its head's dense layer, activation and norm
@@ -310,13 +308,10 @@ def _last_moments(
     ]
 
 
-def _update(job: JobSpec, count: int, experts: int, table: int, sizes: LayerSizes) -> int:
-    """What the optimizer takes: fp32 copies of gradients that are not fp32, and the scaled copy of one of them."""
-    shard = _shard(job, count, experts, 1) * FP32
+def _update(job: JobSpec, count: int, experts: int) -> int:
+    """What the optimizer takes: fp32 copies of gradients that are not fp32."""
     in_fp32 = job.precision.grad_reduce_in_fp32 or job.precision.dtype == "fp32"
-    largest = max(table // sizes.width, sizes.gate * sizes.ffn * sizes.hidden) * FP32
-    clipped = min(largest, shard) if job.optimizer.clip_grad > 0 else 0
-    return (0 if in_fp32 else shard) + clipped
+    return 0 if in_fp32 else _shard(job, count, experts, 1) * FP32
 
 
 def _shard(job: JobSpec, count: int, experts: int, width: int) -> int:

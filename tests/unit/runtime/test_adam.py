@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 
 from orchestrator.runtime.adam import GroupStepAdam
@@ -74,3 +75,24 @@ def test_a_restored_state_goes_on_bitwise() -> None:
     restored.load_state_dict(saved)
     train(restored, second, range(5, 8))
     assert all(torch.equal(a, b) for a, b in zip(second, whole, strict=True))
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_one_update_clips_and_writes_weights_as_passes_of_their_own_do(coupled: bool) -> None:
+    clipping, plain = parameters(), parameters()
+    ours = GroupStepAdam(groups(clipping), adam_w_mode=not coupled, **OPTIONS)
+    theirs = GroupStepAdam(groups(plain), adam_w_mode=not coupled, **OPTIONS)
+    ours.weights = {parameter: torch.zeros_like(parameter, dtype=torch.bfloat16) for parameter in clipping[1:]}
+    for step, factor in enumerate((0.3, 1.0, 0.7)):
+        for params in (clipping, plain):
+            set_gradients(params, step)
+        ours.factor = factor
+        ours.step()
+        for parameter in plain:
+            assert parameter.grad is not None
+            parameter.grad *= factor
+        theirs.step()
+    for mine, reference in zip(clipping, plain, strict=True):
+        assert torch.equal(mine, reference)
+    for parameter, weight in ours.weights.items():
+        assert torch.equal(weight, parameter.detach().bfloat16())
