@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-_CHUNK, _BLOCK, _WARPS = 16384, 1024, 4
+_CHUNK, _BLOCK, _WARPS = 1024, 1024, 4
 """Elements that a program updates, those that it updates at a time, and by how many warps."""
 _ALIGNED = 16
 """What begins at a multiple of so many bytes, and has a multiple of so many elements, is read by wider instructions."""

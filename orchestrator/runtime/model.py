@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.transformer import attention
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
 from orchestrator.errors import MissingDependency
+from orchestrator.planning.memory.layer import rotates_whole_projection
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.experts import expert_settings, keep_experts_apart
@@ -97,6 +99,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,
         apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",
+        fused_single_qkv_rope=attention.HAVE_FUSED_QKV_ROPE and rotates_whole_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         recompute_granularity=runtime.recompute_granularity,
         recompute_method=runtime.recompute_method,

@@ -15,6 +15,10 @@ from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
 
 FP32 = 4
+_ROTATED_WHOLE = 2**25
+"""Elements of a projection's output: an H200 takes a tenth of a millisecond longer over four times as many (docs/
+benchmarks, 2026-11-23), and a host 0.4 less.
+"""
 
 
 @dataclass(frozen=True)
@@ -151,8 +155,9 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
         kept += sizes.query + sizes.key  # its norms take evenly laid out copies
     if rotated or normed:
         kept += sizes.query + sizes.key
-        # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of.
-        return kept + (projection if selective else sizes.key)
+        # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of. The
+        # kernel that rotates the whole projection hands out all three apart.
+        return kept + (projection if selective and not rotates_whole_projection(job, layers) else sizes.key)
     return kept + (projection + sizes.query if copied and selective else projection)
 
 
@@ -180,6 +185,18 @@ def _whole_sequence(job: JobSpec, sizes: LayerSizes) -> int:
     """
     cp = job.parallelism.context_parallel_size
     return 2 * cp * sizes.key + sizes.query if cp > 1 else 0
+
+
+def rotates_whole_projection(job: JobSpec, layers: Layers) -> bool:
+    """Whether one kernel rotates queries and keys where the projection left them, and hands out queries, keys and
+    values: Transformer Engine has it for those that are not normalised, of heads that are this rank's own. It spares
+    the host five kernels, and is slower than these on the GPU: it is for what the host is the limit of.
+    """
+    model, sizes = job.model, layer_sizes(job)
+    own = model.query_groups >= job.parallelism.tensor_model_parallel_size
+    is_rotated = model.architecture == "gpt" and model.position_embedding_type == "rope"
+    is_small = sizes.tokens * sizes.qkv <= _ROTATED_WHOLE
+    return layers == "transformer_engine" and is_rotated and is_small and own and not model.qk_layernorm
 
 
 def rotary_width(job: JobSpec) -> int:

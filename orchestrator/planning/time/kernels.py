@@ -68,10 +68,9 @@ TORCH = Kernels(
     bias=Passes(2, 1),
     # Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that reaches half of the bandwidth.
     accumulation=18,
-    # Norm 4, clipping in two kernels 16, Adam 28, copy 6.
-    optimizer=54,
+    optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
     launches=Passes(45, 85),
-    optimizer_launches=8,
+    optimizer_launches=4,
     loss=Passes(2.5, 5),
 )
 """torch's operations one by one, and its scaled dot product attention."""
@@ -83,13 +82,12 @@ TRANSFORMER_ENGINE = Kernels(
     attention_layout=Passes(0, 5.5),
     bias=Passes(0, 1),
     accumulation=10,  # by the product that computes it, beside small weights
-    # Norm 4, clipping 8, Adam 28, copy 6.
-    optimizer=46,
+    optimizer=34,
     launches=Passes(30, 60),
-    optimizer_launches=2,
+    optimizer_launches=1,
     loss=Passes(2.5, 5),
 )
-"""Fused norms and rotation, cuDNN's attention, multi-tensor Adam."""
+"""Fused norms and rotation, cuDNN's attention."""
 
 OVERLAPPING = replace(TRANSFORMER_ENGINE, overlaps_tensor_parallel=True, sums_with_input_gradient=True)
 """The same with user buffers as the runtime sets them up."""

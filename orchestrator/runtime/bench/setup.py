@@ -25,6 +25,7 @@ something lies. No other is shown: one may hold a secret.
 _CHOICES = (
     "gradient_accumulation_fusion",
     "apply_rope_fusion",
+    "fused_single_qkv_rope",
     "bias_activation_fusion",
     "bias_dropout_fusion",
     "masked_softmax_fusion",

@@ -16,6 +16,7 @@ from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
 from orchestrator.runtime.layers.norms import Norm
+from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.scores import (
     alibi_slopes,
     capped_attention,
@@ -121,4 +122,4 @@ def _layer_spec(config: TransformerConfig, *, has_experts: bool) -> Any:
     if config.qk_layernorm:
         attention.q_layernorm = Norm
         attention.k_layernorm = Norm
-    return layer
+    return add_plainly(layer, config)

@@ -10,6 +10,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 
 from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.torch_layers import Attention
 
 
@@ -28,7 +29,7 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     )
     if _needs_our_attention(config):
         layer.submodules.self_attention.submodules.core_attention = Attention
-    return layer
+    return add_plainly(layer, config)
 
 
 def _needs_our_attention(config: LayerConfig) -> bool:
