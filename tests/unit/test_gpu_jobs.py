@@ -17,7 +17,13 @@ from orchestrator.planning.time import estimate_time
 from orchestrator.spec.job import JobSpec
 
 FILES = sorted((Path(__file__).parents[1] / "gpu").glob("test_*.py"))
-BY_OTHER_MEANS = {"test_predicted_memory.py", "test_predicted_time.py", "test_tuner.py", "test_cross_entropy.py"}
+BY_OTHER_MEANS = {
+    "test_predicted_memory.py",
+    "test_predicted_time.py",
+    "test_tuner.py",
+    "test_cross_entropy.py",
+    "test_adam.py",
+}
 """They train the table of configurations, and what the tuner finds, or nothing."""
 H200 = device_named("NVIDIA H200")
 
