@@ -70,14 +70,13 @@ def patch_megatron_mappings(mappings: Any) -> None:
     mappings._reduce_scatter_along_first_dim = _reduced(mappings._reduce_scatter_along_first_dim)
 
 
-def patch_megatron_clipping(clip_grads: Any, utils: Any) -> None:
-    """Have gradients measured and scaled by torch: where Transformer Engine or apex is installed, megatron-core takes
+def patch_megatron_norms(clip_grads: Any, utils: Any) -> None:
+    """Have gradients measured by torch: where Transformer Engine or apex is installed, megatron-core takes
     their kernels, which would read the CPU's memory from the GPU.
     """
     vars(clip_grads).update(
         multi_tensor_applier=utils.local_multi_tensor_applier,
         l2_norm_impl=utils.local_multi_tensor_l2_norm,
-        multi_tensor_scale_impl=utils.local_multi_tensor_scale,
     )
 
 

@@ -60,7 +60,7 @@ def apply(device: Device) -> None:
         cpu_shim.patch_megatron_random(megatron_random)
         cpu_shim.patch_megatron_dispatcher(token_dispatcher.MoEAlltoAllTokenDispatcher)
         cpu_shim.patch_megatron_mappings(mappings)
-        cpu_shim.patch_megatron_clipping(clip_grads, utils)
+        cpu_shim.patch_megatron_norms(clip_grads, utils)
     _route_without_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()

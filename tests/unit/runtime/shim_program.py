@@ -68,7 +68,7 @@ OWNERS: dict[str, Any] = {
     "megatron.dispatcher": MoEAlltoAllTokenDispatcher,
     "megatron.clip_grads": clip_grads,
 }
-OF_A_GPU = ("multi_tensor_applier", "l2_norm_impl", "multi_tensor_scale_impl")
+OF_A_GPU = ("multi_tensor_applier", "l2_norm_impl")
 """What megatron-core takes from Transformer Engine or apex where one of them is installed."""
 
 

@@ -24,7 +24,7 @@ PATCHES = {
     "megatron.random._set_cuda_rng_state",
     "megatron.dispatcher._maybe_dtoh_and_synchronize",
     "megatron.dispatcher.cuda_dtoh_stream",
-    *(f"megatron.clip_grads.{name}" for name in ("multi_tensor_applier", "l2_norm_impl", "multi_tensor_scale_impl")),
+    *(f"megatron.clip_grads.{name}" for name in ("multi_tensor_applier", "l2_norm_impl")),
 }
 FROM_0_19 = {"torch.cuda.current_stream"}
 """Needed by megatron-core 0.19 alone."""
