@@ -13,6 +13,10 @@ from orchestrator.spec.sections import JobSections
 OVERLAP = "parallelism.tp_comm_overlap"
 _LARGEST = 8
 """GPUs that can open each other's memory (CUDA IPC in Transformer Engine)."""
+_SUMMED_TOGETHER = 32
+"""Elements. Where pieces are of no multiple of it, the kernel sums them shifted, and says so in debug builds alone."""
+_FURTHEST = 2**31
+"""Bytes from the beginning of a buffer: Transformer Engine counts them in 32 bits."""
 
 
 def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
@@ -43,6 +47,24 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         fp8.recipe == "blockwise" or fp8.num_layers_at_start_in_bf16 or fp8.num_layers_at_end_in_bf16
     ):
         yield "precision.fp8", "its buffers hold tensors with one scale, of every layer"
+    yield from _sizes(job)
+
+
+def _sizes(job: JobSections) -> Iterator[tuple[str, str]]:
+    """What rules it out about the pieces that are sent: of each rank its part of a micro-batch."""
+    degrees, hidden = job.parallelism, job.model.hidden_size
+    tp = degrees.tensor_model_parallel_size
+    tokens = job.model.seq_length // degrees.context_parallel_size * job.batch.micro_batch_size
+    piece = tokens // tp * hidden
+    if piece % _SUMMED_TOGETHER:
+        yield (
+            "model.hidden_size",
+            f"it sums {_SUMMED_TOGETHER} elements at a time, and a rank's part of a micro-batch is {tokens // tp} · "
+            f"{hidden} elements",
+        )
+    # Behind the pieces that a rank computes are those that it gets, of the ranks but one.
+    if 2 * piece * (2 * tp - 2) >= _FURTHEST:
+        yield "batch.micro_batch_size", f"{tokens} tokens of {hidden} elements are too many for its buffers"
 
 
 def overlaps_tensor_parallel(job: JobSections) -> bool:

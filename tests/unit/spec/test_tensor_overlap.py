@@ -12,6 +12,7 @@ TP = "parallelism.tensor_model_parallel_size"
 SP = "parallelism.sequence_parallel"
 PLAIN = (f"{TP}=2", f"{SP}=true", "launch.gpus_per_node=2")
 EIGHT = ("model={num_attention_heads: 16, hidden_size: 256}", "batch.global_batch_size=16", "launch.gpus_per_node=16")
+LARGE = ("model={hidden_size: 1024, seq_length: 32768, max_position_embeddings: 32768}", "batch.global_batch_size=null")
 EXPERTS = "model={num_experts: 2, add_bias_linear: false}"
 TASK = (
     "model={architecture: bert, max_position_embeddings: 128}",
@@ -31,6 +32,8 @@ TASK = (
         ("runtime.layers=transformer_engine",),
         ("precision.fp8={recipe: delayed}",),
         ("precision.fp8={recipe: tensorwise}",),
+        ("model={hidden_size: 144, seq_length: 258}", "batch.micro_batch_size=4"),
+        (*LARGE, "batch.micro_batch_size=31"),
     ],
     ids=" ".join,
 )
@@ -57,6 +60,11 @@ def test_what_can_overlap_does_unless_it_is_switched_off(small: Any, overrides: 
         (("precision.dtype=fp32",), "its buffers are bf16"),
         (("precision.fp8={recipe: blockwise}",), "tensors with one scale, of every layer"),
         (("precision.fp8={recipe: tensorwise, num_layers_at_end_in_bf16: 1}",), "tensors with one scale"),
+        (
+            ("model={hidden_size: 144, seq_length: 258}", "batch.micro_batch_size=1"),
+            "part of a micro-batch is 129 · 144",
+        ),
+        ((*LARGE, "batch.micro_batch_size=32"), "1048576 tokens of 1024 elements are too many"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
