@@ -90,7 +90,7 @@ class GroupStepAdam(StatefulOptimizer):
         places = [each.addresses for each in tensors]
         known, launches = self._launches.get(index, ([], []))
         if places != known:
-            launches = list(kernel.launches_of(tensors))
+            launches = list(kernel.launches_of(tensors, launches))
             self._launches[index] = places, launches
         for launch in launches:
             kernel.update(

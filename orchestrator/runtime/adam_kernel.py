@@ -48,10 +48,12 @@ class Tensors:
 class Launch:
     """One kernel: where its tensors are, on the GPU."""
 
+    elements: tuple[int, ...]
+    """Of each tensor."""
     addresses: torch.Tensor
     """[5, tensors]"""
     counts: torch.Tensor
-    """Their elements, [tensors]."""
+    """The elements, [tensors]."""
     chunks: torch.Tensor
     """Of each program its tensor, and which chunk of it, [2, programs]."""
     dtype: torch.dtype | None
@@ -59,22 +61,35 @@ class Launch:
     is_aligned: bool
 
 
-def launches_of(tensors: Sequence[Tensors]) -> Iterator[Launch]:
-    """The kernels that update these tensors while they stay where they are."""
+def launches_of(tensors: Sequence[Tensors], earlier: Sequence[Launch] = ()) -> Iterator[Launch]:
+    """The kernels that update these tensors while they stay where they are.
+
+    `earlier`: those from which some have moved. Gradients that are not fp32 are copied to a new place in each step, and
+    to share out billions of elements anew takes the host longer than the update takes the GPU.
+    """
+    shared_out = {each.elements: (each.counts, each.chunks) for each in earlier}
     for (_, is_aligned), each in groupby(sorted(tensors, key=lambda one: one.kind), key=lambda one: one.kind):
         same = list(each)
         device, weight = same[0].parameter.device, same[0].weight
-        counts = torch.tensor([one.parameter.numel() for one in same])
-        programs = -(-counts // _CHUNK)
-        owner = torch.repeat_interleave(torch.arange(len(same)), programs)
-        chunk = torch.arange(len(owner)) - torch.repeat_interleave(programs.cumsum(0) - programs, programs)
+        elements = tuple(one.parameter.numel() for one in same)
+        counts, chunks = shared_out.get(elements) or _shared_out(elements, device)
         yield Launch(
+            elements,
             torch.tensor([one.addresses for one in same]).t().contiguous().to(device),
-            counts.to(device),
-            torch.stack([owner, chunk]).to(device),
+            counts,
+            chunks,
             None if weight is None else weight.dtype,
             is_aligned,
         )
+
+
+def _shared_out(elements: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """`counts` and `chunks` of a launch."""
+    counts = torch.tensor(elements)
+    programs = -(-counts // _CHUNK)
+    owner = torch.repeat_interleave(torch.arange(len(elements)), programs)
+    chunk = torch.arange(len(owner)) - torch.repeat_interleave(programs.cumsum(0) - programs, programs)
+    return counts.to(device), torch.stack([owner, chunk]).to(device)
 
 
 def update(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -96,3 +99,45 @@ def test_one_update_clips_and_writes_weights_as_passes_of_their_own_do(coupled: 
         assert torch.equal(mine, reference)
     for parameter, weight in ours.weights.items():
         assert torch.equal(weight, parameter.detach().bfloat16())
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the kernel, which is not compiled here."""
+    triton, language = ModuleType("triton"), ModuleType("triton.language")
+    vars(triton)["jit"], vars(triton)["language"] = (lambda function: function), language
+    vars(language).update(bfloat16="bf16", float16="fp16", constexpr=None)
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.language", language)
+    monkeypatch.delitem(sys.modules, "orchestrator.runtime.adam_kernel", raising=False)
+    yield importlib.import_module("orchestrator.runtime.adam_kernel")
+    sys.modules.pop("orchestrator.runtime.adam_kernel")
+
+
+def of_kernel(kernel: Any, params: list[torch.nn.Parameter], *, half: bool) -> list[Any]:
+    """What the kernel takes of parameters, with gradients somewhere else each time."""
+    weights = [torch.zeros_like(each, dtype=torch.bfloat16) if half else None for each in params]
+    return [
+        kernel.Tensors(each, torch.empty_like(each), torch.empty_like(each), torch.empty_like(each), weight)
+        for each, weight in zip(params, weights, strict=True)
+    ]
+
+
+def test_every_element_is_one_programs_and_is_shared_out_once(kernel: Any) -> None:
+    params = [torch.nn.Parameter(torch.zeros(size)) for size in (1, 1024, 5000, 2048, 16)]
+    first = of_kernel(kernel, params[:2], half=False) + of_kernel(kernel, params[2:], half=True)
+    launches = list(kernel.launches_of(first))
+    assert sum(sum(launch.elements) for launch in launches) == sum(each.numel() for each in params)
+    for launch in launches:
+        programs = list(zip(*launch.chunks.tolist(), strict=True))
+        wanted = [(place, each) for place, count in enumerate(launch.elements) for each in range(-(-count // 1024))]
+        assert programs == wanted
+        assert launch.counts.tolist() == list(launch.elements)
+    moved = of_kernel(kernel, params[:2], half=False) + of_kernel(kernel, params[2:], half=True)
+    after = list(kernel.launches_of(moved, launches))
+    assert [launch.elements for launch in after] == [launch.elements for launch in launches]
+    for before, launch in zip(launches, after, strict=True):
+        assert launch.chunks is before.chunks, "where gradients are copied anew, each step would pay for it"
+        assert not torch.equal(launch.addresses, before.addresses)
+    found = {tuple(row) for launch in after for row in launch.addresses.t().tolist()}
+    assert found == {each.addresses for each in moved}
