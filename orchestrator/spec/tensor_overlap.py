@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from orchestrator.spec.sections import JobSections
 
 OVERLAP = "parallelism.tp_comm_overlap"
-_LARGEST = 8
-"""GPUs that can open each other's memory (CUDA IPC in Transformer Engine)."""
+_SIZES = (2, 4, 8)
+"""Of those that can open each other's memory (CUDA IPC, up to 8) what Transformer Engine has kernels for: for others
+some are not started, and nothing is said.
+"""
 _SUMMED_TOGETHER = 32
 """Elements. Where pieces are of no multiple of it, the kernel sums them shifted, and says so in debug builds alone."""
 _FURTHEST = 2**31
@@ -26,8 +28,9 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         return
     if not degrees.uses_sequence_parallel:
         yield "parallelism.sequence_parallel", "without sequence parallelism whole tensors are summed at once"
-    if degrees.tensor_model_parallel_size > min(_LARGEST, job.processes_per_node):
-        yield "parallelism.tensor_model_parallel_size", "the ranks of a layer have to share a machine, eight at most"
+    tp = degrees.tensor_model_parallel_size
+    if tp > job.processes_per_node or tp not in _SIZES:
+        yield "parallelism.tensor_model_parallel_size", "the ranks of a layer have to share a machine, and be 2, 4 or 8"
     if runtime.layers == "torch" or runtime.device == "cpu":
         field = "runtime.layers" if runtime.layers == "torch" else "runtime.device"
         yield field, "it is done by Transformer Engine's layers, on GPUs"

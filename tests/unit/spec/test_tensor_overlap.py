@@ -47,7 +47,11 @@ def test_what_can_overlap_does_unless_it_is_switched_off(small: Any, overrides: 
     ("overrides", "reason"),
     [
         ((f"{SP}=false",), "whole tensors are summed at once"),
-        ((*EIGHT, f"{TP}=16"), "eight at most"),
+        ((*EIGHT, f"{TP}=16"), "2, 4 or 8"),
+        (
+            ("model={num_attention_heads: 6, hidden_size: 192, seq_length: 96}", f"{TP}=3", "launch.gpus_per_node=3"),
+            "2, 4 or 8",
+        ),
         (("launch={nodes: 2, gpus_per_node: 1}",), "have to share a machine"),
         (("runtime.layers=torch",), "Transformer Engine's layers, on GPUs"),
         (("runtime={device: cpu}",), "Transformer Engine's layers, on GPUs"),
