@@ -30,7 +30,7 @@ _ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "bubble", "data_parallel"),
     ),
     ("host_copies", "copies to and from the host, not hidden", ()),
-    (IDLE, "host gaps, idle", ("overhead",)),
+    (IDLE, "host gaps, idle", ("overhead", "host")),
     (RECOMPUTE, "recomputation (in the rows above)", (RECOMPUTE,)),
 )
 """What is measured, its name for people, and the parts of the plan's step that it stands for."""

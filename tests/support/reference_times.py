@@ -98,6 +98,26 @@ launch: {{nodes: {nodes}, gpus_per_node: {gpus}}}
     ).job
 
 
+def host_bound_rows() -> list[Row]:
+    """Measured on one H200 with this project's runtime: 345M, which the host bounds, and 1.7B at the border
+    (docs/benchmarks/2026-11-23-h200-3.md). Where a range was measured, its middle.
+    """
+    own = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    plain = {**own, "add_bias_linear": False, "position_embedding_type": "rope"}
+
+    def small(batch: int, model: dict[str, object]) -> JobSpec:
+        job = job_of("gpt-345m", micro=1, batch=batch)
+        return job.model_copy(update={"model": job.model.model_copy(update=model)})
+
+    return [
+        Row("345M 1x1 TE, no biases, rope", small(1, plain), TRANSFORMER_ENGINE, 0.0603),
+        Row("345M 1x1 TE", small(1, own), ADAM_IN_PASSES, 0.1045),
+        Row("345M 1x1 torch", small(1, own), replace(TORCH, **_TORCHS_ADAM), 0.1125),
+        Row("345M 1x4 TE", small(4, own), ADAM_IN_PASSES, 0.355),
+        Row("1.7B 1x1 TE", job_of("gpt-1.7b", micro=1, batch=1), ADAM_IN_PASSES, 0.119),
+    ]
+
+
 def h200_rows() -> list[Row]:
     """Measured on one and four H200s: plain megatron-core, and this project's runtime."""
     small = {(micro, batch): job_of("gpt-1.7b", micro=micro, batch=batch) for micro, batch in

@@ -36,6 +36,8 @@ ClusterName = Annotated[
 GpuName = Annotated[
     str | None, typer.Option("--gpu", metavar="NAME", help="Plan for this GPU, instead of launch.gpu: H100, H200, …")
 ]
+WAITING = 0.1
+"""Share of a step that a GPU may wait for its host before it is worth a word."""
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse what is doubtful too.")]
 
 
@@ -180,9 +182,18 @@ def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
             f"{amount(time.tokens_per_second_per_gpu)} tokens/s per {processor}, "
             f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
         ),
+        *_bound_by_host(forecast),
         ("takes", f"{time_span(forecast.training_seconds)}, {amount(forecast.gpu_hours)} {processor} hours{energy}"),
         ("checkpoint", f"{disk_size(forecast.checkpoint_bytes)} each"),
     ]
+
+
+def _bound_by_host(forecast: Forecast) -> list[tuple[str, str]]:
+    share = forecast.time.parts["host"] / forecast.time.step_seconds
+    if share < WAITING:
+        return []
+    waits = f"{share:.0%} of a step the GPU waits for it to start kernels"
+    return [("bound by", f"the host: {waits}; larger micro-batches that fill this cost nothing")]
 
 
 def _memory_row(forecast: Forecast) -> str:

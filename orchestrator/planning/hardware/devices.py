@@ -55,7 +55,7 @@ class Efficiency:
     network_latency: float = 3e-5
     """The same between machines."""
     launch: float = 6e-6
-    """Seconds in which the host starts one kernel."""
+    """Seconds in which the host starts one kernel; what a layer's Python takes beside it is planning/time/host.py's."""
 
 
 @dataclass(frozen=True)

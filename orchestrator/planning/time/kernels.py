@@ -42,6 +42,10 @@ class Kernels:
     """Bytes per parameter that this rank updates: norm, clipping, Adam, the copy in the model's dtype."""
     launches: Passes
     """Kernels that the host starts for one layer."""
+    collective: float
+    """Kernels of a layer that take the host as long as one of its collectives. 345M on two GPUs says 12, where two
+    hosts wait for each other; more than 8 would hold up the published row of 70B.
+    """
     optimizer_launches: float
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
     loss: Passes
@@ -70,6 +74,7 @@ TORCH = Kernels(
     accumulation=18,
     optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
     launches=Passes(45, 85),
+    collective=8,
     optimizer_launches=4,
     loss=Passes(2.5, 5),
 )
@@ -84,6 +89,7 @@ TRANSFORMER_ENGINE = Kernels(
     accumulation=10,  # by the product that computes it, beside small weights
     optimizer=34,
     launches=Passes(30, 60),
+    collective=8,
     optimizer_launches=1,
     loss=Passes(2.5, 5),
 )

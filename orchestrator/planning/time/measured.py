@@ -19,7 +19,7 @@ _IN_TRAINING = 0.98
 much of the time. 8192 x 8192 x 8192 alone ran at 790 TFLOP/s on one H200, and at 681 on another (docs/benchmarks).
 """
 _HOST_WORK = 2.0
-"""A layer's own Python takes as long again as starting its kernels."""
+"""Within a step a kernel takes this much longer to start than in a loop that starts nothing else."""
 
 
 class Reached(NamedTuple):

@@ -164,8 +164,13 @@ def recomputed(setting: Setting, layer: Pass, layers: int, share: float = 0.0) -
         return {}
     if runtime.recompute_granularity == "selective":
         return {"recompute": layers * _modules_again(setting, layer, share)}
-    again = layers if runtime.recompute_method != "block" else min(runtime.recompute_num_layers or 1, layers)
-    return {"recompute": again * sum(layer.forward.values())}
+    return {"recompute": layers_again(setting, layers) * sum(layer.forward.values())}
+
+
+def layers_again(setting: Setting, layers: int) -> int:
+    """Of `layers` layers of a model chunk, those that are recomputed whole."""
+    runtime = setting.job.runtime
+    return layers if runtime.recompute_method != "block" else min(runtime.recompute_num_layers or 1, layers)
 
 
 def _modules_again(setting: Setting, layer: Pass, share: float) -> float:

@@ -13,14 +13,12 @@ from orchestrator.planning.parameters import layers_with_experts, parameters, st
 from orchestrator.planning.parameters.adapters import trained_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.adapters import MATRICES, adapted
-from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.data_parallel import data_parallel_seconds, ranks_with_the_same
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
-from orchestrator.planning.time.experts import launches as expert_launches
-from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
+from orchestrator.planning.time.host import started_again, with_host
 from orchestrator.planning.time.hybrid import LAUNCHES as HYBRID_LAUNCHES
 from orchestrator.planning.time.hybrid import layer_passes
-from orchestrator.planning.time.kernels import Kernels, Passes, kernels_of
+from orchestrator.planning.time.kernels import Kernels, kernels_of
 from orchestrator.planning.time.passes import (
     Parts,
     Pass,
@@ -56,6 +54,7 @@ PARTS = (
     "data_parallel",
     "optimizer",
     "overhead",
+    "host",
 )
 
 _TENSORS_PER_LAYER = 6
@@ -64,8 +63,6 @@ _SPREAD = 0.02
 """Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
 _STEP_OVERHEAD = 7e-3
 """Seconds of a step on a GPU in which nothing is computed: fetching the batch, waiting for the gradient's norm."""
-_GAP = 1 / 6
-"""Between two kernels the GPU idles for this part of the time in which the host starts one."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,8 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
             plain = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
             each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
             backward = add(*(one.backward for one in each), accumulation)
-            chunks.append(_launched(setting, Pass(add(*(one.forward for one in each)), backward), layers, share))
+            whole = Pass(add(*(one.forward for one in each)), backward)
+            chunks.append(with_host(setting, whole, layers, share, started_again(setting, layers, share)))
         found.append(chunks)
     return found
 
@@ -200,16 +198,17 @@ def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
     stages = []
     for stage, parameters_held in enumerate(held):
         each = [embedding_pass(setting)] if stage == 0 else []
-        launching = 0.0
+        started = again = 0.0
         for half, layers in halves_of_stage(job, stage).items():
             layer = layer_of[half]
-            again = recomputed(setting, layer, layers)
-            each.append(Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)))
-            launching += layers * LAUNCHES[half]
+            back = add(scale(layer.backward, layers), recomputed(setting, layer, layers))
+            each.append(Pass(scale(layer.forward, layers), back))
+            started += layers * LAUNCHES[half]
+            again += started_again(setting, layers) * LAUNCHES[half]
         each += [output_pass(settings["decoder"])] if stage == len(held) - 1 else []
         accumulation = {"memory_bound": accumulation_seconds(setting, parameters_held)}
         whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
-        stages.append([_launched(setting, whole, launching, 0.0)])
+        stages.append([with_host(setting, whole, started, 0.0, again)])
     return stages
 
 
@@ -227,7 +226,7 @@ def _stages_of_hybrid(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
             each += [embedding_pass(setting)] if stage == number == 0 else []
             each += [output_pass(setting)] if (stage, number) == (len(in_stages) - 1, len(chunks) - 1) else []
             whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
-            found.append(_launched(setting, whole, HYBRID_LAUNCHES * len(kinds), 0.0))
+            found.append(with_host(setting, whole, HYBRID_LAUNCHES * len(kinds), 0.0, 0.0))
         stages.append(found)
     return stages
 
@@ -238,23 +237,6 @@ def _blend(one: Pass, other: Pass, share: float) -> Pass:
         return other if share else one
     pairs = zip(one, other, strict=True)
     return Pass(*(add(scale(before, 1 - share), scale(after, share)) for before, after in pairs))
-
-
-def _launched(setting: Setting, each: Pass, layers: float, share: float) -> Pass:
-    """A pass takes at least as long as the host needs to start its kernels, and has a gap after each; `share` of the
-    layers have experts.
-    """
-    launch, of_experts, own = setting.device.efficiency.launch, expert_launches(setting), adapter_launches(setting)
-    plain, casts = setting.kernels.launches, FP8_LAUNCHES if setting.products == "fp8" else Passes(0, 0)
-    counts = (
-        plain.forward + share * of_experts.forward + own.forward + casts.forward,
-        plain.backward + share * of_experts.backward + own.backward + casts.backward,
-    )
-    waits = [
-        {"overhead": max(layers * count * launch - sum(parts.values()), layers * count * launch * _GAP)}
-        for count, parts in zip(counts, each, strict=True)
-    ]
-    return Pass(add(each.forward, waits[0]), add(each.backward, waits[1]))
 
 
 def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> Parts:

@@ -66,6 +66,17 @@ def test_tensor_parallelism_that_is_to_overlap_is_said(orchestrator: Any, tmp_pa
         assert orchestrator(*asked, "--json").json["time"]["tp_comm_overlap"] == overlaps
 
 
+def test_that_the_host_is_the_limit_is_said_and_no_doubt(orchestrator: Any, seed: Path) -> None:
+    for micro, bound in ((1, True), (24, False)):
+        asked = ("plan", seed, "--gpu", "H200", "--set", f"batch.micro_batch_size={micro}")
+        time = orchestrator(*asked, "--json").json["time"]
+        share = time["parts"]["host"] / time["step_seconds"]
+        said = " ".join(orchestrator(*asked).out.split())
+        assert (f"the host: {share:.0%} of a step the GPU waits for it to start kernels" in said) == bound
+        assert ("bound by the host" in said) == bound
+        assert "GPU waits" not in str(orchestrator(*asked, "--json").json["verdict"])
+
+
 def test_the_parameters_of_the_seeds_log(orchestrator: Any, seed: Path) -> None:
     finished = orchestrator("plan", seed)
     assert finished.code == 0

@@ -86,6 +86,19 @@ def test_time_is_that_of_what_is_trained(make_job: Any) -> None:
     assert estimate(make_job, {"rank": 16, "target_modules": one}, **spread).step_seconds < adapted.step_seconds
 
 
+def test_adapters_slow_a_small_model_down(make_job: Any) -> None:
+    """The host starts more kernels for them than frozen weights save."""
+    device, modules = shipped("H100"), ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    assert device is not None
+    adapters: list[dict[str, Any]] = [{}, *({"lora": {"rank": 4, "target_modules": modules[:n]}} for n in (2, 4))]
+    jobs = [make_job(model={**WIDE, **lora}) for lora in adapters]
+    whole, some, all_ = (estimate_time(job, 384, "torch", device).step_seconds for job in jobs)
+    assert whole < some
+    started = jobs[0].num_micro_batches * 4 * 2 * (4 + 8) * 4 * device.efficiency.launch
+    optimizer = 4 * 2 * 2 * 4 * device.efficiency.launch
+    assert all_ - some == pytest.approx(started + optimizer, rel=0.02)
+
+
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_time_under_tensor_parallelism(make_job: Any, sequence_parallel: bool) -> None:
     """A frozen matrix's collectives have no gradient of a weight to hide behind, and adapters have their own."""

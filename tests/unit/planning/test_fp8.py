@@ -63,6 +63,13 @@ def test_what_fp8_saves_is_what_was_measured(row: Any) -> None:
     assert in_fp8[1] - plain[1] == pytest.approx(gib[1] - gib[0], abs=0.3)
 
 
+def test_a_small_model_does_not_gain() -> None:
+    """The host starts the kernels that cast, too."""
+    small = ("batch.micro_batch_size=1", "model.seq_length=1024")
+    plain, in_fp8 = (taken(job("gpt-345m", 1, 1, 4, *small, *more))[0] for more in ((), ("precision.fp8={}",)))
+    assert in_fp8 > 1.03 * plain
+
+
 def test_recipes_differ_in_what_they_cast_and_share() -> None:
     seconds, gib = {}, {}
     for recipe in ("delayed", "tensorwise", "blockwise"):

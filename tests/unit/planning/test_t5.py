@@ -92,7 +92,7 @@ def test_what_makes_it_slower_and_larger(make_job: Any) -> None:
         job = make_job(
             model={**MODEL, **large, "decoder_seq_length": 128, "num_layers": 12, **model},
             runtime=runtime or {},
-            batch={"micro_batch_size": 32, "global_batch_size": 64},
+            batch={"micro_batch_size": 128, "global_batch_size": 128},  # the GPU takes longer than the host
             data={"tokenizer": {"vocab_extra_ids": 100}},
         )
         return estimate_time(job, 32000, "torch", device).step_seconds, estimate_memory(job, 32000, "torch").peak_bytes
@@ -111,3 +111,21 @@ def test_what_makes_it_slower_and_larger(make_job: Any) -> None:
     lean = cost({"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1})
     assert lean[0] > plain[0]
     assert lean[1] < plain[1]
+
+
+def test_both_halves_of_a_small_one_are_recomputed_in_the_hosts_time(make_job: Any) -> None:
+    """A layer of the decoder starts half as many kernels again as one of the encoder."""
+    device = shipped("H100")
+    assert device is not None
+
+    def host(encoder: int, decoder: int, *, again: bool) -> float:
+        full = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+        model = {**MODEL, "encoder_num_layers": encoder, "decoder_num_layers": decoder}
+        job = make_job(model=model, runtime=full if again else {}, data={"tokenizer": {"vocab_extra_ids": 100}})
+        found = estimate_time(job, VOCAB, "torch", device)
+        assert found.parts["host"] > 0.5 * found.step_seconds
+        return found.step_seconds
+
+    more = [host(*layers, again=True) - host(*layers, again=False) for layers in ((8, 4), (4, 4), (4, 8))]
+    assert more[2] - more[1] == pytest.approx(1.5 * (more[0] - more[1]))
+    assert more[1] == pytest.approx(more[0] - more[1] + more[2] - more[1])

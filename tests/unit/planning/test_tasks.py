@@ -52,7 +52,7 @@ def test_a_question_is_four_sequences(make_job: Any) -> None:
 def test_there_are_no_logits(make_job: Any) -> None:
     device = device_named("H100")
     model = {**BERT, "hidden_size": 1024, "num_attention_heads": 16}
-    batch = {"micro_batch_size": 64, "global_batch_size": 64}  # so large that kernels take longer than to start them
+    batch = {"micro_batch_size": 256, "global_batch_size": 256}  # so large that kernels take longer than to start them
     masked, mnli, race = (job_of(make_job, task, model=model, batch=batch) for task in (None, "mnli", "race"))
     assert model_flops(masked, 1, 30080) - model_flops(mnli, 1, 30080) == 6 * (30080 + 1024) * 1024
     assert "V*h" not in formula(mnli)

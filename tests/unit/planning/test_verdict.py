@@ -146,6 +146,7 @@ def test_between_fitting_and_not(make_job: Any, verdict: Judge) -> None:
             {
                 "parallelism": {"tensor_model_parallel_size": 8},
                 "model": {**LARGE, "hidden_size": 512, "vocab_size": 300},
+                "batch": {"micro_batch_size": 32, "global_batch_size": 32},
             },
         ),
     ],

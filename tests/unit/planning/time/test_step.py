@@ -104,20 +104,40 @@ def _check_mfu(found: StepTime, made: Any, on: Device) -> None:
         assert 0.0 < found.mfu < 0.8  # causal attention does half of what is counted, and no more than that is won
 
 
+LARGE = {"hidden": 8192, "seq": 8192}
+"""So much for each kernel that the GPU takes longer than the host, in every layout here."""
+
+
 @given(layout=LAYOUTS)
 def test_more_work_takes_longer(make_job: Any, layout: dict[str, Any]) -> None:
-    base = seconds(job(make_job, **layout))
-    more = {"micro_batches": layout["micro_batches"] + 4, "layers": 32, "seq": 4096, "hidden": 4096}
+    large = estimate_time(job(make_job, **LARGE, **layout), 51200, "transformer_engine", device())
+    assert large.parts["host"] == 0.0
+    more = {"micro_batches": layout["micro_batches"] + 4, "layers": 32, "seq": 16384, "hidden": 16384}
     for key, value in more.items():
-        assert seconds(job(make_job, **{**layout, key: value})) > base, key
+        assert seconds(job(make_job, **{**LARGE, **layout, key: value})) > large.step_seconds, key
+
+
+@given(layout=LAYOUTS, hidden=st.sampled_from([256, 2048]), seq=st.sampled_from([64, 2048]))
+def test_more_work_is_never_faster_and_more_kernels_always_take_longer(
+    make_job: Any, layout: dict[str, Any], hidden: int, seq: int
+) -> None:
+    """Of any size: where the host is the limit, longer sequences cost nothing until they are."""
+    sizes = {**layout, "hidden": hidden, "seq": seq}
+    base = seconds(job(make_job, **sizes))
+    for key, value in {"micro_batches": layout["micro_batches"] + 4, "layers": 32}.items():
+        assert seconds(job(make_job, **{**sizes, key: value})) > base, key
+    for key, value in {"seq": 2 * seq, "hidden": 2 * hidden}.items():
+        assert seconds(job(make_job, **{**sizes, key: value})) >= base * (1 - 1e-9), key
 
 
 @given(layout=LAYOUTS)
 def test_full_recomputation_costs_about_a_third_of_the_passes(make_job: Any, layout: dict[str, Any]) -> None:
-    plain, selective, full = (
-        seconds(job(make_job, **{**layout, "recompute": kind})) for kind in (None, "selective", "full")
-    )
-    assert plain < selective < full < 1.45 * plain
+    """Of the GPU's and of the host's."""
+    for sizes in ({}, LARGE, {"hidden": 256, "seq": 64}):
+        plain, selective, full = (
+            seconds(job(make_job, **{**layout, **sizes, "recompute": kind})) for kind in (None, "selective", "full")
+        )
+        assert plain < selective < full < 1.45 * plain
 
 
 @given(layout=LAYOUTS, better=st.sampled_from(["memory_bandwidth", "link_bandwidth", "network_bandwidth"]))
@@ -128,8 +148,8 @@ def test_a_better_machine_is_never_slower(make_job: Any, layout: dict[str, Any],
 
 
 def test_tensor_parallelism_over_the_network_is_far_slower(make_job: Any) -> None:
-    inside = job(make_job, tp=8, sp=True, hidden=8192)
-    across = job(make_job, tp=8, sp=True, hidden=8192, nodes=4)
+    inside = job(make_job, tp=8, sp=True, **LARGE)
+    across = job(make_job, tp=8, sp=True, **LARGE, nodes=4)
     assert seconds(across) > 1.5 * seconds(inside)
 
 
@@ -242,7 +262,66 @@ def test_what_is_gathered_and_what_is_summed_share_the_link() -> None:
 def test_a_small_model_is_bound_by_the_host(make_job: Any) -> None:
     tiny = job(make_job, hidden=256, seq=64, layers=8)
     found = estimate_with(tiny, 51200, TORCH, device())
-    assert found.parts["overhead"] > 0.5 * found.step_seconds
+    assert found.parts["host"] > 0.5 * found.step_seconds
+    larger = estimate_with(job(make_job, hidden=256, seq=64, layers=8, micro=4), 51200, TORCH, device())
+    assert larger.step_seconds == pytest.approx(found.step_seconds, rel=1e-3)
+    assert larger.parts["host"] < found.parts["host"]
+
+
+@pytest.mark.parametrize(
+    ("more", "kernels"),
+    [
+        ({"bias": False}, 130),
+        ({}, 130 + 40),
+        ({"recompute": "selective"}, 130 + 40 + 4.5),
+        ({"tp": 2}, 130 + 40 + 4 * 8),
+        ({"tp": 2, "sp": True}, 130 + 40 + 10 * 8),
+        ({"tp": 2, "sp": True, "recompute": "full"}, 130 + 40 + 10 * 8 + 45 + 14 + 4 * 8),
+    ],
+)
+def test_a_host_that_starts_kernels_twice_as_fast_halves_its_time(
+    make_job: Any, more: dict[str, Any], kernels: float
+) -> None:
+    """Of which the gaps after 130 kernels are the GPU's."""
+    tiny, on = job(make_job, hidden=256, seq=64, **more), device()
+    faster = replace(on, efficiency=replace(on.efficiency, launch=on.efficiency.launch / 2))
+    slow, fast = (estimate_with(tiny, 51200, TORCH, each).parts["host"] for each in (on, faster))
+    layers, micro_batches = 16, 4
+    waited = layers * micro_batches * (4 * kernels - 130 / 6) * on.efficiency.launch
+    assert slow - fast == pytest.approx(waited / 2)
+
+
+def test_on_the_cpu_starting_is_all_that_is_waited_for(make_job: Any) -> None:
+    """Its host computes: a layer's Python is a part of that."""
+    tiny, on = job(make_job, hidden=256, seq=64, bias=False, dtype="fp32"), device("cpu")
+    slow = replace(on, efficiency=replace(on.efficiency, launch=0.1))
+    assert estimate_with(tiny, 51200, TORCH, slow).step_seconds == pytest.approx(16 * 4 * 130 * 0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"runtime": {"recompute_granularity": "selective"}},
+        {"runtime": {"recompute_granularity": "selective", "recompute_modules": ["mlp"]}},
+        {"recompute": "full"},
+        {"dropout": 0.1},
+        {"tp": 2},
+        {"tp": 2, "sp": True},
+    ],
+)
+def test_what_starts_more_kernels_costs_a_small_model_time(make_job: Any, more: dict[str, Any]) -> None:
+    tiny = {"hidden": 256, "seq": 64, "layers": 8, "bias": False}
+    assert seconds(job(make_job, **{**tiny, **more})) > 1.01 * seconds(job(make_job, **tiny))
+
+
+def test_kernels_of_experts_are_started_again_where_they_are_recomputed(make_job: Any) -> None:
+    def taken(modules: list[str] | None, **model: Any) -> float:
+        asked = {"recompute_granularity": "selective", "recompute_modules": modules} if modules else {}
+        return seconds(make_job(model={"hidden_size": 256, "num_layers": 8, **model}, runtime=asked))
+
+    experts = {"num_experts": 4, "moe_ffn_hidden_size": 256}
+    assert taken(None) < taken(None, **experts) < taken(["moe"], **experts)
+    assert taken(["moe"], **experts) - taken(None, **experts) > 3 * (taken(["mlp"]) - taken(None)) > 0
 
 
 def test_the_largest_published_row_is_planned_in_milliseconds() -> None:

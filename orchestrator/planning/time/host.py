@@ -1,0 +1,82 @@
+"""The host's part of a pass: it starts every kernel, from modules and an autograd that are Python. A GPU that computes
+faster than that waits for it.
+"""
+
+from __future__ import annotations
+
+from orchestrator.planning.time.adapters import launches as adapter_launches
+from orchestrator.planning.time.experts import launches as expert_launches
+from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
+from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
+from orchestrator.planning.time.setting import Setting
+from orchestrator.spec.runtime import RecomputedModule
+
+_WORK = 4.0
+"""What the host takes for each kernel of a layer, in starts of a kernel: 60.3 ms for a step of 24 layers (345M, one
+sequence, docs/benchmarks/2026-11-23-h200-3.md), of which 11 are no layer's."""
+_GAP = 1 / 6
+"""Between two kernels the GPU idles for this part of the time in which the host starts one."""
+_COLLECTIVES = {True: Passes(4, 6), False: Passes(2, 2)}
+"""Of a layer under tensor parallelism, with and without sequence parallelism."""
+_COMPILED = Passes(14, 26)
+"""What the host takes, in kernels, where the branches of a layer are added to the residual stream by a compiled
+function: 22.6 ms of that step."""
+_MODULES: dict[RecomputedModule, float] = {"core_attn": 0.1, "layernorm": 0.1, "mlp": 0.3, "moe": 0.3}
+"""Of the kernels of a layer's forward pass; those of experts, of a dense MLP's."""
+
+
+def with_host(setting: Setting, each: Pass, layers: float, share: float, again: float) -> Pass:
+    """A pass with the gaps after its kernels, which takes at least as long as the host. `share` of the layers have
+    experts, and the host starts `again` kernels to recompute what was not kept.
+    """
+    device = setting.device
+    # On the CPU the host computes itself: nothing waits for it.
+    work = device.efficiency.launch * (1.0 if device.is_cpu else _WORK)
+    kernels, beside = _kernels(setting, share), _beside(setting)
+    hosts = (
+        work * layers * (kernels.forward + beside.forward),
+        work * (layers * (kernels.backward + beside.backward) + again),
+    )
+    gaps = (count * layers * device.efficiency.launch * _GAP for count in (kernels.forward, kernels.backward))
+    waits: list[Parts] = [
+        {"overhead": gap, "host": max(host - gap - sum(parts.values()), 0.0)}
+        for parts, host, gap in zip(each, hosts, gaps, strict=True)
+    ]
+    return Pass(add(each.forward, waits[0]), add(each.backward, waits[1]))
+
+
+def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:
+    """Kernels that recomputing starts once more, of so many layers, `share` of which have experts."""
+    granularity = setting.job.runtime.recompute_granularity
+    if granularity is None:
+        return 0.0
+    if granularity == "full":
+        return layers_again(setting, layers) * (_kernels(setting, share).forward + _beside(setting).forward)
+    of_experts = share * expert_launches(setting).forward
+    parts: dict[RecomputedModule, float] = {"mlp": 1 - share, "moe": share}
+    modules = setting.job.runtime.recomputed_modules
+    found = sum(_MODULES[name] * parts.get(name, 1.0) for name in modules) * setting.kernels.launches.forward
+    return layers * (found + (of_experts if "moe" in modules else 0.0))
+
+
+def _kernels(setting: Setting, share: float) -> Passes:
+    """Kernels that the host starts for a layer."""
+    plain, own, of_experts = setting.kernels.launches, adapter_launches(setting), expert_launches(setting)
+    casts = FP8_LAUNCHES if setting.products == "fp8" else Passes(0, 0)
+    return Passes(
+        plain.forward + share * of_experts.forward + own.forward + casts.forward,
+        plain.backward + share * of_experts.backward + own.backward + casts.backward,
+    )
+
+
+def _beside(setting: Setting) -> Passes:
+    """What the host does for a layer beside starting its kernels, in kernels that would take it as long: additions that
+    are compiled, as a bias or dropout needs them, and the collectives of tensor parallelism.
+    """
+    model = setting.model
+    compiled = _COMPILED if model.add_bias_linear or model.hidden_dropout else Passes(0, 0)
+    if setting.tp == 1:
+        return compiled
+    count, each = _COLLECTIVES[setting.sp], setting.kernels.collective
+    return Passes(compiled.forward + each * count.forward, compiled.backward + each * count.backward)
