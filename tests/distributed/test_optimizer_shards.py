@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import Ranks
+from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
@@ -143,27 +144,31 @@ def test_what_is_saved_is_what_megatron_core_saves(
         shutil.copytree(source, run.checkpoint(LEG))
         ranks.must_train(run, job, inject=how)
         assert losses(run) == expected
+        assert weights_apart(other, run, BITWISE) == {}
 
 
 def test_any_layout_goes_on_from_any_other(ranks: Ranks, replicas: RunDir, tmp_path: Path) -> None:
     tp2 = layout(tp=2, sequence_parallel=True)
     run = through(ranks, tmp_path, [layout(dp=2), layout(), layout(dp=2), tp2, layout(pp=2, dp=2)], {})
     assert largest_difference(losses(replicas), losses(run)) < 1e-5
+    assert weights_apart(replicas, run) == {}
 
 
 def test_experts_of_several_replicas(ranks: Ranks, tmp_path: Path) -> None:
     """Each expert is on two of the four replicas; then on all ranks of a sequence that is split."""
-    alone = ranks.losses_of(job_at(layout(), 4, EXPERTS), tmp_path / "alone")
+    alone = ranks.undisturbed(job_at(layout(), 4, EXPERTS), tmp_path / "alone")
     split = layout(dp=2, context_parallel_size=2, **EP2)
     run = through(ranks, tmp_path, [layout(dp=4, **EP2), layout(), split, layout(dp=2, **EP2)], EXPERTS)
-    assert largest_difference(alone, losses(run)) < 1e-5
+    assert largest_difference(losses(alone), losses(run)) < 1e-5
+    assert weights_apart(alone, run) == {}
 
 
 def test_a_replica_may_have_no_part(ranks: Ranks, tmp_path: Path) -> None:
     """Two adapters of 16 weights each, in a bucket that is mostly padding."""
     narrow = {"rank": 1, "target_modules": ["linear_proj"]}
     model = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "lora": narrow}
-    alone = ranks.losses_of(job_at(layout(), 3, model), tmp_path / "alone")
+    alone = ranks.undisturbed(job_at(layout(), 3, model), tmp_path / "alone")
     run = through(ranks, tmp_path, [layout(dp=4), layout(dp=4), layout()], model)
     assert 1 <= len(states_by_rank(run.checkpoint(LEG))[0]) < 4
-    assert largest_difference(alone, losses(run)) < 1e-5
+    assert largest_difference(losses(alone), losses(run)) < 1e-5
+    assert weights_apart(alone, run) == {}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import CommandLine, Ranks
+from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.checkpoints import verify
@@ -62,6 +63,7 @@ def test_a_resume_goes_on_at_another_layout(name: str, ranks: Ranks, whole: RunD
     difference = largest_difference(second_half(whole), losses(run))
     print(f"largest relative difference {difference:.1e}")
     assert difference < 1e-5, "in fp32 it is about 1e-7; 1e-4 is promised"
+    assert weights_apart(whole, run) == {}
 
 
 def test_a_checkpoint_alone_is_written_for_another_layout(
@@ -91,6 +93,7 @@ def test_a_checkpoint_alone_is_written_for_another_layout(
     assert job.world_size == 4
     ranks.must_train(run, job)
     assert largest_difference(second_half(whole), losses(run)) < 1e-5
+    assert weights_apart(whole, run) == {}
 
 
 def test_what_cannot_go_on_is_said_before_anything_is_written(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import PATIENCE, Ranks
+from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.exchange.reading import StoredWeights
@@ -94,6 +95,7 @@ def test_layout(name: str, ranks: Ranks, reference: RunDir, sentences: str, tmp_
     for half in ("encoder", "decoder"):
         key = f"{half}_relative_attention_bias.weight"
         torch.testing.assert_close(ours.read(key, ()), alone.read(key, ()), rtol=0, atol=1e-6)
+    assert weights_apart(reference, run) == {}
     [started] = events(run, "started")
     planned = parameters(job, vocabulary(job).padded_size)
     assert started["parameters"] == planned.per_rank[0].parameters
@@ -102,12 +104,14 @@ def test_layout(name: str, ranks: Ranks, reference: RunDir, sentences: str, tmp_
         rest = rest_from(run, ranks, again, tmp_path)
         second_half = {step: loss for step, loss in losses(reference).items() if step > STEPS // 2}
         assert largest_difference(second_half, losses(rest)) < 1e-5
+        assert weights_apart(reference, rest) == {}
 
 
 def test_resume_is_bitwise(ranks: Ranks, reference: RunDir, sentences: str, tmp_path: Path) -> None:
     rest = rest_from(reference, ranks, t5_job("one", sentences), tmp_path)
     expected = losses(reference)
     assert losses(rest) == {step: expected[step] for step in range(STEPS // 2 + 1, STEPS + 1)}
+    assert weights_apart(reference, rest, BITWISE) == {}
 
 
 @pytest.mark.parametrize("positions", ["learned_absolute", "rope"])
@@ -115,10 +119,11 @@ def test_other_positions(positions: str, ranks: Ranks, sentences: str, tmp_path:
     model = {"position_embedding_type": positions, "normalization": "LayerNorm", "add_bias_linear": True}
     short = {"schedule": {"train_iters": 3, "lr_warmup_iters": 1}, "model": model}
     one, two = (
-        ranks.losses_of(t5_job(name, sentences, **short, parallelism=layout(pp=pp)), tmp_path)
+        ranks.undisturbed(t5_job(name, sentences, **short, parallelism=layout(pp=pp)), tmp_path)
         for name, pp in (("one", 1), ("two", 2))
     )
-    assert largest_difference(one, two) < 1e-5
+    assert largest_difference(losses(one), losses(two)) < 1e-5
+    assert weights_apart(one, two) == {}
 
 
 def test_random_tokens(ranks: Ranks, tmp_path: Path) -> None:

@@ -69,11 +69,14 @@ class Ranks:
         [resumed] = events(run, "resumed")
         return int(resumed["iteration"])
 
-    def losses_of(self, job: JobSpec, folder: Path) -> dict[int, float]:
-        """The losses of an undisturbed training, which saves at its end alone."""
+    def undisturbed(self, job: JobSpec, folder: Path) -> RunDir:
+        """A training that is never interrupted and saves at its end alone."""
         checkpoint = job.checkpoint.model_copy(update={"save_interval": None, "save_seconds": None})
         unsaved = job.model_copy(update={"checkpoint": checkpoint})
-        return losses(self.must_train(make_run(folder, unsaved), unsaved))
+        return self.must_train(make_run(folder, unsaved), unsaved)
+
+    def losses_of(self, job: JobSpec, folder: Path) -> dict[int, float]:
+        return losses(self.undisturbed(job, folder))
 
 
 class CommandLine:

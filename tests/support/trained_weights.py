@@ -11,12 +11,14 @@ from orchestrator.exchange.reading import StoredWeights
 from orchestrator.rundir import RunDir
 
 OF_ADAM = 1e-5
-"""How far weights may be apart in fp32 after a few steps of up to 1e-3 each. Adam divides a gradient by its size, so it
+"""How far weights may be apart in fp32 after a few steps of up to 3e-3 each. Adam divides a gradient by its size, so it
 follows what rounding leaves where there is next to none: keys' biases without rotary positions were 2.3e-6 apart,
-RACE's weights 1.6e-6; others 2.4e-7, which is two units in the last place of a weight of 1.
+RACE's weights 1.6e-6, T5's 5.9e-7; others 2.4e-7, which is two units in the last place of a weight of 1.
 """
 OF_SGD = 1e-6
 """It takes gradients as they are, and rounding with them: 1.2e-7."""
+BITWISE = 1e-45
+"""Less than the least difference of two fp32 numbers."""
 
 
 def weights_apart(one: RunDir, other: RunDir, limit: float = OF_ADAM, without: str | None = None) -> dict[str, float]:
