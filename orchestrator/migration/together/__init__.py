@@ -9,4 +9,12 @@ from orchestrator.migration.together.task import TASK
 from orchestrator.migration.together.training import TRAINING
 from orchestrator.migration.together.variants import VARIANTS
 
-TOGETHER: tuple[Together, ...] = (*(*VARIANTS, *MODEL, *EXPERTS_TOGETHER, *DATA, *TASK, *TRAINING, *FP8_TOGETHER),)
+TOGETHER: tuple[Together, ...] = (
+    *VARIANTS,
+    *MODEL,
+    *EXPERTS_TOGETHER,
+    *DATA,
+    *TASK,
+    *TRAINING,
+    *FP8_TOGETHER,
+)

@@ -16,8 +16,8 @@ from orchestrator.spec.runtime import Layers
 
 FP32 = 4
 _ROTATED_WHOLE = 2**25
-"""Elements of a projection's output: an H200 takes a tenth of a millisecond longer over four times as many (docs/
-benchmarks, 2026-11-23), and a host 0.4 less.
+"""Elements of a projection's output. An H200 takes 0.05 ms longer over four times as many, the host 0.4 ms less a layer
+(docs/benchmarks/2026-11-23-h200-3.md).
 """
 
 

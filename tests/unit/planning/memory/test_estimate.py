@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.megatron_loss import plan_megatrons_loss
 
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
-from orchestrator.planning.memory.layer import Layers
+from orchestrator.planning.memory.layer import Layers, rotates_whole_projection
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import STORED, JobSpec
@@ -336,3 +336,26 @@ def test_a_joined_loss_never_holds_all_logits() -> None:
     one, other = estimate_memory(plain, 131072, "torch"), estimate_memory(joined, 131072, "torch")
     assert one.stages[0].moment == "output layer"
     assert one.peak_bytes - other.peak_bytes > 6 * GIB
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers", "rotates"),
+    [
+        ({}, "transformer_engine", True),
+        ({}, "torch", False),
+        ({"micro": 4}, "transformer_engine", False),
+        ({"gpus": 4, "tp": 4, "micro": 4}, "transformer_engine", True),
+        ({"qk_layernorm": True}, "transformer_engine", False),
+        ({"position_embedding_type": "learned_absolute"}, "transformer_engine", False),
+        ({"gpus": 4, "tp": 4, "num_query_groups": 2}, "transformer_engine", False),
+        ({"gpus": 2, "tp": 2, "num_query_groups": 2}, "transformer_engine", True),
+    ],
+    ids=str,
+)
+def test_small_projections_of_heads_of_ones_own_are_rotated_whole(
+    changes: dict[str, Any], layers: Layers, rotates: bool
+) -> None:
+    of_layout = {key: value for key, value in changes.items() if key in ("gpus", "tp", "micro")}
+    job = benchmark_job("gpt-1.7b", **{"gpus": 1, **of_layout})
+    model = job.model.model_copy(update={key: changes[key] for key in changes.keys() - of_layout.keys()})
+    assert rotates_whole_projection(job.model_copy(update={"model": model}), layers) == rotates
