@@ -12,8 +12,22 @@ from typing import Any
 from orchestrator.rundir import RunDir
 
 _RECORD = re.compile(r"rank-(\d+)\.json")
-_LOST_PEER = "gloo/transport/"
-"""In all that gloo says of a connection that was lost: the place in its source."""
+_LOST_PEER = re.compile(
+    "|".join(
+        (
+            r"gloo/transport/",  # the place in its source, in all that gloo says of a connection that was lost
+            r"[Ff]ailed to recv, got 0 bytes",  # these four: torch's store, by which processes find each other
+            r"DistNetworkError: (?:Broken pipe|Connection reset by peer)",
+            r"The client socket has (?:timed out|failed to connect)",
+            r"wait timeout after \d+ms, keys:|Timed out after \d+ seconds waiting for clients",
+            r"ncclUniqueId from \[\d+\]",  # the first of a group did not say where the others find it
+            r"ncclRemoteError|remote process exited or there was a network error",
+            r"NCCL communicator was aborted on rank|Watchdog caught collective operation time",
+            r"Connection closed by remote peer|Call to (?:recv from|send to) \S+ failed|Got completion from peer",
+        )
+    )
+)
+"""What gloo, torch and NCCL say where another process does not answer (NCCL: its sockets, and InfiniBand)."""
 
 
 NO_FAILURES = ("completed", "stopped", "cancelled", "requeued")
@@ -152,7 +166,7 @@ def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
 
 def lost_a_peer(message: str) -> bool:
     """Whether a rank failed because another one, or the network to it, was gone: that is not why the run ended."""
-    return _LOST_PEER in message
+    return _LOST_PEER.search(message) is not None
 
 
 def telling_rank(records: dict[int, dict[str, Any]]) -> int | None:

@@ -7,14 +7,18 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.causes import Exit, by_word_of_the_ranks
+from orchestrator.causes import NO_FAILURES, Exit, by_word_of_the_ranks, lost_a_peer
 from orchestrator.rundir import RunDir
 
 _TAIL_BYTES = 256 << 10
 _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)(?::.*)?")
 _OUT_OF_MEMORY = {
-    "out_of_memory": re.compile(r"^.*(?:CUDA (?:error: )?out of memory|OutOfMemoryError).*$", re.MULTILINE),
+    "out_of_memory": re.compile(
+        # torch, CUDA, and NCCL, which takes its buffers with a group's first collective
+        r"^.*(?:CUDA (?:error: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory').*$",
+        re.MULTILINE,
+    ),
     "host_out_of_memory": re.compile(
         r"^(?:.*(?:can't allocate memory|Cannot allocate memory|std::bad_alloc).*|MemoryError.*)$", re.MULTILINE
     ),
@@ -82,23 +86,27 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
             return _shown(Exit.of(cause, last_exception(tails[path]) or "", iteration), path, line)
     # Once one has failed torchrun ends the others: their ends explain nothing, unless all were ended.
     culprits = {rank: rank_end for rank, rank_end in failed.items() if not rank_end.by_torchrun} or failed
-    killed = {rank: rank_end for rank, rank_end in culprits.items() if rank_end.code < 0}
-    first = min(killed, key=lambda rank: (killed[rank].code == -signal.SIGTERM, rank), default=None)
-    # Peers of a rank that was killed report network errors, and a rank that does so itself ends by SIGABRT.
-    if (first is None or killed[first].code != -signal.SIGKILL) and (found := _first_line(_NCCL_ERROR, tails)):
-        host = failed[min(failed)].host if failed else None
-        return _shown(Exit.of("nccl_error", found[1], iteration), *found, node=host)
-    if first is not None:
-        end = Exit.of("killed", _killed_message(first, -killed[first].code), iteration)
-        return replace(end, node=killed[first].host)
+    killed = {rank: rank_end.code for rank, rank_end in culprits.items() if rank_end.code < 0}
+    # Torch ends a rank by SIGABRT when NCCL tells it of an error, most often that of another rank.
+    aborted = {rank for rank, code in killed.items() if code == -signal.SIGABRT}
+    suffered = {rank for rank in aborted if _suffers(tails[run.rank_log(rank)])}
+    first = min(killed, key=lambda rank: (rank in suffered, killed[rank] == -signal.SIGTERM, rank), default=None)
+    by_signal = None if first is None else _killed(first, failed[first], iteration)
+    if by_signal is not None and first not in suffered:
+        return by_signal
+    if word is not None and word.message and word.cause not in NO_FAILURES and not _suffers(word.message):
+        return Exit.of("bug", word.message, iteration)
+    if end := _nccl_error(run, failed, tails, iteration) or by_signal:
+        return end
     if return_code < 0:
         return Exit.of("killed", f"torchrun was ended by {signal_name(-return_code)}", iteration)
     if word is not None and word.message:
         return Exit.of("bug", word.message, iteration)
     own = tails[run.launcher_log] = before_the_report(launcher_tail)
-    for path, text in tails.items():
-        if exception := last_exception(text):
-            return _shown(Exit.of("bug", exception, iteration), path, exception)
+    raised = {path: exception for path, text in tails.items() if (exception := last_exception(text))}
+    if raised:
+        path = min(raised, key=lambda path: lost_a_peer(raised[path]))
+        return _shown(Exit.of("bug", raised[path], iteration), path, raised[path])
     return Exit.of("bug", _last_line(own) or f"torchrun returned {return_code}", iteration)
 
 
@@ -155,6 +163,32 @@ def _settles(cause: str, return_code: int, failed: dict[int, RankEnd]) -> bool:
     return cause not in ("bug", "killed", "lost")
 
 
+def _suffers(text: str) -> bool:
+    """Whether a rank says no more than what the end of another one, or a broken network, does to it."""
+    return lost_a_peer(text) or _NCCL_ERROR.search(text) is not None
+
+
+def _nccl_error(run: RunDir, failed: dict[int, RankEnd], tails: dict[Path, str], iteration: int | None) -> Exit | None:
+    """What NCCL said: of several ranks one that did not only lose another. Where all did, on several machines, none of
+    them is known to be at fault.
+    """
+    found = {path: match for path, text in tails.items() if (match := _NCCL_ERROR.search(text))}
+    if not found:
+        return None
+    lost = {path: lost_a_peer(_with_details(match)) for path, match in found.items()}
+    path = min(found, key=lambda path: lost[path])
+    hosts = {run.rank_log(rank): rank_end.host for rank, rank_end in failed.items()}
+    at_fault = set(hosts.values()) if lost[path] else {hosts.get(path)}
+    line = found[path].group().strip()
+    end = Exit.of("nccl_error", line, iteration)
+    return _shown(end, path, line, node=at_fault.pop() if len(at_fault) == 1 else None)
+
+
+def _with_details(match: re.Match[str]) -> str:
+    """The line that was found and the three after it: torch writes NCCL's code and its last error there."""
+    return "\n".join(match.string[match.start() :].split("\n", 4)[:4])
+
+
 def _first_line(pattern: re.Pattern[str], tails: dict[Path, str]) -> tuple[Path, str] | None:
     """The first line that matches, with the log it stands in."""
     for path, text in tails.items():
@@ -176,6 +210,10 @@ def ended_by(number: int) -> str:
     return (
         f"{signal_name(number)}; if nobody did that, the system did, most often because the machine ran out of memory"
     )
+
+
+def _killed(rank: int, end: RankEnd, iteration: int | None) -> Exit:
+    return replace(Exit.of("killed", _killed_message(rank, -end.code), iteration), node=end.host)
 
 
 def _killed_message(rank: int, number: int) -> str:

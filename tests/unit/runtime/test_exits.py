@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from orchestrator.causes import lost_a_peer
 from orchestrator.errors import (
     CheckpointError,
     DataError,
@@ -69,3 +72,23 @@ def test_a_record_that_cannot_be_written_is_said_and_no_more(
     (tmp_path / "exits").write_text("not a folder")
     write_exit_record(RunDir(tmp_path), "launch", 3, Outcome("disk_full", "why"), 12)
     assert "rank 3: the exit record could not be written" in capsys.readouterr().err
+
+
+def test_a_rank_that_loses_the_store_of_the_job_says_that_another_was_gone() -> None:
+    """By torch's own words, whatever the version: the machine of the first ranks was lost, or they never came."""
+    limit = timedelta(milliseconds=10)
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=60))
+    client.set("here", "")
+    with pytest.raises(dist.DistStoreError) as nothing_said:
+        client.wait(["missing"], limit)
+    del server
+    with pytest.raises(dist.DistNetworkError) as gone:
+        client.get("here")
+    with pytest.raises(dist.DistNetworkError) as not_there:
+        dist.TCPStore("127.0.0.1", client.port, is_master=False, timeout=limit)
+    for raised in (nothing_said, gone, not_there):
+        outcome = outcome_of(raised.value)
+        assert outcome.cause == "bug"
+        assert outcome.message is not None
+        assert lost_a_peer(outcome.message), outcome.message
