@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.bench.report import RECOMPUTE, Report
 from orchestrator.launch.machine import driver_version
 from orchestrator.planning.figures import amount, memory_size
+from orchestrator.planning.hardware import computing_unit
 
 Table = list[list[str]]
 """Rows of cells; the first is the head."""
@@ -20,14 +21,13 @@ _FEW = 8
 def headline(report: Report) -> list[str]:
     """Step time, speed and MFU, a line each."""
     result, steps = report.result, report.steps
-    processor = "process" if result["device"] == "cpu" else "GPU"
     fastest, slowest = min(report.per_rank), max(report.per_rank)
     lines = [
         f"step: {_ms(report.step_seconds)} ms, median of {len(steps)} after {report.measured.request.warm_up} "
         f"({_ms(min(steps))} to {_ms(max(steps))})"
         + (f"; by rank {_ms(fastest)} to {_ms(slowest)}" if len(report.ranks) > 1 else ""),
         f"speed: {amount(report.tokens_per_second_per_gpu)} tokens/s and {amount(report.tflops_per_gpu)} TFLOP/s "
-        f"per {processor}{_mfu(report)}",
+        f"per {computing_unit(result['device'])}{_mfu(report)}",
     ]
     if report.predicted is not None:
         lines.append(

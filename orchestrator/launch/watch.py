@@ -15,7 +15,7 @@ from rich.text import Text
 
 from orchestrator.launch.local import Watcher
 from orchestrator.planning.figures import disk_size
-from orchestrator.planning.hardware import CPU
+from orchestrator.planning.hardware import computing_unit
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import Metric, MetricTail
 
@@ -167,7 +167,7 @@ class Follower(Watcher):
                 self.snapshot.skipped += 1
             elif event["event"] == "started" and isinstance(event.get("iteration"), int):
                 self.snapshot.iteration = event["iteration"]
-                self.snapshot.processor = "process" if event.get("device") == CPU else "GPU"
+                self.snapshot.processor = computing_unit(event.get("device"))
                 self.start()
             line = event_line(event)
             if line is not None:

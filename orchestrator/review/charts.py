@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from html import escape
 from typing import Any, Literal
 
+from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.review.series import Column, Series, smoothed, thinned
 from orchestrator.review.timeline import Mark
 
@@ -82,10 +83,18 @@ CHARTS = {
 """The charts of a run, by name, in the order of the page."""
 
 
-def charts_with(values: Mapping[str, float]) -> list[Chart]:
-    """The charts that have something to show where these are the last values of a run, and those that every run has."""
+def chart_of(name: str, device: object) -> Chart:
+    """A chart in the words of a run that trains on this device (its name, as the event `started` has it)."""
+    chart = CHARTS[name]
+    return replace(chart, title=chart.title.replace("per GPU", f"per {computing_unit(device)}"))
+
+
+def charts_with(values: Mapping[str, float], device: object) -> list[Chart]:
+    """The charts that have something to show where these are the last values of a run on this device, and those that
+    every run has.
+    """
     return [
-        chart
+        chart_of(chart.name, device)
         for chart in CHARTS.values()
         if chart.is_core
         or any(_belongs(chart, key) and (value != 0 or not chart.is_trouble) for key, value in values.items())

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.errors import UserError
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.hardware.devices import CPU, device_named
+from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.time import step_timeline
@@ -84,7 +84,12 @@ def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[R
             _median(series, "throughput/tokens_per_second"),
             "count",
         ),
-        Row("TFLOP/s per GPU", taken.time.tflops_per_gpu, _median(series, "throughput/tflops_per_gpu"), "count"),
+        Row(
+            f"TFLOP/s per {computing_unit(taken.device.name)}",
+            taken.time.tflops_per_gpu,
+            _median(series, "throughput/tflops_per_gpu"),
+            "count",
+        ),
         Row("MFU", taken.time.mfu, _median(series, "throughput/mfu"), "share"),
         Row("peak memory of a rank", taken.memory.peak_bytes, max(peaks.values) if peaks else None, "memory"),
         Row(

@@ -29,6 +29,8 @@ def test_a_report_that_was_sent(visitor: Visitor, reviewed: Reviewed, tmp_path: 
     assert page.get_by_text(note).is_visible()
     assert page.get_by_text("no <b>weights</b> & no luck").count() > 1
     assert page.locator("b").count() == 0
+    assert page.get_by_label("TFLOP/s per process").count() > 0
+    assert "TFLOP/s per GPU" not in page.content(), "they trained on the CPU"
     visitor.photograph("report")
     page.get_by_role("button", name="Switch").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"

@@ -71,6 +71,17 @@ def test_a_resumed_run_has_marks_and_its_course_can_be_drawn_in_other_ways(
     assert traces(page, "loss")[0]["x"] == [step * 8 * 64 for step in range(1, 41)]
 
 
+def test_speeds_of_a_run_on_the_cpu_are_those_of_a_process(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
+    page = visitor(place(shown, own.completed))
+    traces(page, "tflops")
+    chart = page.get_by_label("TFLOP/s per process")
+    expect(chart.locator(".gtitle")).to_have_text("TFLOP/s per process")
+    assert "per GPU" not in page.content()
+    page.goto(place(shown, own.completed, "/plan"))
+    expect(page.get_by_role("rowheader", name="TFLOP/s per process")).to_be_visible()
+    assert "per GPU" not in page.content()
+
+
 def test_zooming_asks_for_the_points_between(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
     page = visitor(place(shown, own.resumed))
     traces(page, "loss")

@@ -18,7 +18,7 @@ from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.wanted import export_problems
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.hardware.devices import device_named
+from orchestrator.planning.hardware.devices import computing_unit, device_named
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge
@@ -170,7 +170,7 @@ def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
     device, time = forecast.device, forecast.time
     of_which = " of the bf16 peak" if forecast.in_fp8 else ""
     mfu = f", {time.mfu:.1%} MFU{of_which}" if time.mfu is not None else ""
-    processor = "process" if device.is_cpu else "GPU"
+    processor = computing_unit(device.name)
     chosen = f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
     return [

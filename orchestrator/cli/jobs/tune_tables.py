@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
 from orchestrator.planning.figures import memory_size
-from orchestrator.planning.hardware import DeviceChoice
+from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import shorten
@@ -132,7 +132,12 @@ class Report:
         )
         columns = ["", "TP", "PP", "VP", "CP", "EP", "DP", "micro", "recompute", "also"]
         columns += ["predicted s", "corrected s", "measured s"] if self.trials else ["s/step"]
-        columns += ["tokens/s/GPU", "MFU" if self.job.precision.fp8 is None else "of bf16 peak", "GiB", ""]
+        columns += [
+            f"tokens/s/{computing_unit(self.choice.device.name)}",
+            "MFU" if self.job.precision.fp8 is None else "of bf16 peak",
+            "GiB",
+            "",
+        ]
         unused = {
             name for name in ("vp", "cp", "ep") if all(getattr(each.candidate.layout, name) == 1 for each in rows)
         }
@@ -194,7 +199,8 @@ class Report:
         mfu = f", MFU {candidate.time.mfu * speed:.1%}{of_which}" if candidate.time.mfu is not None else ""
         tokens = candidate.time.tokens_per_second_per_gpu * speed
         return (
-            f"{seconds_words(each.step_seconds)} s per step {how}, {tokens:,.0f} tokens/s per GPU{mfu}, "
+            f"{seconds_words(each.step_seconds)} s per step {how}, "
+            f"{tokens:,.0f} tokens/s per {computing_unit(self.choice.device.name)}{mfu}, "
             f"{memory_size(each.device_bytes)}"
         )
 

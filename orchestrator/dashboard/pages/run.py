@@ -9,11 +9,12 @@ from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, SECTIONS, Asked, AskedFolder, part, section, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts import CHARTS, MEANT, SIGNS, Figure, XAxis, charts_with, figure_of
+from orchestrator.review.charts import CHARTS, MEANT, SIGNS, Figure, XAxis, chart_of, charts_with, figure_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.measured import references_of
 from orchestrator.review.overview import overview_of, parts_of_time
+from orchestrator.review.story import last
 from orchestrator.review.timeline import marks_of
 
 router = APIRouter(prefix=PREFIX)
@@ -32,7 +33,8 @@ def overview(
     """One run: how it does, and its curves. The parameters are those of the curves, for the controls to show."""
     found, problem = readable(lambda: overview_of(run, its.index.runs))
     drawn = {"x": x, "smoothing": smoothing, "log": log, "perplexity": perplexity}
-    charts = {"charts": charts_with(run.values), "drawn": drawn, "signs": SIGNS, "meant": MEANT}
+    device = found.device if found is not None else None
+    charts = {"charts": charts_with(run.values, device), "drawn": drawn, "signs": SIGNS, "meant": MEANT}
     values = {"overview": found, "problem": problem, **charts}
     return section(request, run, "", "run.html", values)
 
@@ -75,13 +77,14 @@ def figure(
     tag = tag_of(signature(run)[:2], chart, x, smoothing, log, perplexity, begin, end)
     if (same := unchanged(request, tag)) is not None:
         return same
-    marks, _ = readable(lambda: marks_of(run.events()))
+    events, _ = readable(run.events)
+    marks, _ = readable(lambda: marks_of(events or ()))
     references, _ = readable(lambda: references_of(chart, run))
 
     def draw() -> Figure:
         with its.index.reading(run) as series:
             return figure_of(
-                CHARTS[chart],
+                chart_of(chart, last(events or (), "started").get("device")),
                 {run.run_id: series},
                 x=x,
                 smoothing=smoothing,

@@ -25,7 +25,7 @@ from orchestrator.review.discretion import Discretion
 from orchestrator.review.measured import Unit, planned_of, references_of, rows_of
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.series import Series
-from orchestrator.review.story import told
+from orchestrator.review.story import last, told
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.timeline import marks_of
 from orchestrator.rundir import RunDir
@@ -180,9 +180,10 @@ def _is_said(spec: Mapping[str, str], key: str) -> bool:
 
 
 def _curves(summary: RunSummary, series: Series, place: int) -> list[Block | None]:
-    marks, _ = readable(lambda: marks_of(summary.run.events()))
+    events, _ = readable(summary.run.events)
+    marks, _ = readable(lambda: marks_of(events or ()))
     charts = []
-    for chart in charts_with(summary.values):
+    for chart in charts_with(summary.values, last(events or (), "started").get("device")):
         references, _ = readable(partial(references_of, chart.name, summary.run))
         made = figure_of(chart, {summary.key: series}, marks=marks or (), references=references or ())
         if made["data"]:

@@ -1,13 +1,22 @@
 """Accelerators: what their datasheets promise, what of it is reached, and which one a job is planned for."""
 
 from orchestrator.planning.hardware.choice import DeviceChoice, device_of
-from orchestrator.planning.hardware.devices import CPU, Device, Efficiency, device_named, shipped, shipped_names
+from orchestrator.planning.hardware.devices import (
+    CPU,
+    Device,
+    Efficiency,
+    computing_unit,
+    device_named,
+    shipped,
+    shipped_names,
+)
 
 __all__ = [
     "CPU",
     "Device",
     "DeviceChoice",
     "Efficiency",
+    "computing_unit",
     "device_named",
     "device_of",
     "shipped",

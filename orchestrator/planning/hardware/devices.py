@@ -24,6 +24,12 @@ from orchestrator.spec.words import shorten
 CPU = "cpu"
 """The name of the device that stands for one process on the CPU."""
 
+
+def computing_unit(device: object) -> str:
+    """What a speed is told of one of, for the name of a device: a GPU; on the CPU the process itself."""
+    return "process" if device == CPU else "GPU"
+
+
 _OF_THE_MACHINE = {"memory_bytes", "gpus_per_node", "link_bandwidth", "network_bandwidth"}
 
 

@@ -58,7 +58,7 @@ def loss_metrics(prefix: str, losses: Losses) -> dict[str, float]:
 
 
 def throughput(session: Session, samples: int, seconds: float) -> dict[str, float]:
-    """Tokens/s over all ranks; TFLOP/s per GPU by the model's FLOPs; MFU against the GPU's dense peak where known."""
+    """Tokens/s over all ranks; TFLOP/s of one by the model's FLOPs; MFU against the GPU's dense peak where known."""
     tokens = samples * session.job.tokens_per_sample
     per_gpu = model_flops(session.job, tokens, session.vocabulary.padded_size) / seconds / session.ranks.world_size
     values = {

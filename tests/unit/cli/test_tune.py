@@ -207,6 +207,15 @@ def test_nothing_that_was_tried_can_be_run(
     assert not (tmp_path / "tiny.tuned.yaml").exists()
 
 
+def test_speeds_on_the_cpu_are_those_of_a_process(orchestrator: Orchestrator, tiny: Path, tmp_path: Path) -> None:
+    said = orchestrator("tune", tiny)
+    assert "tokens/s/process" in said.out
+    assert "tokens/s/GPU" not in said.out
+    overlay = (tmp_path / "tiny.tuned.yaml").read_text()
+    assert " tokens/s per process, " in overlay
+    assert "per GPU" not in overlay
+
+
 def test_no_figure_is_cut_off_in_a_narrow_terminal(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.review.charts import CHARTS, Reference, XAxis, charts_with, figure_of, keys_of
+from orchestrator.review.charts import CHARTS, Reference, XAxis, chart_of, charts_with, figure_of, keys_of
 from orchestrator.review.series import Series
 from orchestrator.review.timeline import Mark
 from orchestrator.tracking.metrics import Metric
@@ -39,9 +39,16 @@ def test_validation_by_source_and_parts_of_the_loss_are_in_its_chart_and_nothing
 
 def test_charts_that_have_nothing_to_show_are_left_out_unless_every_run_will_have_them() -> None:
     values = {"train/moe/z_loss": 0.0, "train/skipped_steps": 0.0}
-    assert [chart.name for chart in charts_with(values) if not chart.is_core] == ["experts"]
-    assert "skipped" in {chart.name for chart in charts_with({"train/skipped_steps": 2.0})}
-    assert {"loss", "lr", "grad_norm"} <= {chart.name for chart in charts_with({})}
+    assert [chart.name for chart in charts_with(values, None) if not chart.is_core] == ["experts"]
+    assert "skipped" in {chart.name for chart in charts_with({"train/skipped_steps": 2.0}, None)}
+    assert {"loss", "lr", "grad_norm"} <= {chart.name for chart in charts_with({}, None)}
+
+
+@pytest.mark.parametrize(("device", "unit"), [("cpu", "process"), ("NVIDIA H200", "GPU"), (None, "GPU")])
+def test_a_chart_tells_the_speed_of_what_a_run_trains_on(device: str | None, unit: str) -> None:
+    titles = [chart.title for chart in charts_with({"throughput/tflops_per_gpu": 1.0}, device)]
+    assert f"TFLOP/s per {unit}" in titles
+    assert chart_of("tflops", device).title == f"TFLOP/s per {unit}"
 
 
 @pytest.mark.parametrize("x", get_args(XAxis))

@@ -46,13 +46,17 @@ def test_a_plan_is_of_the_gpu_that_a_run_started_on(tmp_path: Path) -> None:
     assert rows["peak memory of a rank"].measured is None, "of steps that a resume has undone"
     assert rows["parameters of rank 0"].measured == 7
     assert rows["MFU"].ratio is None
+    assert "TFLOP/s per GPU" in rows
     assert timeline_of(planned) is not None
 
 
 def test_on_a_cpu_no_nominal_figure_is_drawn(tmp_path: Path) -> None:
     run = created(tiny_job("planned"), tmp_path)
     run.append_event("started", device="cpu", layers="torch")
-    assert planned_of(run).forecast.device.is_cpu
+    planned = planned_of(run)
+    assert planned.forecast.device.is_cpu
+    names = [row.name for row in rows_of(planned, Series(), run.events())]
+    assert [name for name in names if "TFLOP/s" in name] == ["TFLOP/s per process"]
     assert references_of("speed", run) == []
 
 
