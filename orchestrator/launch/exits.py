@@ -15,8 +15,8 @@ _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)(?::.*)?")
 _OUT_OF_MEMORY = {
     "out_of_memory": re.compile(
-        # torch, CUDA, and NCCL, which takes its buffers with a group's first collective
-        r"^.*(?:CUDA (?:error: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory').*$",
+        # torch, CUDA (also by Transformer Engine), and NCCL, which takes its buffers with a group's first collective
+        r"^.*(?:CUDA (?:[Ee]rror: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory').*$",
         re.MULTILINE,
     ),
     "host_out_of_memory": re.compile(

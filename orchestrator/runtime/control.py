@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
 
 _FIELDS = 3
+_POLL_SECONDS = 0.05
 
 Sums = tuple[tuple[float, float], ...]
 """For each part of the loss, and then for each metric of the step, its sum and how many count."""
@@ -159,6 +161,18 @@ class Control:
         value = torch.tensor([float(flag)], dtype=torch.float64)
         dist.all_reduce(value, group=self._group)
         return bool(value.item() > 0)
+
+    def met(self, within: float | None = None) -> bool:
+        """Wait for all ranks; False where they have not all come after so many seconds."""
+        work = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
+        if within is not None:
+            latest = time.monotonic() + within
+            while not work.is_completed():
+                if time.monotonic() > latest:
+                    return False
+                time.sleep(_POLL_SECONDS)
+        work.wait()
+        return True
 
     def from_first(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.errors import UserError
+from orchestrator.errors import JobError, UserError
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.config import LayerConfig
@@ -19,6 +19,11 @@ from orchestrator.runtime.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel
+
+_OTHERS_ARE_BACK_WITHIN = 120.0
+"""Seconds. All ranks begin to open their buffers together, which takes some seconds; one that is refused its own leaves
+those who share layers with it in a collective of Transformer Engine's, for torch's ten minutes.
+"""
 
 
 def begin_overlap(
@@ -33,7 +38,7 @@ def begin_overlap(
     """Before layers are built from the configuration, set it up for them where the job's tensor parallelism overlaps.
 
     Where the machine has no way the run goes on without, and rank 0 says why. Raises UserError, on all ranks, where the
-    job demands it.
+    job demands it, and JobError on a rank that alone is refused its buffers.
     """
     if not overlaps_tensor_parallel(job):
         return
@@ -45,7 +50,13 @@ def begin_overlap(
     if why is None:
         # Only imported here: without Transformer Engine there is no such module.
         user_buffers = importlib.import_module("orchestrator.runtime.layers.user_buffers")
-        why = _of_any(control, user_buffers.open_buffers(job))
+        own = user_buffers.open_buffers(job)
+        if not control.met(within=None if own is None else _OTHERS_ARE_BACK_WITHIN):
+            raise JobError(
+                f"tensor parallelism does not overlap: {own}. Not on all ranks, and the others wait for this one where "
+                f"nothing reaches them: look at its GPU and machine, or train without (--set {OVERLAP}=false)"
+            )
+        why = _of_any(control, own)
         if why is None:
             closing.push(_closing(control, user_buffers))
             config.tp_comm_overlap = True

@@ -101,6 +101,10 @@ def test_completed_is_not_believed_when_a_rank_failed_after(run: RunDir, record:
     ("cause", "line"),
     [
         ("out_of_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        (
+            "out_of_memory",
+            "orchestrator.errors.JobError: its buffers could not be opened: CUDA Error: out of memory. Not",
+        ),
         ("host_out_of_memory", "RuntimeError: [enforce fail at alloc_cpu.cpp:117] CPUAllocator: can't allocate memory"),
         ("host_out_of_memory", "MemoryError"),
         ("nccl_error", "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited"),

@@ -54,11 +54,24 @@ def control() -> Any:
     quiet = exchange.exchange(8)
     found["quiet"] = [quiet.iteration, quiet.stop, quiet.sums, quiet.writers_busy, quiet.save]
     found["any"] = [exchange.any(rank == 1), exchange.any(False)]
+    found["met"] = met(rank, exchange, Path(sys.argv[1]) / "left-alone")
     found["from first"] = exchange.from_first({"rank": rank})
     found["gathered"] = exchange.gather_to_first(rank * 10)
     found["unequal parts"] = unequal_parts(rank)
     dist.destroy_process_group()
     return found
+
+
+def met(rank: int, exchange: Control, left_alone: Path) -> list[bool]:
+    """Whether the ranks meet: at first rank 1 does not come, until rank 0 has given up; then it does."""
+    if rank == 0:
+        found = [exchange.met(within=0.2)]
+        left_alone.touch()
+    else:
+        while not left_alone.exists():
+            time.sleep(0.01)
+        found = [exchange.met()]
+    return [*found, exchange.met(within=60.0)]
 
 
 def unequal_parts(rank: int) -> Any:

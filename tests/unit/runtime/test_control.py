@@ -24,6 +24,8 @@ def test_two_ranks_agree(run_ranks: Any) -> None:
     assert first["taken once"] is None
     assert first["quiet"] == second["quiet"] == [8, False, [[0.0, 0.0], [0.0, 0.0]], 0, False]
     assert first["any"] == second["any"] == [True, False]
+    assert first["met"] == [False, True], "the other one came too late"
+    assert second["met"] == [True, True]
     assert first["from first"] == second["from first"] == {"rank": 0}
     assert first["gathered"] == [0, 10]
     assert second["gathered"] is None

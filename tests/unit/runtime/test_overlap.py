@@ -18,7 +18,7 @@ import pytest
 import torch
 from support.training import layout, tiny_job
 
-from orchestrator.errors import UserError
+from orchestrator.errors import JobError, UserError
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.overlap import begin_overlap
 from orchestrator.runtime.process_groups import Ranks
@@ -41,6 +41,8 @@ class Engine(ModuleType):
         self.opened: list[tuple[Any, ...]] = []
         self.fails: BaseException | None = None
         self.said: list[str] = []
+        self.others_are_back = True
+        self.patience: list[float | None] = []
 
     def initialize_ub(self, shape: list[int], tp: int, **settings: Any) -> None:
         if self.fails is not None:
@@ -56,6 +58,10 @@ class Alone:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def met(self, within: float | None = None) -> bool:
+        self._engine.patience.append(within)
+        return within is None or self._engine.others_are_back
 
     def gather_to_first(self, value: Any) -> list[Any]:
         return [value]
@@ -187,6 +193,30 @@ def test_a_machine_that_has_no_way(
     assert not engine.opened
     assert ("given back" in engine.said) == (why in ("refused", "unable")), "what a rank has got by then"
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("overlaps", [True, None])
+def test_a_rank_that_alone_is_refused_its_buffers_ends_the_run_before_torch_does(
+    overlaps: bool | None, engine: Engine
+) -> None:
+    """The others wait for it within Transformer Engine, and torch would end them after ten minutes, for a timeout."""
+    engine.fails = RuntimeError("userbuffers-host.cpp:640 in function register: CUDA Error: out of memory")
+    engine.others_are_back = False
+    with (
+        pytest.raises(JobError, match=r"CUDA Error: out of memory\. Not on all ranks, .*tp_comm_overlap=false"),
+        ExitStack() as closing,
+    ):
+        begin(engine, job(overlaps=overlaps), closing)
+    [patience] = engine.patience
+    assert patience is not None
+    assert 60 <= patience <= 300
+
+
+def test_who_has_its_buffers_waits_for_the_others_as_long_as_it_takes(engine: Engine) -> None:
+    engine.others_are_back = False
+    with ExitStack() as closing:
+        assert begin(engine, job(), closing).tp_comm_overlap
+    assert engine.patience == [None]
 
 
 def test_torchs_layers_have_none(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
