@@ -27,6 +27,8 @@ _NCCL_ERROR = re.compile(
     r"^.*(?:NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|Watchdog caught collective operation time).*$",
     re.MULTILINE,
 )
+# What C++ says of an exception that nobody takes, as in torch's threads: "  what():  [PG ID 0 …] … CUDA error: …"
+_UNCAUGHT = re.compile(r"^\s*what\(\):.*$", re.MULTILINE)
 # torchrun's account of a failure starts with a line of its logger: what the ranks printed themselves is before it.
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic", re.MULTILINE)
 # torchrun's report of a failed rank: "  host      : n1", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 2)"
@@ -89,9 +91,9 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
     killed = {rank: rank_end.code for rank, rank_end in culprits.items() if rank_end.code < 0}
     # Torch ends a rank by SIGABRT when NCCL tells it of an error, most often that of another rank.
     aborted = {rank for rank, code in killed.items() if code == -signal.SIGABRT}
-    suffered = {rank for rank in aborted if _suffers(tails[run.rank_log(rank)])}
+    suffered = {rank for rank in aborted if _suffers(_last_words(tails[run.rank_log(rank)]))}
     first = min(killed, key=lambda rank: (rank in suffered, killed[rank] == -signal.SIGTERM, rank), default=None)
-    by_signal = None if first is None else _killed(first, failed[first], iteration)
+    by_signal = None if first is None else _killed(first, failed[first], run.rank_log(first), tails, iteration)
     if by_signal is not None and first not in suffered:
         return by_signal
     if word is not None and word.message and word.cause not in NO_FAILURES and not _suffers(word.message):
@@ -168,6 +170,12 @@ def _suffers(text: str) -> bool:
     return lost_a_peer(text) or _NCCL_ERROR.search(text) is not None
 
 
+def _last_words(text: str) -> str:
+    """Of the log of a rank that was aborted the exception that did it, else all of it."""
+    found = _UNCAUGHT.search(text)
+    return found.group() if found else text
+
+
 def _nccl_error(run: RunDir, failed: dict[int, RankEnd], tails: dict[Path, str], iteration: int | None) -> Exit | None:
     """What NCCL said: of several ranks one that did not only lose another. Where all did, on several machines, none of
     them is known to be at fault.
@@ -212,8 +220,11 @@ def ended_by(number: int) -> str:
     )
 
 
-def _killed(rank: int, end: RankEnd, iteration: int | None) -> Exit:
-    return replace(Exit.of("killed", _killed_message(rank, -end.code), iteration), node=end.host)
+def _killed(rank: int, rank_end: RankEnd, log: Path, tails: dict[Path, str], iteration: int | None) -> Exit:
+    end = Exit.of("killed", _killed_message(rank, -rank_end.code), iteration)
+    if found := _UNCAUGHT.search(tails[log]):
+        return _shown(end, log, found.group().strip(), node=rank_end.host)
+    return replace(end, node=rank_end.host)
 
 
 def _killed_message(rank: int, number: int) -> str:

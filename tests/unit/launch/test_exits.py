@@ -84,6 +84,20 @@ def test_crash_points_to_the_log(run: RunDir) -> None:
     )
 
 
+def test_what_torch_said_before_a_crash_is_shown(run: RunDir, record: Callable[..., None]) -> None:
+    said = (
+        "what():  [PG ID 2 PG GUID 3 Rank 1] Process group watchdog thread terminated with exception: CUDA error: an "
+        "illegal memory access was encountered"
+    )
+    run.rank_log(1).write_text(
+        f"{NCCL_TIMEOUT}\nterminate called after throwing an instance of 'c10::DistBackendError'\n  {said}\n"
+    )
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-6))
+    record(0, "bug", GLOO_LOST_A_PEER)
+    end = classify(run, "a", 1, LogMarks({}))
+    assert (end.cause, end.evidence) == ("killed", (f"rank-00001.log: {said}",))
+
+
 def test_stopped_ranks_count_although_torchrun_was_terminated(run: RunDir, record: Callable[..., None]) -> None:
     record(0, "stopped")
     record(1, "stopped")
@@ -197,6 +211,8 @@ NCCL_ABORTED = (
     "NET/IB: Got completion from peer 10.0.0.2<38536> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0)\n"
     "Exception raised from checkForNCCLErrorsInternal at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:23\n"
     "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated with exception: "
+    "NCCL error: remote process exited or there was a network error, NCCL version 2.27.5\n"
 )
 NCCL_TIMEOUT = (
     "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=199, OpType=_REDUCE_SCATTER_BASE, "
