@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
-from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index, sequences_before, tokens_before
+from orchestrator.data.index import (
+    HEADER,
+    IndexHeader,
+    bin_path,
+    damaged,
+    idx_path,
+    read_index,
+    sequences_before,
+    tokens_before,
+)
 from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
@@ -104,6 +113,12 @@ def check_data(
         raise DataError("\n".join(problems))
 
 
+def sources_read(data: DataSpec, samples: Sequence[int]) -> list[str]:
+    """The paths of all data sets of which `samples` (train, validation, test) are needed, each once."""
+    paths = [entry.path for number, blend in enumerate(_blends(data)) if samples[number] for entry in blend]
+    return list(dict.fromkeys(paths))
+
+
 def _blends(data: DataSpec) -> list[Sequence[BlendEntry]]:
     """The sources of train, validation and test."""
     blend = data.blend or []
@@ -176,6 +191,8 @@ def _gives_samples(part: Part, header: IndexHeader, needed: int) -> bool:
         for document in range(part.first, part.first + part.documents):
             file.seek(HEADER.size + header.sequences * 12 + document * 8)
             first, last = array("q", file.read(16))
+            if not 0 <= first <= last <= header.sequences:
+                raise damaged(file.name, f"its document {document} is that of the sequences {first} to {last}")
             file.seek(HEADER.size + first * 4)
             sentences = array("i", file.read((last - first) * 4))
             is_passed_over = len(sentences) > 1 and max(sentences) > LONGEST_SENTENCE

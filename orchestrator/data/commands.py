@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Protocol
 
 import typer
 
+from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.preparation import job_and_run
@@ -225,7 +226,7 @@ def build_app(run: Run) -> typer.Typer:
 
     @app.command(
         "inspect",
-        help="Show what an indexed data set holds and where it came from.",
+        help="Show what an indexed data set holds and where it came from, and whether its index is damaged.",
         epilog="Example: orchestrator data inspect data/corpus --show 2",
     )
     def inspect(
@@ -251,6 +252,7 @@ def build_app(run: Run) -> typer.Typer:
             kind = _type(tokenizer_type, tokenizer_path, tokenizer_merges)
             request = ShowRequest(prefix, show, kind, tokenizer_path, tokenizer_merges)
             raise typer.Exit(run("inspect", request, as_json))
+        refuse_damage([prefix])
         print_description(prefix, as_json)
 
     return app

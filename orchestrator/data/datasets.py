@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +18,22 @@ from torch.utils.data import Dataset
 
 from orchestrator.data.blending import surplus
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.checks import BLEND, PARTS, check_data, source_names, split_fractions, split_weights
+from orchestrator.data.checks import (
+    BLEND,
+    PARTS,
+    check_data,
+    source_names,
+    sources_read,
+    split_fractions,
+    split_weights,
+)
+from orchestrator.data.damage import refuse_damage
 from orchestrator.data.families.choice import dataset_family
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
 from orchestrator.data.sample_index import IndexFiles
 from orchestrator.data.tokenizers import Tokenizer
-from orchestrator.errors import UserError
+from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
 from orchestrator.spec.model import ModelSpec
 
@@ -54,18 +64,21 @@ def build_datasets(
     validation_samples: int,
     test_samples: int,
     cache_dir: Path,
+    group: torch.distributed.ProcessGroup | None = None,
 ) -> Datasets:
     """Build the data sets on every rank: rank 0 builds the sample indices, the others find them in `cache_dir`.
 
     Each data set holds at least as many samples as asked for; sources are repeated where they are too small. Without
     `data.validation` there is one validation set, "validation". With it there is "blend" and, of several sources, each
-    by itself under its short name. torch.distributed must be initialised; every rank must call this.
+    by itself under its short name. torch.distributed must be initialised; every rank must call this. Over `group`, the
+    default group otherwise, all ranks hear what the first rank of each node finds damaged.
 
     Raises UserError or DataError, on all ranks alike, when the data are missing or do not fit the job.
     """
     if data.blend is None:
         raise UserError("data.blend is not set: name at least one data set")
     samples = (train_samples, validation_samples, test_samples)
+    _refuse_damage(sources_read(data, samples), group)
     check_data(
         data,
         architecture=model.architecture,
@@ -94,6 +107,21 @@ def build_datasets(
         if before is not None:
             files = IndexFiles(cache, len(_index_files(cache) - before), round(time.monotonic() - started, 3))
     return Datasets(train, validation, test, files)
+
+
+def _refuse_damage(paths: Sequence[str], group: torch.distributed.ProcessGroup | None) -> None:
+    """Raises DataError on all ranks alike where an index is damaged within. One rank of each node reads them, as a node
+    may have a copy of its own."""
+    found = None
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        try:
+            refuse_damage(Path(path) for path in paths)
+        except DataError as error:
+            found = str(error)
+    said: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(said, found, group=group)
+    if messages := dict.fromkeys(message for message in said if message is not None):
+        raise DataError("\n".join(messages))
 
 
 @dataclass(frozen=True)

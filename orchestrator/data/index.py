@@ -44,6 +44,11 @@ class IndexHeader:
     tokens: int
     bin_bytes: int
 
+    @property
+    def index_bytes(self) -> int:
+        """Of PREFIX.idx, without the modes of multimodal data."""
+        return HEADER.size + self.sequences * 12 + (self.documents + 1) * 8
+
 
 def bin_path(prefix: Path) -> Path:
     """PREFIX.bin."""
@@ -77,21 +82,32 @@ def read_index(prefix: Path) -> IndexHeader:
 
 
 def tokens_before(header: IndexHeader, sequence: int) -> int:
-    """Tokens before a sequence, counted from 0; all tokens for the number of sequences."""
+    """Tokens before a sequence, counted from 0; all tokens for the number of sequences. Raises DataError for a place
+    outside of the data."""
     if sequence >= header.sequences:
         return header.tokens
     with open(idx_path(header.prefix), "rb") as file:
         file.seek(HEADER.size + header.sequences * 4 + sequence * 8)
         (offset,) = struct.unpack("<q", file.read(8))
+    if not 0 <= offset <= header.bin_bytes:
+        raise damaged(file.name, f"its sequence {sequence} begins at byte {offset} of {header.bin_bytes}")
     return int(offset) // header.itemsize
 
 
 def sequences_before(header: IndexHeader, document: int) -> int:
-    """Sequences before a document, counted from 0; all sequences for the number of documents."""
+    """Sequences before a document, counted from 0; all sequences for the number of documents. Raises DataError for a
+    mark outside of these."""
     with open(idx_path(header.prefix), "rb") as file:
         file.seek(HEADER.size + header.sequences * 12 + min(document, header.documents) * 8)
         (mark,) = struct.unpack("<q", file.read(8))
+    if not 0 <= mark <= header.sequences:
+        raise damaged(file.name, f"its document {document} begins with sequence {mark} of {header.sequences}")
     return int(mark)
+
+
+def damaged(path: Path | str, what: str) -> DataError:
+    """The error that says that an index is damaged within."""
+    return DataError(f"{path} is damaged: {what}. Tokenize again or copy it anew")
 
 
 def _missing(prefix: Path, path: Path) -> str:
@@ -124,7 +140,9 @@ def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:
     file.seek(HEADER.size + sequences * 12 + (marks - 1) * 8)
     (last_mark,) = struct.unpack("<q", file.read(8))
     bin_bytes = bin_path(prefix).stat().st_size
-    if last_mark != sequences or bin_bytes != tokens * itemsize:
+    if last_mark != sequences:
+        raise damaged(path, f"its last document ends before sequence {last_mark}, and there are {sequences}")
+    if bin_bytes != tokens * itemsize:
         raise DataError(
             f"{bin_path(prefix)} and {path} do not belong together: the index describes {tokens} tokens of "
             f"{itemsize} bytes, the data has {bin_bytes} bytes. Tokenize again or copy both anew"

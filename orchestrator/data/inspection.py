@@ -10,11 +10,12 @@ import numpy as np
 
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.checks import mask_problem
+from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
-from orchestrator.errors import DataError, UserError
+from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
 
 
@@ -23,6 +24,7 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
 
     Raises UserError when no tokenizer is known or it is not the data's, DataError where the index is damaged."""
     header = read_index(request.prefix)
+    refuse_damage([request.prefix])
     tokenizer = _tokenizer(request)
     ends = _document_ends(header, min(request.show, header.documents))
     ids = np.fromfile(bin_path(request.prefix), dtype=header.dtype, count=int(ends[-1]))
@@ -40,19 +42,11 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
 
 
 def _document_ends(header: IndexHeader, count: int) -> Any:
-    """Where the first documents begin and the last of them ends, in tokens. Raises DataError where the index has places
-    that are none."""
+    """Where the first documents begin and the last of them ends, in tokens."""
     path = idx_path(header.prefix)
     marks = np.fromfile(path, dtype="<i8", count=count + 1, offset=HEADER.size + 12 * header.sequences)
-    if marks.min() >= 0 and marks.max() <= header.sequences and (np.diff(marks) >= 0).all():
-        lengths = np.fromfile(path, dtype="<i4", count=int(marks[-1]), offset=HEADER.size)
-        ends = np.concatenate([[0], np.cumsum(lengths, dtype="<i8")])
-        if (lengths >= 0).all() and ends[-1] <= header.tokens:
-            return ends[marks]
-    raise DataError(
-        f"{path} is damaged: the first {count} documents do not lie in the {header.sequences} sequences and "
-        f"{header.tokens} tokens that it has. Tokenize again or copy it anew"
-    )
+    lengths = np.fromfile(path, dtype="<i4", count=int(marks[-1]), offset=HEADER.size)
+    return np.concatenate([[0], np.cumsum(lengths, dtype="<i8")])[marks]
 
 
 def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:

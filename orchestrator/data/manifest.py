@@ -53,6 +53,8 @@ class Manifest(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
     sources: list[Source] = Field(default_factory=list)
     created: float = 0.0
+    index_crc32: int | None = None
+    """`zlib.crc32` of PREFIX.idx; None in what earlier versions made."""
 
 
 def manifest_path(prefix: Path) -> Path:

@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from orchestrator.checkpoints import file_record
 from orchestrator.data.encoding import EncodedChunk
 from orchestrator.data.index import DTYPES, HEADER, MAGIC, bin_path, idx_path
 from orchestrator.data.locking import locked
-from orchestrator.data.manifest import manifest_path
+from orchestrator.data.manifest import Manifest, manifest_path
 from orchestrator.data.sources import Position
 from orchestrator.errors import JobError, UserError
 from orchestrator.rundir import append_line, read_lines, write_atomically
@@ -139,13 +140,15 @@ class PartialOutput:
                     os.fsync(descriptor)
             append_line(self.folder / "commits.jsonl", asdict(self.progress))
 
-    def finish(self, manifests: Sequence[str]) -> None:
+    def finish(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """Rename the data sets into place, the index of each last, those of the last first, and remove the folder.
 
-        `manifests` are those of the first data sets; what has none belongs to the first.
+        `manifests` are those of the first data sets; what has none belongs to the first. Gives them with the checksums
+        of the indices, as they were written.
         """
         self.progress.finished = True
         self.commit()
+        written: list[Manifest] = []
         with self._explained():
             for i, prefix in enumerate(self.prefixes):
                 self._write_index(i)
@@ -153,12 +156,15 @@ class PartialOutput:
                 if (self.folder / f"{i}.bin").exists():
                     os.replace(self.folder / f"{i}.bin", bin_path(prefix))
                 if i < len(manifests):
-                    write_atomically(manifest_path(prefix), manifests[i])
+                    crc = file_record(self.folder / f"{i}.idx").crc32
+                    written.append(manifests[i].model_copy(update={"index_crc32": crc}))
+                    write_atomically(manifest_path(prefix), written[i].model_dump_json(indent=1))
             self._place_skipped()
             for i, prefix in reversed(list(enumerate(self.prefixes))):
                 os.replace(self.folder / f"{i}.idx", idx_path(prefix))
             _sync(self.folder.parent)
             self.discard()
+        return written
 
     def _place_skipped(self) -> None:
         """The report of what was skipped lies beside the first data set."""

@@ -7,6 +7,7 @@ from os.path import normpath
 from pathlib import Path
 
 from orchestrator.data.checks import mask_problem, tokenizer_problem
+from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
 from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
@@ -17,6 +18,10 @@ from orchestrator.spec.chat import BUILT_IN_TEMPLATES, ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved
+
+LOOKED_THROUGH = 32 << 20
+"""Bytes of the indices of a job that are read before it starts, in the order of the spec: 1.6 million documents, 0.05 s
+at most. Those of larger data are read when the training starts."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,17 @@ class Source:
 
 def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> list[Source]:
     """Every data set of a job once, in the order of the spec. `sentences`: the job's family reads sentences. `asked`:
-    whatever `data.prepare` says, what can be made is to be made.
+    whatever `data.prepare` says, what can be made is to be made. Of the indices no more than `LOOKED_THROUGH` is read.
     """
     tokenizer_hash, tokenizer_trouble = _tokenizer(data.tokenizer)
     sources = []
+    unread = LOOKED_THROUGH
     for place, entry in _entries(data):
         try:
             header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
+            if header is not None and header.index_bytes <= unread:
+                unread -= header.index_bytes
+                refuse_damage([header.prefix])
         except DataError as error:
             sources.append(Source(place, entry, None, str(error), is_unfit=True))
             continue

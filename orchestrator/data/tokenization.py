@@ -58,8 +58,7 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
             if manifest.documents == 0:
                 out.discard()
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
-        out.finish([manifest.model_dump_json(indent=1) for manifest in manifests])
-    return manifests
+        return out.finish(manifests)
 
 
 def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: PartialOutput, display: Display) -> None:

@@ -95,7 +95,7 @@ def open_session(
     config.grad_scale_func = optimizer.scale_loss
     clock.ends("network")
     schedule = BatchSchedule.of(job)
-    datasets = open_data(job, run, words, schedule)
+    datasets = open_data(job, run, words, schedule, groups.control)
     assert datasets.train is not None, "the schedule has at least one step"
     if ranks.is_first:
         record_sources(run, lease, job)
@@ -177,7 +177,13 @@ def _start_watchdog(
     return watchdog
 
 
-def open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSchedule) -> Datasets:
+def open_data(
+    job: JobSpec,
+    run: RunDir,
+    words: Vocabulary,
+    schedule: BatchSchedule,
+    group: torch.distributed.ProcessGroup | None = None,
+) -> Datasets:
     needed = samples_needed(job, schedule)
     if job.data.random_tokens:
         random = RandomTokens(words.size, job.model.sample_length, job.data.seed, needed.train)
@@ -197,6 +203,7 @@ def open_data(job: JobSpec, run: RunDir, words: Vocabulary, schedule: BatchSched
         validation_samples=needed.validation,
         test_samples=needed.test,
         cache_dir=sample_index_dir(job.data, run.path.parent.parent),
+        group=group,
     )
     if datasets.index is not None:
         print(datasets.index, flush=True)

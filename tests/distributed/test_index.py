@@ -1,4 +1,4 @@
-"""Sample indices that are built before a job starts are those that it looks for."""
+"""Sample indices built before a job starts are those that it looks for; an index that is damaged ends the start."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.faults import CommandLine, Ranks
-from support.training import layout, logs, make_run, tiny_job
+from support.indexed_files import write_indexed
+from support.training import events, layout, logs, losses, make_run, tiny_job
 
+from orchestrator.data.index import HEADER, idx_path, read_index
+from orchestrator.data.preparation import LOOKED_THROUGH
+from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.slow("starts real ranks")]
@@ -49,3 +53,37 @@ def test_the_training_builds_nothing_anew(
     # Another length asks for other samples: of those there are no indices of two sources and of their blend yet.
     shorter = tiny_job("shorter", **{**job.model_dump(exclude={"name"}), "schedule": {"train_iters": 3}})
     assert "sample indices: 8 files built in" in logs(ranks.must_train(make_run(tmp_path, shorter), shorter))
+
+
+def test_an_index_that_is_damaged_within(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+    """One that is looked through at the start only: every rank ends with the same message, and nothing is begun."""
+    prefix = Path(write_indexed(tmp_path / "large", [1] * (LOOKED_THROUGH // 20 + 1)))
+    assert read_index(prefix).index_bytes > LOOKED_THROUGH
+    whole = idx_path(prefix).read_bytes()
+    place = HEADER.size + 4 * 1_000_000
+    idx_path(prefix).write_bytes(whole[:place] + (7).to_bytes(4, "little") + whole[place + 4 :])
+    job = tiny_job(
+        "damaged",
+        model={"vocab_size": None},
+        data={"random_tokens": False, "blend": [{"path": str(prefix)}]},
+        schedule={"train_iters": 3},
+        parallelism=layout(dp=2),
+    )
+    orchestrator.env = ranks.for_commands()
+    said = orchestrator("run", orchestrator.write(job), "--runs-dir", tmp_path / "runs")
+    message = (
+        f"{prefix}.idx is damaged: its sequence 1000000 of 7 tokens, 2 bytes each, begins at byte 2000000 of the data "
+        "and ends at 2000002. Tokenize again or copy it anew"
+    )
+    [folder] = (tmp_path / "runs" / job.name).iterdir()
+    run = RunDir(folder)
+    assert said.code == 2, said.err
+    assert said.err == f"error: run {job.name}/{folder.name} ended: the input is wrong: {message}\n"
+    assert "Traceback" not in logs(run) + said.out
+    for rank in (0, 1):
+        assert f"rank {rank}: user_error: {message}\n" in run.rank_log(rank).read_text()
+    assert not events(run, "started")
+    idx_path(prefix).write_bytes(whole)
+    said = orchestrator("resume", run.path)
+    assert said.code == 0, said.err
+    assert len(losses(run)) == 3

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, tokens_before
+from orchestrator.data.index import HEADER, IndexHeader, bin_path, damaged, idx_path, tokens_before
 from orchestrator.spec.chat import ChatSpec
 
 WINDOW = 4096
@@ -48,7 +48,8 @@ class Usable:
 
 
 def usable(header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_length: int) -> Usable:
-    """The conversations `first` to `stop` of a data set, for sequences of `seq_length`."""
+    """The conversations `first` to `stop` of a data set, for sequences of `seq_length`. Raises DataError for lengths
+    that are none."""
     lengths = array("i")
     with open(idx_path(header.prefix), "rb") as file:
         file.seek(HEADER.size + 4 * first)
@@ -57,6 +58,8 @@ def usable(header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_lengt
     truncates, start = chat.long_conversations == "truncate", tokens_before(header, first)
     with open(bin_path(loss_mask_prefix(header.prefix)), "rb") as mask:
         for number, tokens in enumerate(lengths):
+            if tokens < 0:
+                raise damaged(idx_path(header.prefix), f"its sequence {first + number} has {tokens} tokens")
             if tokens < 2:
                 lengths[number] = 0
                 short += 1
