@@ -7,15 +7,12 @@ is that kernel, on a GPU one that clips and writes the model's weights too.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 import torch
 
-from orchestrator.errors import MissingDependency
+from orchestrator.runtime.kernels.loading import kernels
 from orchestrator.runtime.stateful import StatefulOptimizer
 
 
@@ -43,6 +40,8 @@ class GroupStepAdam(StatefulOptimizer):
         self._decoupled = adam_w_mode
         self._launches: dict[int, tuple[list[tuple[int, ...]], list[Any]]] = {}
         """Of a group where its tensors were, and the kernels that update them there."""
+        self._looked_up = False
+        """For the next update."""
 
     # torch types it with and without a closure, and a loss; megatron-core calls it without and takes none.
     @torch.no_grad()
@@ -54,9 +53,20 @@ class GroupStepAdam(StatefulOptimizer):
                 continue
             group["step"] += 1
             if params[0].is_cuda:
-                self._update_in_one_pass(params, group, index)
+                if not self._looked_up:
+                    self._find(params, index)
+                self._update_in_one_pass(group, index)
             else:
                 self._update(params, group)
+        self._looked_up = False
+
+    def look_up(self) -> None:
+        """See StatefulOptimizer."""
+        for index, group in enumerate(self.param_groups):
+            params = [p for p in group["params"] if p.grad is not None]
+            if params and params[0].is_cuda:
+                self._find(params, index)
+        self._looked_up = True
 
     def _update(self, params: list[torch.Tensor], group: dict[str, Any]) -> None:
         """By torch's kernel, with a pass before it to clip and one behind it to write the weights."""
@@ -80,8 +90,8 @@ class GroupStepAdam(StatefulOptimizer):
         )
         self.write_weights(params)
 
-    def _update_in_one_pass(self, params: list[torch.Tensor], group: dict[str, Any], index: int) -> None:
-        """By our kernel, which is told where the tensors are when that has changed."""
+    def _find(self, params: list[torch.Tensor], index: int) -> None:
+        """Say to our kernel where the tensors of a group are, if that has changed."""
         kernel = _kernel()
         tensors = []
         for parameter in params:
@@ -92,8 +102,12 @@ class GroupStepAdam(StatefulOptimizer):
         if places != known:
             launches = list(kernel.launches_of(tensors, launches))
             self._launches[index] = places, launches
+
+    def _update_in_one_pass(self, group: dict[str, Any], index: int) -> None:
+        """By our kernel, once it has been said where the tensors are."""
+        _, launches = self._launches[index]
         for launch in launches:
-            kernel.update(
+            _kernel().update(
                 launch,
                 step=group["step"],
                 factor=self.factor,
@@ -105,9 +119,5 @@ class GroupStepAdam(StatefulOptimizer):
             )
 
 
-@cache
 def _kernel() -> Any:
-    """Triton comes with torch's builds for GPUs; raises MissingDependency where it did not."""
-    if importlib.util.find_spec("triton") is None:
-        raise MissingDependency("Adam on a GPU is computed by Triton, which is not installed: install triton")
-    return importlib.import_module("orchestrator.runtime.adam_kernel")
+    return kernels("adam", "Adam")

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.transformer import attention
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
 from orchestrator.errors import MissingDependency
-from orchestrator.planning.memory.layer import rotates_whole_projection
+from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.experts import expert_settings, keep_experts_apart
@@ -22,6 +21,7 @@ from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.fp8 import fp8_settings
 from orchestrator.runtime.initialization import initialize_weights
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.rotary import attention_factor
 from orchestrator.runtime.lora import add_adapters
 from orchestrator.runtime.process_groups import Ranks
@@ -99,7 +99,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,
         apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",
-        fused_single_qkv_rope=attention.HAVE_FUSED_QKV_ROPE and rotates_whole_projection(job, layers),
+        rotates_projection=rotates_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         recompute_granularity=runtime.recompute_granularity,
         recompute_method=runtime.recompute_method,
@@ -149,7 +149,7 @@ def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
         case "squared_relu":
             return {**gated, "bias_activation_fusion": False, "activation_func": squared_relu}
         case "gelu":
-            return {**gated, "bias_activation_fusion": False, "activation_func": functional.gelu}
+            return {**gated, "bias_activation_fusion": False, "activation_func": gelu}
 
 
 def _fuses_gelu(model: ModelSpec) -> bool:

@@ -78,10 +78,13 @@ def update(optimizer: Any, values: Hyperparameters, job: JobSpec) -> UpdateResul
         # fp16 meets overflow by lowering its scale; only when that cannot go lower is the step itself bad.
         at_the_end = job.precision.loss_scale is not None or loss_scale(optimizer) <= job.precision.min_loss_scale
         return UpdateResult(False, math.inf, "the gradient overflows at the lowest loss scale" if at_the_end else None)
+    ours = [part.optimizer for part in _parts(optimizer) if isinstance(part.optimizer, StatefulOptimizer)]
+    for each in ours:
+        each.look_up()
     norm = float(optimizer.get_grad_norm())
     if not math.isfinite(norm):
         return UpdateResult(applied=False, grad_norm=norm, reason="the gradient is not finite")
-    _clip(optimizer, job.optimizer.clip_grad, norm)
+    _clip(ours, job.optimizer.clip_grad, norm)
     optimizer.step_with_ready_grads()
     return UpdateResult(applied=True, grad_norm=norm)
 
@@ -91,13 +94,12 @@ def _parts(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 
 
-def _clip(optimizer: Any, largest: float, norm: float) -> None:
+def _clip(ours: list[StatefulOptimizer], largest: float, norm: float) -> None:
     """Have every gradient scaled by the norm of all of them, the experts' included, as it is applied."""
     # The sum is megatron-core's, and torch's.
     factor = min(1.0, largest / (norm + 1e-6)) if largest > 0 else 1.0
-    for part in _parts(optimizer):
-        if isinstance(part.optimizer, StatefulOptimizer):
-            part.optimizer.factor = factor
+    for each in ours:
+        each.factor = factor
 
 
 def _set_hyperparameters(optimizer: Any, values: Hyperparameters, spec: OptimizerSpec) -> None:

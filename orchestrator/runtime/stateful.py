@@ -23,6 +23,11 @@ class StatefulOptimizer(torch.optim.Optimizer):
         self.weights: dict[torch.Tensor, torch.Tensor] = {}
         """Of a parameter that is the fp32 copy of a weight, the weight: an update writes it too."""
 
+    def look_up(self) -> None:
+        """Find what the next update takes, while the GPU is busy: behind the norm it would wait for the host. Gradients
+        stay where they are until that update.
+        """
+
     def prepare(self) -> None:
         """Make all state: a checkpoint may be written before the first update, which fp16 can skip for many steps."""
         for group in self.param_groups:

@@ -7,14 +7,17 @@ from collections.abc import Callable
 import torch
 
 
-def fastest(run: Callable[[], object], times: int = 5) -> float:
-    """Seconds of the fastest of several runs, each alone; the first ones compile."""
+def fastest(run: Callable[[], object], times: int = 5, each: int = 1) -> float:
+    """Seconds of the fastest of several runs, by themselves or so many (`each`) in a row, which hides how long the host
+    takes to start one; the first ones compile.
+    """
     seconds = []
     for _ in range(times):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
-        run()
+        for _ in range(each):
+            run()
         ended.record()
         ended.synchronize()
-        seconds.append(began.elapsed_time(ended) / 1e3)
+        seconds.append(began.elapsed_time(ended) / 1e3 / each)
     return min(seconds)

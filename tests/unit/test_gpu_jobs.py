@@ -23,6 +23,8 @@ BY_OTHER_MEANS = {
     "test_tuner.py",
     "test_cross_entropy.py",
     "test_adam.py",
+    "test_gelu.py",
+    "test_rotation.py",
 }
 """They train the table of configurations, and what the tuner finds, or nothing."""
 H200 = device_named("NVIDIA H200")

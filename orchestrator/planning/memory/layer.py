@@ -15,10 +15,6 @@ from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
 
 FP32 = 4
-_ROTATED_WHOLE = 2**25
-"""Elements of a projection's output. An H200 takes 0.05 ms longer over four times as many, the host 0.4 ms less a layer
-(docs/benchmarks/2026-11-23-h200-3.md).
-"""
 
 
 @dataclass(frozen=True)
@@ -151,13 +147,14 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
             # Cosines and sines are made anew by every layer, for queries and for keys.
             kept += 4 * sizes.positions * rotary_width(job) * sizes.width
         return kept
+    if rotates_projection(job, layers):  # and stays where it is, or goes to tensors of its own as a whole
+        return kept + projection
     if normed:
         kept += sizes.query + sizes.key  # its norms take evenly laid out copies
     if rotated or normed:
         kept += sizes.query + sizes.key
-        # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of. The
-        # kernel that rotates the whole projection hands out all three apart.
-        return kept + (projection if selective and not rotates_whole_projection(job, layers) else sizes.key)
+        # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of.
+        return kept + (projection if selective else sizes.key)
     return kept + (projection + sizes.query if copied and selective else projection)
 
 
@@ -187,16 +184,14 @@ def _whole_sequence(job: JobSpec, sizes: LayerSizes) -> int:
     return 2 * cp * sizes.key + sizes.query if cp > 1 else 0
 
 
-def rotates_whole_projection(job: JobSpec, layers: Layers) -> bool:
-    """Whether one kernel rotates queries and keys where the projection left them, and hands out queries, keys and
-    values: Transformer Engine has it for those that are not normalised, of heads that are this rank's own. It spares
-    the host five kernels, and is slower than these on the GPU: it is for what the host is the limit of.
+def rotates_projection(job: JobSpec, layers: Layers) -> bool:
+    """Whether a kernel of our own rotates queries and keys as the projection left them: those of Transformer Engine's
+    layers that are not normalised, of heads that are this rank's own.
     """
-    model, sizes = job.model, layer_sizes(job)
+    model = job.model
     own = model.query_groups >= job.parallelism.tensor_model_parallel_size
     is_rotated = model.architecture == "gpt" and model.position_embedding_type == "rope"
-    is_small = sizes.tokens * sizes.qkv <= _ROTATED_WHOLE
-    return layers == "transformer_engine" and is_rotated and is_small and own and not model.qk_layernorm
+    return layers == "transformer_engine" and is_rotated and own and not model.qk_layernorm
 
 
 def rotary_width(job: JobSpec) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
 
@@ -12,13 +13,10 @@ def layer_seconds(setting: Setting, ffn: float) -> Passes:
     norm, branch = _norm(setting), _branch(setting)
     hidden = setting.own_tokens * model.hidden_size
     query, key = setting.tokens * setting.query / tp, setting.tokens * setting.key / tp
-    rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
-    forward = 2 * branch.forward * hidden
-    forward += kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
-    backward = 2 * branch.backward * hidden
-    backward += kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
-    backward += _JOIN_QKV * (query + 2 * key)
-    gate = _GATED if model.is_gated else _ACTIVATION
+    inputs = _attention_inputs(setting, query, key)
+    forward = 2 * branch.forward * hidden + inputs.forward
+    backward = 2 * branch.backward * hidden + inputs.backward
+    gate = _GATED if model.is_gated else kernels.gelu if model.activation == "gelu" else _ACTIVATION
     forward += gate.forward * ffn
     backward += gate.backward * ffn
     if model.qk_layernorm:
@@ -29,6 +27,19 @@ def layer_seconds(setting: Setting, ffn: float) -> Passes:
         forward += kernels.bias.forward * widths
         backward += 0.0 if setting.is_frozen else kernels.bias.backward * (widths + 2 * hidden)
     return Passes(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
+
+
+def _attention_inputs(setting: Setting, query: float, key: float) -> Passes:
+    """Elements moved between the projection and the attention, of so many in queries and keys."""
+    kernels, model = setting.kernels, setting.model
+    if kernels.projection is not None and rotates_projection(setting.job, "transformer_engine"):
+        is_grouped = key < query  # and goes to tensors of its own, values too
+        moved = query + 2 * key if is_grouped or setting.cp > 1 else query + key
+        return Passes(kernels.projection.forward * moved, kernels.projection.backward * moved)
+    rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
+    forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
+    backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
+    return Passes(forward, backward + _JOIN_QKV * (query + 2 * key))
 
 
 def branch_seconds(setting: Setting) -> Passes:
@@ -57,7 +68,7 @@ _RESIDUAL = Passes(3, 3)
 _JOIN_QKV = 2
 """Gradients of queries, keys and values are written into one tensor."""
 _ACTIVATION = Passes(3, 4.3)
-"""Of [tokens, ffn]: GeLU, which reads and writes as much as 2 and 3 accesses and computes meanwhile."""
+"""Of [tokens, ffn]: what is neither gated nor the exact GeLU."""
 _GATED = Passes(3, 5)
 """Of [tokens, ffn]: SwiGLU over both halves."""
 _DROPOUT = Passes(0.5, 1)

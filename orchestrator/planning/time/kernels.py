@@ -31,7 +31,7 @@ class Kernels:
     norm: Passes
     """Accesses of [tokens, h] for one norm."""
     rope: Passes
-    """Accesses of queries and keys each, to rotate them."""
+    """Accesses of queries and keys each, to rotate them one after the other."""
     attention_layout: Passes
     """Accesses of [tokens, query width] to bring attention's output back into [s, b, h]."""
     bias: Passes
@@ -50,6 +50,12 @@ class Kernels:
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
     loss: Passes
     """Bytes per logit of the cross entropy, the matrix product aside."""
+    projection: Passes | None = None
+    """Accesses of queries and keys each where one kernel rotates them as their projection left them, if there is one
+    (`memory.layer.rotates_projection`); no gradients are joined then, nor is anything laid out anew.
+    """
+    gelu: Passes = Passes(3, 4.3)
+    """Accesses of [tokens, ffn] for the exact GeLU: 2 and 3, and torch computes longer than these take."""
     after_transfer: float = 0.0
     """Seconds in which the GPU has nothing to do after a transfer between stages. None where the host does not wait
     for it, as with this project's runtime.
@@ -77,6 +83,7 @@ TORCH = Kernels(
     collective=8,
     optimizer_launches=4,
     loss=Passes(2.5, 5),
+    gelu=Passes(2.2, 3.0),
 )
 """torch's operations one by one, and its scaled dot product attention."""
 
@@ -92,6 +99,8 @@ TRANSFORMER_ENGINE = Kernels(
     collective=8,
     optimizer_launches=1,
     loss=Passes(2.5, 5),
+    projection=Passes(2.2, 2.2),
+    gelu=Passes(2.2, 3.0),
 )
 """Fused norms and rotation, cuDNN's attention."""
 

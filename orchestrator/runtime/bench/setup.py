@@ -25,7 +25,7 @@ something lies. No other is shown: one may hold a secret.
 _CHOICES = (
     "gradient_accumulation_fusion",
     "apply_rope_fusion",
-    "fused_single_qkv_rope",
+    "rotates_projection",
     "bias_activation_fusion",
     "bias_dropout_fusion",
     "masked_softmax_fusion",
@@ -41,7 +41,9 @@ _CHOICES = (
     "overlap_param_gather",
     "bucket_size",
 )
-"""Settings of megatron-core, as far as its version has them, that say how something is computed and not what."""
+"""Settings of megatron-core, as far as its version has them, and of our layers, that say how something is computed and
+not what.
+"""
 
 
 def setup_of(session: Session) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.choice import block_spec_function
+from orchestrator.runtime.layers.embedding import mark_only_looked_up
 from orchestrator.runtime.layers.rotary import scaled_frequencies
 from orchestrator.runtime.losses.linear import linear_cross_entropy
 from orchestrator.runtime.process_groups import (
@@ -57,6 +58,8 @@ class GPT(GPTModel):
             **kwargs,
         )
         self.valid_vocab_size = valid_vocab_size
+        if self.pre_process and not (self.post_process and self.share_embeddings_and_output_weights):
+            mark_only_looked_up(self.embedding.word_embeddings.weight)
         if model.rope_scaling is not None:
             plain = self.rotary_pos_emb.inv_freq
             self.rotary_pos_emb.inv_freq = scaled_frequencies(plain, model.rotary_base, model.rope_scaling)

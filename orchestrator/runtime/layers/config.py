@@ -15,6 +15,8 @@ class LayerConfig(TransformerConfig):
     """Lower scores by distance, with a slope for each head."""
     attention_logit_softcapping: float | None = None
     """Scores x become cap · tanh(x / cap)."""
+    rotates_projection: bool = False
+    """Queries and keys are rotated where their projection left them."""
     packs: bool = False
     """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
 

@@ -11,6 +11,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.residual import add_plainly
+from orchestrator.runtime.layers.rotation import RotatedAttention
 from orchestrator.runtime.layers.torch_layers import Attention
 
 
@@ -29,6 +30,8 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     )
     if _needs_our_attention(config):
         layer.submodules.self_attention.submodules.core_attention = Attention
+    if config.rotates_projection:
+        layer.submodules.self_attention.module = RotatedAttention
     return add_plainly(layer, config)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from functools import cache
+import sys
 from typing import Any, Protocol, cast
 
 import torch
 
-from orchestrator.errors import MissingDependency
+from orchestrator.runtime.kernels.loading import kernels
 
 LOWEST = torch.finfo(torch.float32).min
 """The largest of no logits."""
@@ -33,17 +31,13 @@ class Rows(Protocol):
         ...
 
 
-@cache
 def rows_on(device: torch.device) -> Rows:
     """By what rows are computed on a device. On a GPU that is Triton, which comes with torch's builds for GPUs; raises
     MissingDependency where it did not.
     """
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        raise MissingDependency(
-            "the cross entropy on a GPU is computed by Triton, which is not installed: install triton"
-        )
-    name = "kernels" if device.type == "cuda" else "rows"
-    return cast(Rows, importlib.import_module(f"orchestrator.runtime.losses.{name}"))
+    if device.type == "cuda":
+        return cast(Rows, kernels("cross_entropy", "the cross entropy"))
+    return cast(Rows, sys.modules[__name__])
 
 
 def statistics(logits: torch.Tensor, targets: torch.Tensor, valid: int) -> torch.Tensor:

@@ -109,9 +109,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
     vars(language).update(bfloat16="bf16", float16="fp16", constexpr=None)
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
-    monkeypatch.delitem(sys.modules, "orchestrator.runtime.adam_kernel", raising=False)
-    yield importlib.import_module("orchestrator.runtime.adam_kernel")
-    sys.modules.pop("orchestrator.runtime.adam_kernel")
+    monkeypatch.delitem(sys.modules, "orchestrator.runtime.kernels.adam", raising=False)
+    yield importlib.import_module("orchestrator.runtime.kernels.adam")
+    sys.modules.pop("orchestrator.runtime.kernels.adam")
 
 
 def of_kernel(kernel: Any, params: list[torch.nn.Parameter], *, half: bool) -> list[Any]:

@@ -9,10 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from orchestrator.runtime.losses.rows import LOWEST
-
 _BLOCK, _WARPS = 4096, 8
-_LOWEST = tl.constexpr(LOWEST)
+_LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 
 
 def statistics(logits: torch.Tensor, targets: torch.Tensor, valid: int) -> torch.Tensor:

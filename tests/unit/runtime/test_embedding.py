@@ -1,0 +1,85 @@
+"""Gradients of looked-up rows are in the buffer as the table of torch's gradient would have been added to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from orchestrator.runtime.layers.embedding import embedding, mark_only_looked_up
+
+
+def weight_with_buffer(**attributes: Any) -> Any:
+    """As megatron-core's data parallelism leaves one."""
+    weight: Any = torch.nn.Parameter(torch.randn(11, 6, generator=torch.Generator().manual_seed(1)).bfloat16())
+    weight.main_grad = torch.ones(11, 6)
+    weight.grad_added_to_main_grad = False
+    mark_only_looked_up(weight)
+    for name, value in attributes.items():
+        setattr(weight, name, value)
+    return weight
+
+
+def trained(weight: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """The buffer after megatron-core's hook has seen what two micro-batches gave."""
+    for seed in (2, 3):
+        rows = embedding(tokens, weight)
+        assert torch.equal(rows, functional.embedding(tokens, weight))
+        rows.backward(torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed)).bfloat16())
+        if not weight.grad_added_to_main_grad:
+            weight.main_grad.add_(weight.grad)
+        assert weight.grad.shape == weight.shape
+        weight.grad = None
+    found: torch.Tensor = weight.main_grad
+    return found
+
+
+TOKENS = torch.tensor([[3, 0, 3], [10, 3, 0]])
+
+
+def wanted() -> torch.Tensor:
+    """Sums of the same gradients, in fp64."""
+    sums = torch.ones(11, 6, dtype=torch.float64)
+    for seed in (2, 3):
+        gradient = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        sums.index_add_(0, TOKENS.flatten(), gradient.flatten(0, 1).double())
+    return sums
+
+
+def test_rows_are_added_to_the_buffer() -> None:
+    weight = weight_with_buffer()
+    found = trained(weight, TOKENS)
+    assert weight.grad_added_to_main_grad
+    torch.testing.assert_close(found.double(), wanted(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"only_looked_up": False}, {"main_grad": torch.ones(11, 6, dtype=torch.bfloat16)}], ids=str
+)
+def test_what_autograd_is_to_sum_is_left_to_it(attributes: dict[str, Any]) -> None:
+    """Weights that the output layer shares, and buffers that would round every sum."""
+    weight = weight_with_buffer(**attributes)
+    found = trained(weight, TOKENS)
+    assert not weight.grad_added_to_main_grad
+    torch.testing.assert_close(found.double(), wanted(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_deterministic_run_adds_in_a_fixed_order() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        weight = weight_with_buffer()
+        trained(weight, TOKENS)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not weight.grad_added_to_main_grad
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_without_gradients_it_is_a_lookup(frozen: bool) -> None:
+    weight = weight_with_buffer(requires_grad=not frozen)
+    with torch.set_grad_enabled(frozen):
+        rows = embedding(TOKENS, weight)
+    assert not rows.requires_grad
+    assert torch.equal(rows, functional.embedding(TOKENS, weight))

@@ -1,0 +1,168 @@
+"""Attention rotates what its projection left, by one kernel; here torch's operations stand in for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
+import pytest
+import torch
+from megatron.core.transformer.attention import SelfAttention
+from support.rotated import rotated_by_operations
+
+from orchestrator.runtime.layers import rotation
+from orchestrator.runtime.layers.rotation import RotatedAttention, rotated, thirds_of_one
+
+S, B, GROUPS, D = 5, 2, 3, 8
+FREQUENCIES = torch.cat((torch.rand(S, 1, 1, D // 2, generator=torch.Generator().manual_seed(1)) * 50,) * 2, -1)
+
+
+class Operations:
+    """`kernels.rotation` by torch's operations; it counts its calls."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def rotate(self, packed: torch.Tensor, frequencies: torch.Tensor, *, back: bool = False) -> None:
+        assert packed.is_contiguous()
+        self.called.append("back" if back else "rotate")
+        query, key, _ = rotated_by_operations(packed.detach().clone(), -frequencies if back else frequencies)
+        packed.detach()[..., :-2, :] = query.view_as(packed[..., :-2, :])
+        packed.detach()[..., -2, :] = key
+
+    def unpack(self, packed: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.called.append("unpack")
+        return tuple(each.detach().clone() for each in rotated_by_operations(packed, frequencies))
+
+    def pack(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, frequencies: torch.Tensor
+    ) -> torch.Tensor:
+        assert all(each.is_contiguous() for each in (query, key, value))
+        self.called.append("pack")
+        packed = torch.cat((query.unflatten(2, (key.size(2), -1)), key.unsqueeze(-2), value.unsqueeze(-2)), -2)
+        back = rotated_by_operations(packed, -frequencies)
+        return torch.cat((back[0].view_as(packed[..., :-2, :]), back[1].unsqueeze(-2), value.unsqueeze(-2)), -2)
+
+
+@pytest.fixture
+def operations(monkeypatch: pytest.MonkeyPatch) -> Operations:
+    found = Operations()
+    monkeypatch.setattr(rotation, "_kernels", lambda: found)
+    return found
+
+
+def projection(members: int = 3) -> torch.Tensor:
+    return torch.randn(S, B, GROUPS, members, D, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize(
+    ("members", "apart", "joined", "called"),
+    [
+        (3, False, True, ["rotate", "back"]),
+        (3, False, False, ["rotate", "pack"]),
+        (3, True, False, ["unpack", "pack"]),
+        (6, True, False, ["unpack", "pack"]),
+    ],
+)
+def test_values_and_gradients(
+    members: int, apart: bool, joined: bool, called: list[str], operations: Operations
+) -> None:
+    """`joined`: the attention returns gradients that are thirds of one tensor."""
+    results = []
+    for rotate in (lambda x: rotated_by_operations(x, FREQUENCIES), lambda x: rotated(x, FREQUENCIES, apart=apart)):
+        source = projection(members).requires_grad_()
+        found = rotate(source * 1)
+        gradients = [torch.randn(each.shape, generator=torch.Generator().manual_seed(3)) for each in found]
+        if joined:
+            gradients = list(torch.stack(gradients, -2).unbind(-2))
+        torch.autograd.backward(found, gradients)
+        assert source.grad is not None
+        results.append([*(each.detach().clone() for each in found), source.grad])
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert operations.called == called
+
+
+def test_in_place_nothing_is_copied_and_autograd_knows(operations: Operations) -> None:
+    source = projection().requires_grad_()
+    inner = source * 1
+    squared = inner * inner  # keeps what is about to be rotated
+    query, key, value = rotated(inner, FREQUENCIES, apart=False)
+    for place, each in enumerate((query, key, value)):
+        assert each.data_ptr() == inner.data_ptr() + place * D * inner.element_size()
+        assert each.shape == (S, B, GROUPS, D)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+
+
+def test_what_are_not_thirds_of_one_tensor() -> None:
+    packed = projection()
+    query, key, value = packed.unbind(-2)
+    found = thirds_of_one(query, key, value)
+    assert found is not None
+    assert found.data_ptr() == packed.data_ptr()
+    assert torch.equal(found, packed)
+    assert thirds_of_one(key, query, value) is None
+    assert thirds_of_one(query, key, value.clone()) is None
+    assert thirds_of_one(*(each.contiguous() for each in (query, key, value))) is None
+    assert thirds_of_one(query[:, :1], key[:, :1], value[:, :1]) is None
+
+
+class Projecting:
+    """What megatron-core's attention does around the rotation."""
+
+    def forward(self: Any, hidden_states: torch.Tensor, attention_mask: None, **options: Any) -> Any:
+        self.rotates_itself = options["rotary_pos_emb"] is not None
+        return self.get_query_key_value_tensors(hidden_states, None, output_gate=False, split_qkv=True), None
+
+    def get_query_key_value_tensors(
+        self: Any, hidden_states: torch.Tensor, key_value_states: None, output_gate: bool, split_qkv: bool
+    ) -> Any:
+        packed = hidden_states.view(S, B, GROUPS, -1)
+        return packed.split(D, -1) if split_qkv else (packed, [D, D, D])
+
+
+def attention(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
+    for name in ("forward", "get_query_key_value_tensors"):
+        monkeypatch.setattr(SelfAttention, name, vars(Projecting)[name])
+    made: Any = RotatedAttention.__new__(RotatedAttention)
+    torch.nn.Module.__init__(made)
+    made.hidden_size_per_attention_head = D
+    made.config = SimpleNamespace(**{"context_parallel_size": 1, "cpu_offloading": False, **config})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("members", "config", "called"),
+    [
+        (3, {}, "rotate"),
+        (6, {}, "unpack"),
+        (3, {"context_parallel_size": 2}, "unpack"),
+        (3, {"cpu_offloading": True}, "unpack"),
+    ],
+)
+def test_the_layer_rotates_in_place_where_it_can(
+    members: int, config: dict[str, Any], called: str, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = attention(monkeypatch, **config)
+    packed = projection(members)
+    want = rotated_by_operations(packed, FREQUENCIES)
+    found, _ = layer.forward(packed.flatten(2), None, rotary_pos_emb=FREQUENCIES)
+    assert not layer.rotates_itself
+    assert operations.called == [called]
+    for ours, theirs in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("more", [{"inference_context": object()}, {"packed_seq_params": object()}], ids=str)
+def test_with_a_cache_megatron_core_rotates(
+    more: dict[str, Any], operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = attention(monkeypatch)
+    layer.forward(projection().flatten(2), None, rotary_pos_emb=FREQUENCIES)
+    layer.forward(projection().flatten(2), None, rotary_pos_emb=FREQUENCIES, **more)
+    assert layer.rotates_itself
+    assert operations.called == ["rotate"]
