@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from os.path import normpath
 from pathlib import Path
 
+from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.checks import mask_problem, tokenizer_problem
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
-from orchestrator.data.manifest import Manifest, read_manifest
+from orchestrator.data.manifest import Manifest, manifest_path, read_manifest
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import DataError, Problem, UserError
@@ -62,7 +64,7 @@ def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> l
             header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
             if header is not None and header.index_bytes <= unread:
                 unread -= header.index_bytes
-                refuse_damage([header.prefix])
+                _look_through(header, _state_of_files(header.prefix))
         except DataError as error:
             sources.append(Source(place, entry, None, str(error), is_unfit=True))
             continue
@@ -124,6 +126,28 @@ def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, 
             "or remove it to have both made from text"
         )
     return None, None
+
+
+@lru_cache(maxsize=256)
+def _look_through(header: IndexHeader, state: tuple[tuple[int, ...], ...]) -> None:
+    """Raises DataError for an index that is damaged within. One that is whole is read again only when the `state` of
+    its files has changed: a sweep plans hundreds of jobs with the same data.
+    """
+    refuse_damage([header.prefix])
+
+
+def _state_of_files(prefix: Path) -> tuple[tuple[int, ...], ...]:
+    """Which files `refuse_damage` looks at, and of what size and time: nothing for those that are not there."""
+    mask = loss_mask_prefix(prefix)
+    return tuple(_state(path) for path in (idx_path(prefix), manifest_path(prefix), idx_path(mask), bin_path(mask)))
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _template_trouble(data: DataSpec) -> str | None:

@@ -261,6 +261,20 @@ class TestBeforeTheStart:
         assert (second.place, second.header, second.is_unfit) == ("data.blend[1]", None, True)
         assert "is damaged: its sequence 3 of 8 tokens" in str(second.trouble)
 
+    def test_many_jobs_with_the_same_data_read_it_once(
+        self, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: list[Path] = []
+        monkeypatch.setattr(preparation, "refuse_damage", read.extend)
+        other = Path(write_indexed(tmp_path / "other", LENGTHS))
+        for _ in range(3):
+            assert [source.trouble for source in survey(spec(prefix, other))] == [None, None]
+        assert read == [prefix, other]
+        os.utime(idx_path(other), (1, 1))
+        write_indexed(loss_mask_prefix(prefix), LENGTHS, MARKS)
+        survey(spec(prefix, other))
+        assert read == [prefix, other] * 2
+
     def test_large_indices_are_left_to_the_start(
         self, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
