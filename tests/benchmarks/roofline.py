@@ -54,17 +54,17 @@ def _layout(gpus: int, tp: int, pp: int, micro: int, sequences: int) -> dict[str
 
 FP8 = {"precision.fp8": "{}"}
 _DAY, _PROFILES = "2026-11-22-h200.md", "2026-11-21-h200-profiles.md"
-_AHEAD, _OVERLAP = "2026-11-23-h200-2.md", "2026-11-23-h200-3.md"
+_ROTATED = "2026-11-23-h200-4.md"
 ROWS = (
-    Row("1.7B, 1 GPU, 4x1", "gpt-1.7b", _layout(1, 1, 1, 4, 4), 56, (382, 373), (324.0, _AHEAD)),
+    Row("1.7B, 1 GPU, 4x1", "gpt-1.7b", _layout(1, 1, 1, 4, 4), 56, (382, 373), (307.0, _ROTATED)),
     Row("1.7B, DP4, 4x1", "gpt-1.7b", _layout(4, 1, 1, 4, 16), 56, (394, 372), None),
-    Row("7.1B, TP2, 4x1", "gpt-7.1b", _layout(2, 2, 1, 4, 4), 55, (706, None), (646.4, _OVERLAP)),
+    Row("7.1B, TP2, 4x1", "gpt-7.1b", _layout(2, 2, 1, 4, 4), 55, (706, None), (636.5, _ROTATED)),
     Row("7.1B, TP2 DP2, 4x1", "gpt-7.1b", _layout(4, 2, 1, 4, 8), 55, (779, 809), (726, _DAY)),
     Row("7.1B, DP4, 2x1 (that batch without TP)", "gpt-7.1b", _layout(4, 1, 1, 2, 8), 58, (None, None), None),
     Row("16B, TP4, 4x1", "gpt-16b", _layout(4, 4, 1, 4, 4), 55, (871, 940), None),
     Row("7.1B, TP2 PP2, 1x16", "gpt-7.1b", _layout(4, 2, 2, 1, 16), 50, (1906, 1896), (1779, _PROFILES)),
-    Row("1.7B, 1 GPU, 4x1, FP8", "gpt-1.7b", {**_layout(1, 1, 1, 4, 4), **FP8}, 68, (321, None), (256.0, _AHEAD)),
-    Row("7.1B, TP2, 4x1, FP8", "gpt-7.1b", {**_layout(2, 2, 1, 4, 4), **FP8}, 75, (501, None), (460.6, _OVERLAP)),
+    Row("1.7B, 1 GPU, 4x1, FP8", "gpt-1.7b", {**_layout(1, 1, 1, 4, 4), **FP8}, 68, (321, None), (244.4, _ROTATED)),
+    Row("7.1B, TP2, 4x1, FP8", "gpt-7.1b", {**_layout(2, 2, 1, 4, 4), **FP8}, 75, (501, None), (446.1, _ROTATED)),
     Row("7.1B, TP2 DP2, 4x1, FP8", "gpt-7.1b", {**_layout(4, 2, 1, 4, 8), **FP8}, 75, (572, None), None),
 )
 

@@ -1,7 +1,7 @@
 """Step times that were measured or published, as jobs: what the model of time is held against.
 
 docs/benchmarks/2026-11-20-time-model.md says where each comes from and what is assumed about it, and
-2026-11-21-h200-profiles.md what changed since; the rows of 7.1B TP2 alone are in 2026-11-23-h200-2.md.
+2026-11-21-h200-profiles.md what changed since; the rows of 7.1B TP2 alone are in 2026-11-23-h200-2.md and -4.md.
 """
 
 from __future__ import annotations
@@ -154,6 +154,8 @@ def h200_rows() -> list[Row]:
             replace(OVERLAPPING, projection=None, gelu=TORCHS_GELU, **_TORCHS_ADAM),
             0.6527,
         ),
+        Row("1.7B 4x1 TE, ours, rotated at once", small[4, 4], TRANSFORMER_ENGINE, 0.3070),
+        Row("7.1B TP2 4x1 TE, ours, rotated at once", pair, OVERLAPPING, 0.6365),
     ]
 
 
