@@ -34,7 +34,7 @@ _NO_EFFECT: dict[str, str] = {
     _KERNELS: """
         no-masked-softmax-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
         no-persist-layer-norm cross-entropy-loss-fusion cross-entropy-fusion-impl=
-        use-flash-attn attention-backend= disable-bf16-reduced-precision-matmul use-te te-rng-tracker
+        use-flash-attn disable-bf16-reduced-precision-matmul use-te te-rng-tracker
         enable-cuda-graph cuda-graph-impl= cuda-graph-scope=* cuda-graph-warmup-steps= external-cuda-graph
         attention-softmax-in-fp32 export-force-local-attention""",
     _COMMUNICATION: """

@@ -7,7 +7,7 @@ core_r0.5.0 to core_r0.16.0, with spellings of earlier ones. What several flags 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.migration.defaults import REQUIRED
@@ -105,6 +105,11 @@ _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
 _WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
+# Transformer Engine's flash attention, which the flag asks for, takes jobs that FlashAttention 4 does not: nothing
+# that ran is to be refused.
+_ATTENTION = replace(
+    same("auto", "fused", "flash"), read=choice({"auto": "auto", "fused": "fused", "flash": "auto"}).read
+)
 
 ROWS: tuple[Row, ...] = (
     # model
@@ -228,6 +233,7 @@ ROWS: tuple[Row, ...] = (
         only=("runtime.recompute_granularity", "full"),
     ),
     Row("transformer-impl", "runtime.layers", choice({"local": "torch", "transformer_engine": "transformer_engine"})),
+    Row("attention-backend", "runtime.attention_backend", _ATTENTION),
     Row("no-gradient-accumulation-fusion", "runtime.gradient_accumulation_fusion", switch(False)),
     Row("deterministic-mode", "runtime.deterministic", switch(True)),
     Row("distributed-timeout-minutes", "runtime.hang_timeout", MINUTES),

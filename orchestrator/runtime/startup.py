@@ -33,6 +33,7 @@ from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_recor
 from orchestrator.runtime.experts import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.fp8 import require_fp8
+from orchestrator.runtime.layers.attention_choice import choose_attention
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.layers.overlap import begin_overlap
 from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
@@ -88,6 +89,7 @@ def open_session(
     require_fp8(job.precision, layers)
     words = vocabulary(job)
     config = transformer_config(job, device, layers)
+    config.flash_attention = choose_attention(job, device, ranks, control)
     begin_overlap(job, config, layers, device, ranks, control, closing)
     modules = build_chunks(job, config, device, layers, words, ranks)
     chunks = wrap_data_parallel(job, config, modules)
@@ -261,6 +263,7 @@ def _restore(session: Session, from_scratch: bool) -> None:
         iteration=session.state.iteration,
         device=session.device.name,
         layers=session.layers,
+        attention_backend="flash" if session.modules[0].config.flash_attention else "fused",
         tp_comm_overlap=session.modules[0].config.tp_comm_overlap,
         parameters=parameter_count(session.modules),
         total_parameters=parameters(session.job, session.vocabulary.padded_size).total,

@@ -357,6 +357,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "launch.*": ("safe", "where a job runs does not touch training; losses agree, not bitwise"),
     "runtime.device": ("safe", "losses agree, not bitwise"),
     "runtime.layers": ("safe", "both implementations read the same checkpoints; losses agree, not bitwise"),
+    "runtime.attention_backend": ("safe", "the same attention in other kernels; losses agree, not bitwise"),
     "runtime.seed": _seed,
     "runtime.deterministic": ("safe", "losses agree, not bitwise"),
     "runtime.train_step": _LOSS,

@@ -15,8 +15,29 @@ from orchestrator.runtime.session import Session
 
 _NCCL: Any = torch.cuda.nccl  # has no types, nor has the other
 _CUDNN: Any = torch.backends.cudnn
-_PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "flash-attn", "apex", "nvidia-cudnn-frontend")
-_VARIABLES = ("CUDA_", "CUDNN_", "GLOO_", "MKL_", "NCCL_", "NVTE_", "OMP_", "PYTORCH_", "TORCH_", "UB_")
+_PACKAGES = (
+    "torch",
+    "megatron-core",
+    "transformer-engine",
+    "triton",
+    "flash-attn",
+    "flash-attn-4",
+    "apex",
+    "nvidia-cudnn-frontend",
+)
+_VARIABLES = (
+    "CUDA_",
+    "CUDNN_",
+    "FLASH_ATTENTION_",
+    "GLOO_",
+    "MKL_",
+    "NCCL_",
+    "NVTE_",
+    "OMP_",
+    "PYTORCH_",
+    "TORCH_",
+    "UB_",
+)
 _VARIABLES_OF_COMPILERS = ("TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_")
 _NO_MATTER = ("_DIR", "_FILE", "_HOME", "_PATH")
 """How the names of variables begin that change how fast something is computed, and how those end that only say where

@@ -17,6 +17,8 @@ class LayerConfig(TransformerConfig):
     """Scores x become cap · tanh(x / cap)."""
     rotates_projection: bool = False
     """Queries and keys are rotated where their projection left them."""
+    flash_attention: bool = False
+    """The core of attention is FlashAttention 4."""
     packs: bool = False
     """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
 

@@ -46,7 +46,7 @@ def begin_overlap(
     able = layers == "transformer_engine" and device.is_cuda
     if not able and not demanded:
         return
-    why = _of_any(control, _obstacle(device, ranks) if able else "it needs Transformer Engine's layers, on GPUs")
+    why = of_any(control, _obstacle(device, ranks) if able else "it needs Transformer Engine's layers, on GPUs")
     if why is None:
         # Only imported here: without Transformer Engine there is no such module.
         user_buffers = importlib.import_module("orchestrator.runtime.layers.user_buffers")
@@ -56,7 +56,7 @@ def begin_overlap(
                 f"tensor parallelism does not overlap: {own}. Not on all ranks, and the others wait for this one where "
                 f"nothing reaches them: look at its GPU and machine, or train without (--set {OVERLAP}=false)"
             )
-        why = _of_any(control, own)
+        why = of_any(control, own)
         if why is None:
             closing.push(_closing(control, user_buffers))
             config.tp_comm_overlap = True
@@ -79,7 +79,7 @@ def _closing(control: Control, user_buffers: Any) -> Callable[..., None]:
     return close
 
 
-def _of_any(control: Control, why: str | None) -> str | None:
+def of_any(control: Control, why: str | None) -> str | None:
     """What stands in the way of the first rank that something does, on all ranks."""
     found = control.gather_to_first(why) or []
     first = next((f"{each} (rank {rank})" for rank, each in enumerate(found) if each), None)

@@ -8,13 +8,13 @@ import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
 from orchestrator.runtime import context_parallel
 from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
+from orchestrator.runtime.layers.flash_attention import FlashAttention
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.scores import (
@@ -99,14 +99,14 @@ class Attention(CoreAttention):
         return plain_causal_mask(sq, sk, query.device) if 1 < sq < sk else None
 
 
-def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
+def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one model chunk of this rank's stage."""
     dense, routed = (_layer_spec(config, has_experts=has) for has in (False, True))
     layers = [routed if has_experts else dense for has_experts in layers_of_chunk(config, vp_stage)]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
 
 
-def _layer_spec(config: TransformerConfig, *, has_experts: bool) -> Any:
+def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     layer = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts if has_experts else None,
         qk_layernorm=config.qk_layernorm,
@@ -118,7 +118,7 @@ def _layer_spec(config: TransformerConfig, *, has_experts: bool) -> Any:
         # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
         del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     attention = layer.submodules.self_attention.submodules
-    attention.core_attention = Attention
+    attention.core_attention = FlashAttention if config.flash_attention else Attention
     if config.qk_layernorm:
         attention.q_layernorm = Norm
         attention.k_layernorm = Norm

@@ -10,6 +10,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 
 from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.flash_attention import FlashAttention
 from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.rotation import RotatedAttention
 from orchestrator.runtime.layers.torch_layers import Attention
@@ -28,7 +29,9 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
         moe_grouped_gemm=config.moe_grouped_gemm,
         qk_layernorm=config.qk_layernorm,
     )
-    if _needs_our_attention(config):
+    if config.flash_attention:
+        layer.submodules.self_attention.submodules.core_attention = FlashAttention
+    elif _needs_our_attention(config):
         layer.submodules.self_attention.submodules.core_attention = Attention
     if config.rotates_projection:
         layer.submodules.self_attention.module = RotatedAttention

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.spec import attention_backend, tensor_overlap
 from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
 from orchestrator.spec.sections import JobSections
-from orchestrator.spec.tensor_overlap import OVERLAP, obstacles
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
 
 _OWNED = re.compile(
@@ -234,8 +234,16 @@ def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
 def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """What is asked for in words is had, or refused."""
     if job.parallelism.tp_comm_overlap:
-        for field, reason in obstacles(job):
-            yield Problem(f"cannot be had: {reason}", (OVERLAP, field), "leave it out")
+        for field, reason in tensor_overlap.obstacles(job):
+            yield Problem(f"cannot be had: {reason}", (tensor_overlap.OVERLAP, field), "leave it out")
+
+
+def demanded_flash_attention(job: JobSections) -> Iterator[Problem]:
+    """FlashAttention 4 that is asked for in words is had, or refused."""
+    if job.runtime.attention_backend == "flash":
+        for field, reason in attention_backend.obstacles(job):
+            hint = "write auto or fused, or leave it out"
+            yield Problem(f"flash cannot be had: {reason}", (attention_backend.ATTENTION, field), hint)
 
 
 def _shares(job: JobSections) -> list[float]:
@@ -264,4 +272,5 @@ RULES = (
     owned_environment,
     overlapped_param_gather,
     overlapped_tensor_parallel,
+    demanded_flash_attention,
 )

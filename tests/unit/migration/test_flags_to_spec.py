@@ -82,6 +82,9 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--openai-gelu", "model.activation", "gelu_tanh"),
         ("--group-query-attention --num-query-groups 2", "model.num_query_groups", 2),
         ("--group-query-attention", "model.num_query_groups", 1),
+        ("--attention-backend flash", "runtime.attention_backend", "auto"),
+        ("--attention-backend auto", "runtime.attention_backend", "auto"),
+        ("--attention-backend fused", "runtime.attention_backend", "fused"),
         ("--num-query-groups 2", "model.num_query_groups", None),
         ("--position-embedding-type rope --rotary-percent 0.5", "model.rotary_percent", 0.5),
         ("--rotary-percent 0.5", "model.rotary_percent", 1.0),
@@ -228,6 +231,7 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--q-lora-rank 64", "latent"),
         ("--data-args-path file", "data.blend"),
         ("--no-position-embedding", "none"),
+        ("--attention-backend unfused", "auto, fused, flash"),
     ],
 )
 def test_what_this_version_cannot_do_is_said_aloud(flags: Flags, words: str, said: str) -> None:
@@ -264,7 +268,7 @@ def test_options_of_experts_without_experts_have_no_effect(flags: Flags) -> None
 @pytest.mark.parametrize(
     "words",
     [
-        *("--tensorboard-dir x", "--no-masked-softmax-fusion", "--attention-backend flash", "--use-mcore-models"),
+        *("--tensorboard-dir x", "--no-masked-softmax-fusion", "--use-flash-attn", "--use-mcore-models"),
         *("--dataloader-type single", "--num-experts 0", "--loss-scale 12", "--profile --profile-ranks 0 1 2"),
         "--rotary-base 5",
         *("--inference-max-requests 8", "--retriever-seq-length 1", "--mask-prob 0.1", "--DDP-impl local"),

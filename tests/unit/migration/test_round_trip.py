@@ -235,6 +235,7 @@ RUNTIMES = _maybe(
     {
         "device": st.sampled_from(("auto", "cuda")),
         "layers": st.sampled_from(("auto", "torch", "transformer_engine")),
+        "attention_backend": st.sampled_from(("auto", "fused")),
         "seed": st.sampled_from((1234, 7)),
         "deterministic": st.booleans(),
         "threads_per_rank": st.just(2),

@@ -1,0 +1,69 @@
+"""Which jobs can have FlashAttention 4, and what is refused where it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.spec.attention_backend import ATTENTION, may_use_flash
+from orchestrator.spec.canonical import config_hash
+
+PLAIN = ("model={hidden_size: 256}", "precision.dtype=bf16")
+CONTEXT = ("parallelism.context_parallel_size=2", "launch.gpus_per_node=2")
+PACKED = ("data.chat={template: t.jinja}", "data.tokenizer={type: huggingface, path: t}")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("model.hidden_size=512",),
+        ("model.kv_channels=128",),
+        ("model={num_query_groups: 1, qk_layernorm: true}",),
+        ("precision.dtype=fp16",),
+        ("precision.fp8={recipe: delayed}",),
+        ("runtime.layers=torch",),
+        ("runtime={recompute_granularity: selective}",),
+        ("parallelism={tensor_model_parallel_size: 2}", "launch.gpus_per_node=2"),
+    ],
+    ids=" ".join,
+)
+def test_what_can_have_it_is_looked_after_unless_it_is_switched_off(small: Any, overrides: tuple[str, ...]) -> None:
+    assert may_use_flash(small.job(*PLAIN, *overrides))
+    assert may_use_flash(small.job(*PLAIN, *overrides, f"{ATTENTION}=flash"))
+    assert not may_use_flash(small.job(*PLAIN, *overrides, f"{ATTENTION}=fused"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("model.architecture=bert",), "for the layers of a GPT"),
+        (("runtime.device=cpu",), "for GPUs"),
+        (("model.kv_channels=96",), "heads are 96 wide"),
+        (("model.hidden_size=128",), "heads are 32 wide"),
+        (("model.attention_dropout=0.1",), "it drops no weights"),
+        (("model.position_embedding_type=alibi",), "it takes no slopes"),
+        (("model.sliding_window=32",), "the layers' own attention does this"),
+        (("model.attention_logit_softcapping=30",), "the layers' own attention does this"),
+        (PACKED, "keeps conversations apart"),
+        (CONTEXT, "keys and values around"),
+        (("precision.dtype=fp32",), "in 16 bits"),
+        (("runtime.deterministic=true",), "in no fixed order"),
+        (("runtime.cpu_offloading_num_layers=1",), "host's memory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_does_not_and_is_refused_where_it_is_demanded(
+    small: Any, overrides: tuple[str, ...], reason: str
+) -> None:
+    assert not may_use_flash(small.job(*PLAIN, *overrides))
+    messages = small.messages(*PLAIN, *overrides, f"{ATTENTION}=flash")
+    assert any(each.startswith("flash cannot be had: ") and reason in each for each in messages), messages
+
+
+def test_a_spec_that_says_nothing_of_it_has_the_identity_it_had(small: Any) -> None:
+    document = small.job().model_dump(mode="json")
+    without = {**document, "runtime": {k: v for k, v in document["runtime"].items() if k != "attention_backend"}}
+    assert config_hash(document) == config_hash(without)
+    assert config_hash(small.job(f"{ATTENTION}=fused").model_dump(mode="json")) != config_hash(without)
