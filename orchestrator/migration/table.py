@@ -7,7 +7,7 @@ core_r0.5.0 to core_r0.16.0, with spellings of earlier ones. What several flags 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.migration.defaults import REQUIRED
@@ -105,11 +105,9 @@ _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
 _WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
-# Transformer Engine's flash attention, which the flag asks for, takes jobs that FlashAttention 4 does not: nothing
-# that ran is to be refused.
-_ATTENTION = replace(
-    same("auto", "fused", "flash"), read=choice({"auto": "auto", "fused": "fused", "flash": "auto"}).read
-)
+# What Transformer Engine chooses is the layers' own. Its flash attention takes jobs that FlashAttention 4 does
+# not, and nothing that ran is to be refused.
+_ATTENTION = choice({"auto": "fused", "fused": "fused", "flash": "auto"})
 
 ROWS: tuple[Row, ...] = (
     # model
