@@ -56,7 +56,9 @@ def test_rows_are_added_to_the_buffer() -> None:
 
 
 @pytest.mark.parametrize(
-    "attributes", [{"only_looked_up": False}, {"main_grad": torch.ones(11, 6, dtype=torch.bfloat16)}], ids=str
+    "attributes",
+    [{"only_looked_up": False}, {"main_grad": torch.ones(11, 6, dtype=torch.bfloat16)}],
+    ids=["shared", "in 16 bits"],
 )
 def test_what_autograd_is_to_sum_is_left_to_it(attributes: dict[str, Any]) -> None:
     """Weights that the output layer shares, and buffers that would round every sum."""

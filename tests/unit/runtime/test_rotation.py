@@ -157,12 +157,12 @@ def test_the_layer_rotates_in_place_where_it_can(
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("more", [{"inference_context": object()}, {"packed_seq_params": object()}], ids=str)
+@pytest.mark.parametrize("given", ["inference_context", "packed_seq_params"])
 def test_with_a_cache_megatron_core_rotates(
-    more: dict[str, Any], operations: Operations, monkeypatch: pytest.MonkeyPatch
+    given: str, operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = attention(monkeypatch)
     layer.forward(projection().flatten(2), None, rotary_pos_emb=FREQUENCIES)
-    layer.forward(projection().flatten(2), None, rotary_pos_emb=FREQUENCIES, **more)
+    layer.forward(projection().flatten(2), None, rotary_pos_emb=FREQUENCIES, **{given: object()})
     assert layer.rotates_itself
     assert operations.called == ["rotate"]
