@@ -33,7 +33,7 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     (MEMORY_BOUND, r"^triton_"),
     (
         MEMORY_BOUND,
-        r"elementwise|vectorized|norm|gammabeta|rope|rotary|glu|silu|gated|act_|dropout|bias|residual|activation",
+        r"elementwise|vectorized|norm|gammabeta|rope|rotary|_rotate|gelu|glu|silu|gated|act_|dropout|bias|residual|activation",
     ),
     (MEMORY_BOUND, r"copy|cast|transpose|cat|index|gather|scatter|embedding|fill|reduce|permute|sort|scan|topk|unroll"),
     (MEMORY_BOUND, r"amax|scal|quantize|grad_weight|krn_|cub::|random|distribution|philox|arange|mask|router|moe"),

@@ -115,6 +115,9 @@ KERNELS = {
         "triton_poi_fused_embedding_dense_backward_index_put_0",
         "Memset (Device)",
         "Memcpy DtoD (Device -> Device)",
+        "_rotate",
+        "_gelu",
+        "_gelu_gradient",
         "_permute_kernel",
         "_chunk_scan_fwd_kernel",
     ],
@@ -125,11 +128,14 @@ KERNELS = {
         "triton_poi_fused__to_copy_index_put_mul_sub_3",
         "online_softmax_cross_entropy_kernel_logits",
         "cross_entropy_kernel",
+        "_cross_entropy_statistics",
+        "_cross_entropy_gradient",
         "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, float, float, "
         "at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue>",
         "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>",
     ],
     "optimizer": [
+        "_adam_update",
         "void transformer_engine::multi_tensor_apply_kernel<transformer_engine::AdamFunctorMaster<__nv_bfloat16>>",
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, "
         "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>>",
