@@ -70,7 +70,7 @@ def _missing() -> str | None:
 def needs_flash() -> None:
     needs_gpus(1, "torch")
     if (why := _missing()) is not None:
-        pytest.skip(why)
+        pytest.skip(f"FlashAttention 4 is an extra, of Hopper GPUs: {why}")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -306,8 +306,7 @@ class TestBeforeTheStart:
 
 
 def _check(data: DataSpec, architecture: str, samples: Sequence[int]) -> None:
-    sizes = {"sequence_length": 8, "vocab_size": 261, "tokenizer_hash": ""}
-    check_data(data, architecture=architecture, samples=samples, **sizes)  # type: ignore[arg-type]
+    check_data(data, architecture=architecture, sequence_length=8, vocab_size=261, tokenizer_hash="", samples=samples)
 
 
 @pytest.mark.usefixtures("process_group")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
 import pytest
 import torch
+from support.training import tiny_job
 
 from orchestrator.runtime.adam import GroupStepAdam
+from orchestrator.runtime.optimizer import update
 
 SHAPES = [(1,), (7,), (33, 5), (3, 1, 11), (129,)]
 OPTIONS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "eps": 1e-6}
@@ -141,3 +146,27 @@ def test_every_element_is_one_programs_and_is_shared_out_once(kernel: Any) -> No
         assert not torch.equal(launch.addresses, before.addresses)
     found = {tuple(row) for launch in after for row in launch.addresses.t().tolist()}
     assert found == {each.addresses for each in moved}
+
+
+def test_tensors_are_looked_up_before_the_norm_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the update is that of the norm that is found then."""
+    called: list[str] = []
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    parameter.grad = torch.full((4,), 3.0)
+    adam = GroupStepAdam([parameter])
+    monkeypatch.setattr(adam, "look_up", lambda: called.append("looked up"))
+
+    def norm() -> float:
+        called.append("norm")
+        return 6.0
+
+    megatrons: Any = SimpleNamespace(
+        optimizer=adam,
+        param_groups=adam.param_groups,
+        prepare_grads=lambda: False,
+        get_grad_norm=norm,
+        step_with_ready_grads=lambda: called.append(f"update by {adam.factor:.3f}"),
+    )
+    values: Any = SimpleNamespace(lr=1e-3, decoupled_lr=1e-3, weight_decay=0.0)
+    assert update(megatrons, values, tiny_job("looks-up", optimizer={"clip_grad": 1.5})).applied
+    assert called == ["looked up", "norm", "update by 0.250"]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
 import pytest
 import torch
+from megatron.core.models.gpt import GPTModel
+from megatron.core.tensor_parallel import layers
+from support.training import tiny_job
 from torch.nn import functional
 
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.families.gpt import GPT
 from orchestrator.runtime.layers.embedding import embedding, mark_only_looked_up
 
 
@@ -85,3 +94,33 @@ def test_without_gradients_it_is_a_lookup(frozen: bool) -> None:
         rows = embedding(TOKENS, weight)
     assert not rows.requires_grad
     assert torch.equal(rows, functional.embedding(TOKENS, weight))
+
+
+@pytest.mark.parametrize(
+    ("tied", "first", "last", "marked"),
+    [(False, True, True, True), (True, True, True, False), (True, True, False, True), (False, False, True, None)],
+)
+def test_a_gpt_marks_what_its_output_layer_does_not_share(
+    tied: bool, first: bool, last: bool, marked: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage that stands for a gradient would be added to the output layer's."""
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+
+    def build(self: Any, *arguments: Any, **options: Any) -> None:
+        torch.nn.Module.__init__(self)
+        self.pre_process, self.post_process, self.share_embeddings_and_output_weights = first, last, tied
+        if first:
+            self.embedding = SimpleNamespace(word_embeddings=SimpleNamespace(weight=weight))
+
+    monkeypatch.setattr(GPTModel, "__init__", build)
+    config: Any = None
+    GPT(config, None, model=tiny_job("marks").model, valid_vocab_size=2, joins_loss=False)
+    assert vars(weight).get("only_looked_up", False) is bool(marked)
+
+
+def test_megatron_core_looks_up_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(layers), "F", layers.F)  # put back afterwards
+    megatron_compat._add_rows_to_their_buffer()
+    assert layers.F.embedding is embedding
+    assert layers.F.linear is functional.linear
+    assert functional.embedding is not embedding

@@ -7,7 +7,6 @@ from __future__ import annotations
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
-import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 import torch
 from megatron.core import tensor_parallel
 from megatron.core.transformer.enums import AttnMaskType
+from support.engine_layers import transformer_engine_layers
 from support.fake_flash import FakeFlash
 from support.training import tiny_job
 from torch.nn import functional
@@ -118,17 +118,7 @@ def test_recomputation(flash: FakeFlash, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
 def test_layers_have_it_where_the_configuration_says_so(layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = torch_layers
-    if layers == "transformer_engine":
-        monkeypatch.setitem(sys.modules, "megatron.core.extensions.transformer_engine", _engine())
-        name = "orchestrator.runtime.layers.transformer_engine_layers"
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # so that what is imported now is gone afterwards
-        del sys.modules[name]
-        monkeypatch.setattr(
-            "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec",
-            lambda moe_grouped_gemm, **options: torch_layers.get_gpt_layer_local_spec(**options),
-        )
-        module = importlib.import_module(name)
+    module: Any = transformer_engine_layers(monkeypatch) if layers == "transformer_engine" else torch_layers
     monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
     config = transformer_config(job(runtime={"attention_backend": "flash"}), CPU, "torch")
     assert not config.flash_attention, "as generation builds a model, with a cache of keys and values"
@@ -137,13 +127,6 @@ def test_layers_have_it_where_the_configuration_says_so(layers: str, monkeypatch
         [layer] = module.block_spec(config, None).layer_specs
         found = layer.submodules.self_attention.submodules.core_attention
         assert (found is FlashAttention) == chosen
-
-
-def _engine() -> ModuleType:
-    """Where Transformer Engine is not, megatron-core's module of it cannot be imported."""
-    engine: Any = ModuleType("megatron.core.extensions.transformer_engine")
-    engine.TENorm = torch.nn.Identity
-    return engine
 
 
 class Alone:

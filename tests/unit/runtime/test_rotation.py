@@ -11,10 +11,15 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 import pytest
 import torch
 from megatron.core.transformer.attention import SelfAttention
+from support.engine_layers import transformer_engine_layers
 from support.rotated import rotated_by_operations
+from support.training import tiny_job
 
+from orchestrator.planning.memory.layer import rotates_projection
+from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers import rotation
 from orchestrator.runtime.layers.rotation import RotatedAttention, rotated, thirds_of_one
+from orchestrator.runtime.model import transformer_config
 
 S, B, GROUPS, D = 5, 2, 3, 8
 FREQUENCIES = torch.cat((torch.rand(S, 1, 1, D // 2, generator=torch.Generator().manual_seed(1)) * 50,) * 2, -1)
@@ -166,3 +171,18 @@ def test_with_a_cache_megatron_core_rotates(
     layer.forward(projection().flatten(2), None, rotary_pos_emb=FREQUENCIES, **{given: object()})
     assert layer.rotates_itself
     assert operations.called == ["rotate"]
+
+
+@pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
+@pytest.mark.parametrize(("model", "rotates"), [({}, True), ({"qk_layernorm": True}, False)])
+def test_layers_of_transformer_engine_have_it(
+    model: dict[str, Any], rotates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = transformer_engine_layers(monkeypatch)
+    job = tiny_job("rotated", model={"position_embedding_type": "rope", **model})
+    device = Device("cpu", torch.device("cpu"), "gloo", "cpu")
+    config = transformer_config(job, device, "torch")
+    assert not config.rotates_projection, "torch's layers rotate by themselves"
+    config.rotates_projection = rotates_projection(job, "transformer_engine")
+    [layer] = module.block_spec(config, None).layer_specs
+    assert (layer.submodules.self_attention.module is RotatedAttention) == rotates

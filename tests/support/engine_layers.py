@@ -1,0 +1,30 @@
+"""The layers of Transformer Engine where it is not installed: megatron-core's own stand in for its specs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.runtime.layers import torch_layers
+
+
+def transformer_engine_layers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that builds them, until the test is over."""
+    engine: Any = ModuleType("megatron.core.extensions.transformer_engine")
+    engine.TENorm = torch.nn.Identity
+    monkeypatch.setitem(sys.modules, engine.__name__, engine)
+    name = "orchestrator.runtime.layers.transformer_engine_layers"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))  # so that what is imported now is gone afterwards
+    del sys.modules[name]
+    monkeypatch.setattr(
+        "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec",
+        lambda moe_grouped_gemm, **options: torch_layers.get_gpt_layer_local_spec(**options),
+    )
+    module: Any = importlib.import_module(name)
+    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
+    return module
