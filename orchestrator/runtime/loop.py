@@ -70,15 +70,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         chunk.zero_grad_buffer()
     session.optimizer.zero_grad()
     session.mark("passes")
-    loss = run_micro_batches(
-        session.step,
-        session.chunks,
-        session.batches,
-        num_micro_batches=schedule.num_micro_batches(state.consumed_samples),
-        micro_batch_size=job.micro_batch_sequences,
-        seq_length=job.model.sample_length,
-        forward_only=False,
-    )
+    loss = _passes(session)
     if loss is not None:
         # The copy is done by the time the gradient norm is known, so that nobody waits for it.
         loss = loss.to("cpu", non_blocking=True)
@@ -103,6 +95,23 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         loss_scale=loss_scale(session.optimizer) if job.precision.dtype == "fp16" else None,
     )
     return record, loss
+
+
+def _passes(session: Session) -> torch.Tensor | None:
+    """Forward and backward over a global batch; the loss's [parts, 2] on the device, on the last stage."""
+    num_micro_batches = session.schedule.num_micro_batches(session.state.consumed_samples)
+    if session.captured is not None:
+        [batches] = session.batches
+        return session.captured.run(batches, num_micro_batches, session.optimizer.get_loss_scale())
+    return run_micro_batches(
+        session.step,
+        session.chunks,
+        session.batches,
+        num_micro_batches=num_micro_batches,
+        micro_batch_size=session.job.micro_batch_sequences,
+        seq_length=session.job.model.sample_length,
+        forward_only=False,
+    )
 
 
 def give_up_when_diverged(session: Session, record: StepRecord) -> None:

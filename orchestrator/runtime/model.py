@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from orchestrator.runtime.device import Device
 from orchestrator.runtime.experts import expert_settings, keep_experts_apart
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.fp8 import fp8_settings
+from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.initialization import initialize_weights
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
@@ -184,12 +186,17 @@ def parameter_count(chunks: list[Any]) -> int:
     return sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
 
 
-def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[Any]) -> list[Any]:
-    """The chunks with gradient buffers, and gradient reduction and parameter gathering as the spec says."""
+def wrap_data_parallel(
+    job: JobSpec, config: TransformerConfig, chunks: list[Any], graphs: Graphs | None = None
+) -> list[Any]:
+    """The chunks with gradient buffers, and gradient reduction and parameter gathering as the spec says.
+
+    `graphs`: what captures the passes; communication is no part of them, so that none overlaps.
+    """
     parallelism = job.parallelism
     replicated = job.data_parallel_size > 1
     sharded = parallelism.use_distributed_optimizer
-    overlap_reduce = parallelism.overlap_grad_reduce and replicated
+    overlap_reduce = parallelism.overlap_grad_reduce and replicated and graphs is None
     overlap_gather = parallelism.overlaps_param_gather and replicated and sharded and overlap_reduce
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=job.precision.grad_reduce_in_fp32,
@@ -200,10 +207,11 @@ def wrap_data_parallel(job: JobSpec, config: TransformerConfig, chunks: list[Any
         # Each virtual stage but the first reduces as soon as it is done, so it is not split into buckets.
         bucket_size=max(40_000_000, 1_000_000 * job.data_parallel_size) if overlap_reduce else None,
     )
-    wrapped = [
-        DistributedDataParallel(config, settings, chunk, disable_bucketing=index > 0)
-        for index, chunk in enumerate(chunks)
-    ]
+    with nullcontext() if graphs is None else graphs.apart():
+        wrapped = [
+            DistributedDataParallel(config, settings, chunk, disable_bucketing=index > 0)
+            for index, chunk in enumerate(chunks)
+        ]
     config.finalize_model_grads_func = finalize_model_grads
     if any(hasattr(chunk, "reduce_shared_gradients") for chunk in chunks):
         config.finalize_model_grads_func = functools.partial(_finalize_with_shared, chunks)

@@ -191,20 +191,29 @@ def get_context_parallel_group() -> dist.ProcessGroup | None:
     return group if group is not None and group.size() > 1 else None
 
 
-def seed_everything(seed: int, ranks: Ranks) -> None:
+def seed_everything(seed: int, ranks: Ranks, *, for_graphs: bool = False) -> None:
     """Seed dropout: stages, replicas and parts of the sequence differ; tensor-parallel ranks differ only inside
-    tensor-parallel regions.
+    tensor-parallel regions. `for_graphs`: keep generators, from which a CUDA graph can draw, in place of their states.
     """
     own_seed = seed + 100 * ranks.pp + 10 * (ranks.dp * ranks.cp_size + ranks.cp) * 1009
     torch.manual_seed(own_seed)
-    tensor_parallel.model_parallel_cuda_manual_seed(own_seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(own_seed, use_cudagraphable_rng=for_graphs)
+
+
+def rng_generators() -> list[torch.Generator]:
+    """Those that `seed_everything` keeps for graphs."""
+    kept = tensor_parallel.get_cuda_rng_tracker().get_states().values()
+    return [each for each in kept if isinstance(each, torch.Generator)]
 
 
 def rng_state() -> dict[str, Any]:
     """Everything that dropout draws from, on this rank."""
+    kept = tensor_parallel.get_cuda_rng_tracker().get_states()
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
+        "tracker": {
+            name: each.get_state() if isinstance(each, torch.Generator) else each for name, each in kept.items()
+        },
     }
     cuda: Any = torch.cuda
     if cuda.is_initialized():  # it is not where a run leaves the GPU alone
@@ -217,7 +226,14 @@ def set_rng_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"])
-    tensor_parallel.get_cuda_rng_tracker().set_states(state["tracker"])
+    tracker = tensor_parallel.get_cuda_rng_tracker()
+    kept = tracker.get_states()
+    for name, saved in state["tracker"].items():
+        if isinstance(kept.get(name), torch.Generator):
+            kept[name].set_state(saved)
+        else:
+            kept[name] = saved
+    tracker.set_states(kept)
 
 
 def stop_process_groups() -> None:

@@ -20,6 +20,7 @@ from orchestrator.runtime.context_parallel import slice_batch
 from orchestrator.runtime.control import Control, Losses, StopRequest
 from orchestrator.runtime.device import Device
 from orchestrator.runtime.experts import AuxiliaryLosses
+from orchestrator.runtime.graphs import CapturedPasses
 from orchestrator.runtime.process_groups import Groups, Ranks
 from orchestrator.runtime.records import Records
 from orchestrator.runtime.start_clock import StartClock
@@ -61,6 +62,8 @@ class Session:
     watchdog: Watchdog
     clock: StartClock
     """Of this start, until its first step is done."""
+    captured: CapturedPasses | None
+    """The passes of a training step, where they are a CUDA graph."""
     state: TrainState = field(default_factory=TrainState)
     stopping: bool = False
     """All ranks have agreed to stop."""

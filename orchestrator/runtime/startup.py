@@ -33,6 +33,7 @@ from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_recor
 from orchestrator.runtime.experts import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.fp8 import require_fp8
+from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention_choice import choose_attention
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.layers.overlap import begin_overlap
@@ -83,18 +84,20 @@ def open_session(
     stop.catch_signals()
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
     closing.callback(watchdog.stop)
-    seed_everything(job.runtime.seed, ranks)
-    clock.ends("process_groups")
     layers = choose_layers("torch" if job.model.lora is not None else job.runtime.layers, device)
+    graphs = choose_graphs(job, device)
+    seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
+    clock.ends("process_groups")
     require_fp8(job.precision, layers)
     words = vocabulary(job)
     config = transformer_config(job, device, layers)
     config.flash_attention = choose_attention(job, device, ranks, control)
     begin_overlap(job, config, layers, device, ranks, control, closing)
     modules = build_chunks(job, config, device, layers, words, ranks)
-    chunks = wrap_data_parallel(job, config, modules)
+    chunks = wrap_data_parallel(job, config, modules, graphs)
     optimizer = build_optimizer(job, chunks)
     config.grad_scale_func = optimizer.scale_loss
+    captured = None if graphs is None else CapturedPasses(step, chunks[0], graphs)
     clock.ends("network")
     schedule = BatchSchedule.of(job)
     datasets = open_data(job, run, words, schedule, groups.control)
@@ -133,6 +136,7 @@ def open_session(
         validation_data=dict(datasets.validation),
         watchdog=watchdog,
         clock=clock,
+        captured=captured,
     )
     _restore(session, from_scratch)
     clock.ends("checkpoint")
@@ -265,6 +269,7 @@ def _restore(session: Session, from_scratch: bool) -> None:
         layers=session.layers,
         attention_backend="flash" if session.modules[0].config.flash_attention else "fused",
         tp_comm_overlap=session.modules[0].config.tp_comm_overlap,
+        cuda_graphs=session.captured is not None,
         parameters=parameter_count(session.modules),
         total_parameters=parameters(session.job, session.vocabulary.padded_size).total,
         mfu=_basis_of_mfu(session),

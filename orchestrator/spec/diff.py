@@ -358,6 +358,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "runtime.device": ("safe", "losses agree, not bitwise"),
     "runtime.layers": ("safe", "both implementations read the same checkpoints; losses agree, not bitwise"),
     "runtime.attention_backend": ("safe", "the same attention in other kernels; losses agree, not bitwise"),
+    "runtime.cuda_graphs": ("safe", "the same kernels; losses agree, not bitwise with several replicas"),
     "runtime.seed": _seed,
     "runtime.deterministic": ("safe", "losses agree, not bitwise"),
     "runtime.train_step": _LOSS,

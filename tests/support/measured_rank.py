@@ -137,6 +137,8 @@ def give_up_memory(session: Session) -> None:
     and with it all of this, where the garbage collector does not see it.
     """
     held: list[Any] = []
+    if session.captured is not None:
+        vars(session.captured).clear()
     for chunk in session.chunks:
         held += chunk.parameters()
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec import attention_backend, tensor_overlap
+from orchestrator.spec import attention_backend, cuda_graphs, tensor_overlap
 from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
@@ -246,6 +246,13 @@ def demanded_flash_attention(job: JobSections) -> Iterator[Problem]:
             yield Problem(f"flash cannot be had: {reason}", (attention_backend.ATTENTION, field), hint)
 
 
+def demanded_graphs(job: JobSections) -> Iterator[Problem]:
+    """Passes that are to be a CUDA graph are one, or refused."""
+    if job.runtime.cuda_graphs:
+        for field, reason in cuda_graphs.obstacles(job):
+            yield Problem(f"cannot be had: {reason}", (cuda_graphs.GRAPHS, field), "leave it out")
+
+
 def _shares(job: JobSections) -> list[float]:
     """The weights of train, validation and test."""
     return [float(part) for part in job.data.split.split(",")]
@@ -273,4 +280,5 @@ RULES = (
     overlapped_param_gather,
     overlapped_tensor_parallel,
     demanded_flash_attention,
+    demanded_graphs,
 )

@@ -268,6 +268,33 @@ def test_a_small_model_is_bound_by_the_host(make_job: Any) -> None:
     assert larger.parts["host"] < found.parts["host"]
 
 
+def test_for_a_graph_the_host_does_nothing(make_job: Any) -> None:
+    small: dict[str, Any] = {"hidden": 256, "seq": 64, "layers": 8}
+    graphs = {"runtime": {"cuda_graphs": True}}
+    plain, captured = (estimate_with(job(make_job, **small, **each), 51200, TORCH, device()) for each in ({}, graphs))
+    assert captured.parts == {**plain.parts, "host": 0.0, "overhead": pytest.approx(plain.parts["overhead"], rel=0.1)}
+
+
+def test_beside_a_graph_nothing_is_sent(make_job: Any) -> None:
+    """Replicas wait for the whole reduction, as where nothing is to overlap."""
+    large: dict[str, Any] = {"dp": 8, "hidden": 4096, "micro_batches": 1}
+    overlapped, captured, waiting = (
+        estimate_with(made, 51200, TORCH, device()).parts["data_parallel"]
+        for made in (
+            job(make_job, **large),
+            job(make_job, **large, runtime={"cuda_graphs": True}),
+            _without_overlap(job(make_job, **large)),
+        )
+    )
+    assert overlapped < captured
+    assert captured == pytest.approx(waiting)
+
+
+def _without_overlap(made: Any) -> Any:
+    parallelism = made.parallelism.model_copy(update={"overlap_grad_reduce": False})
+    return made.model_copy(update={"parallelism": parallelism})
+
+
 @pytest.mark.parametrize(
     ("more", "kernels"),
     [

@@ -1,0 +1,39 @@
+"""Passes over a micro-batch as one CUDA graph: what stands in the way of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.spec.sections import JobSections
+
+GRAPHS = "runtime.cuda_graphs"
+_DEGREES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
+
+
+def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
+    """Fields that rule it out, each with the reason."""
+    model, runtime, degrees = job.model, job.runtime, job.parallelism
+    if runtime.device == "cpu":
+        yield "runtime.device", "graphs are of GPUs"
+    for name in _DEGREES:
+        if getattr(degrees, name) > 1:
+            yield f"parallelism.{name}", "what ranks send each other within a pass is not captured"
+    if model.architecture == "mamba":
+        yield "model.architecture", "it was not measured for state space layers"
+    if model.num_experts is not None:
+        yield "model.num_experts", "how many tokens an expert gets is another number in each pass"
+    if model.lora is not None:
+        yield "model.lora", "it was not measured for adapters"
+    if job.precision.fp8 is not None:
+        yield "precision.fp8", "it was not measured with products in FP8"
+    if runtime.train_step is not None:
+        yield "runtime.train_step", "what a step of your own does on the host would be done once"
+    if runtime.recompute_granularity is not None:
+        yield "runtime.recompute_granularity", "it was not measured where activations are recomputed"
+    if runtime.cpu_offloading_num_layers is not None:
+        yield "runtime.cpu_offloading_num_layers", "copies to the host's memory are not captured"

@@ -1,0 +1,60 @@
+"""Which jobs can have their passes as a CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.spec.canonical import config_hash
+from orchestrator.spec.cuda_graphs import GRAPHS
+
+DEMANDED = f"{GRAPHS}=true"
+TWO = "launch.gpus_per_node=2"
+EXPERTS = "model={num_experts: 4, moe_router_topk: 2, add_bias_linear: false}"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        (TWO,),
+        ("model.architecture=bert",),
+        ("model={hidden_dropout: 0.1, attention_dropout: 0.1}",),
+        ("precision.dtype=fp16",),
+        ("runtime.layers=torch",),
+        ("runtime.deterministic=true",),
+    ],
+    ids=" ".join,
+)
+def test_what_can_have_it(small: Any, overrides: tuple[str, ...]) -> None:
+    assert small.job(*overrides, DEMANDED).runtime.cuda_graphs
+    assert not small.job(*overrides).runtime.cuda_graphs
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("runtime.device=cpu",), "of GPUs"),
+        (("parallelism.tensor_model_parallel_size=2", TWO), "ranks send each other"),
+        (("parallelism.pipeline_model_parallel_size=2", TWO), "ranks send each other"),
+        (("parallelism.context_parallel_size=2", TWO), "ranks send each other"),
+        ((EXPERTS,), "how many tokens an expert gets"),
+        (("model.lora={rank: 4}",), "adapters"),
+        (("precision={dtype: bf16, fp8: {recipe: delayed}}",), "FP8"),
+        (("runtime.train_step=steps:Own",), "would be done once"),
+        (("runtime.recompute_granularity=selective",), "recomputed"),
+        (("runtime.cpu_offloading_num_layers=1",), "host's memory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_is_refused(small: Any, overrides: tuple[str, ...], reason: str) -> None:
+    messages = small.messages(*overrides, DEMANDED)
+    assert any(each.startswith("cannot be had: ") and reason in each for each in messages), messages
+
+
+def test_a_spec_that_says_nothing_of_it_has_the_identity_it_had(small: Any) -> None:
+    document = small.job().model_dump(mode="json")
+    without = {**document, "runtime": {k: v for k, v in document["runtime"].items() if k != "cuda_graphs"}}
+    assert config_hash(document) == config_hash(without)
+    assert config_hash(small.job(DEMANDED).model_dump(mode="json")) != config_hash(without)
