@@ -74,7 +74,8 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
             run.stop_file.unlink(missing_ok=True)  # it has been heard, and the next start is not meant
         decision = conclude(run, job, slurm, end, code)
         what = "goes back into the queue" if decision.requeue else "stays where it is"
-        say(f"launch {slurm.launch_id} ended: {end.cause}: {end.message}; the run {what}: {decision.reason}")
+        why = f"{end.cause}: {end.message}" if end.message else end.cause
+        say(f"launch {slurm.launch_id} ended: {why}; the run {what}: {decision.reason}")
     if (asking := left_to_caller(decision)) is not None:
         return asking
     return 0 if end.cause in ("completed", "stopped") else 1

@@ -6,6 +6,7 @@ import re
 
 from orchestrator.cluster.discovery import Discovered, Partition
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.docstrings import docstrings
 from orchestrator.spec.words import as_yaml, duration
 
 DAY = 86400
@@ -60,7 +61,7 @@ def _values(found: Discovered, partition: Partition, name: str) -> dict[str, str
     if found.qos:
         values["qos"] = as_yaml(found.qos)
     values["gpu_request"] = "gres" if gpus else "none"
-    if len(partition.gpu_types) > 1:
+    if partition.gpu_types:
         values["gpu_type"] = as_yaml(partition.gpu_types[0])
     if gpus and partition.cpus_per_node >= gpus:
         values["cpus_per_gpu"] = str(partition.cpus_per_node // gpus)
@@ -107,7 +108,7 @@ def _options(values: dict[str, str]) -> list[str]:
 
 def _line(field: str, value: str, more: str = "") -> str:
     """`key: value  # description`, the description's first sentence where it fits."""
-    description = (ClusterSpec.model_fields[field].description or "").replace("\n", " ")
+    description = docstrings(ClusterSpec)[field].replace("\n", " ")
     comment = _plain(re.split(r"\.(?:\s|$)", description, maxsplit=1)[0] + more)
     line = f"{field}: {value}"
     return f"{line}  # {comment}" if len(line) + len(comment) + 6 <= WIDTH else line

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, BinaryIO
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
@@ -22,6 +23,9 @@ from orchestrator.tracking.latest import speeds_of, spread, usual
 
 _SECONDS_TO_TAKE_THE_LEASE = 600.0
 _METRIC_TAIL_BYTES = 64 << 10
+_MOST_METRIC_TAILS = 128
+"""How far back from its end a log is searched for the last evaluation: 8 MB, some 25,000 steps."""
+_EVALUATED = b'"validation/'
 
 
 @dataclass(frozen=True)
@@ -201,9 +205,11 @@ def last_metrics(run: RunDir) -> Latest:
     """The last iteration measured, and what is told of every key, from the end of metrics.jsonl."""
     try:
         with open(run.metrics_file, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _METRIC_TAIL_BYTES))
-            lines = file.read().splitlines()
+            pieces = islice(_pieces_from_the_end(file), _MOST_METRIC_TAILS)
+            lines = next(pieces, b"").splitlines()
+            if not any(_EVALUATED in line for line in lines):
+                evaluated = next((piece for piece in pieces if _EVALUATED in piece), b"")
+                lines[:0] = [line for line in evaluated.splitlines() if _EVALUATED in line]
     except FileNotFoundError:
         return Latest(None, {}, {})
     found: list[tuple[int, dict[str, float]]] = []
@@ -220,6 +226,18 @@ def last_metrics(run: RunDir) -> Latest:
     usually = {key: median for key, each in speeds.items() if (median := usual(each)) is not None}
     spreads = {key: apart for key, each in speeds.items() if (apart := spread(each)) is not None}
     return Latest(found[-1][0] if found else None, values | usually, spreads)
+
+
+def _pieces_from_the_end(file: BinaryIO) -> Iterator[bytes]:
+    """What is in a file, some whole lines at a time, the last ones first; without lines that are longer than that."""
+    end = file.seek(0, 2)
+    while end > 0:
+        begin = max(0, end - _METRIC_TAIL_BYTES)
+        file.seek(begin)
+        piece = file.read(end - begin)
+        first = piece.find(b"\n") + 1 if begin > 0 else 0
+        yield piece[first:]
+        end = begin + first if first < len(piece) else begin
 
 
 def _where_it_came_from(events: list[dict[str, Any]]) -> str | None:

@@ -4,7 +4,7 @@ word  "some words"          anywhere in the name, the id, the sweep, the cell, t
 state:failed  cause:nan     text: `:` holds, `=` is, `!=` is not; also name, id, user, sweep, cell
 loss<3  throughput/mfu>0.4  the last value of a metric, by its name or a short one
 optimizer.lr>=1e-4  tp=2    a field of the spec, by its path or a short name
-age<2d  eta>1h  step>100    what the table shows; also progress, goodput, gpus, launches
+age<2d  eta>1h  step>100    what the table shows; also progress, goodput, processes, gpus, launches
 -part                       the part does not hold
 """
 
@@ -72,7 +72,8 @@ _NUMBERS: Mapping[str, Number] = {
     "step": lambda run: float(run.iteration),
     "progress": lambda run: run.progress,
     "goodput": lambda run: run.goodput,
-    "gpus": lambda run: run.world_size,
+    "processes": lambda run: run.world_size,
+    "gpus": lambda run: 0 if run.spec.get("runtime.device") == "cpu" else run.world_size,
     "launches": lambda run: float(run.launches),
 }
 _DURATIONS: Mapping[str, Number] = {

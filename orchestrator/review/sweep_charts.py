@@ -100,10 +100,12 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
             "reversescale": view.goal == "min",
             "xgap": 2,
             "ygap": 2,
+            "showscale": bool(found),
         }
     ]
     return {
-        "data": data if found else [],
+        # Its fields say what is the matter with their cells; without them there would be no places for that.
+        "data": data if found or (columns and rows) else [],
         "layout": {
             "title": {"text": metric if len(view.axes) < 3 else f"{metric}, {how} over the other parameters"},
             "xaxis": {"type": "category", "title": {"text": across}, "showgrid": False},
@@ -247,7 +249,9 @@ def parallel(view: SweepView) -> Figure:
 
 
 def _groups(cells: Sequence[Cell]) -> list[tuple[str, Sequence[Cell]]]:
-    """The cells, the best first, as a few groups of the same size, and what they are called."""
+    """The cells, the best first, as a few groups of the same size, and what they are called; none of no cells."""
+    if not cells:
+        return []
     count = len(_GROUPS) if len(cells) >= _FEW_CELLS else min(2, len(cells))
     bounds = [number * len(cells) // count for number in range(count + 1)]
     parts = pairwise(bounds)

@@ -1,7 +1,7 @@
 """What runs have taken of a cluster: GPU-hours by user and project, and how long they waited. From their event logs.
 
 A launch takes its GPUs from `launched` to its end; one that never said its last word, to its last sign of life. On the
-CPU a process counts as a GPU.
+CPU a process counts as a GPU, and where nothing else ran, hours are called those of processes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.review.charts import Figure, plain
 from orchestrator.review.summary import RunSummary
 from orchestrator.tracking.goodput import without_refused
@@ -33,6 +34,8 @@ class Launch:
     gpus: int
     begin: float
     end: float | None
+    is_on_cpu: bool | None = None
+    """Whether its processes have no GPUs; None where it is not known, of a start that failed before it said so."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class Taken:
 
     launches: tuple[Launch, ...] = ()
     waits: tuple[Wait, ...] = ()
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When it went into the queue that it is in."""
+        return next((wait.begin for wait in self.waits if wait.end is None), None)
 
 
 @dataclass(frozen=True)
@@ -80,12 +88,16 @@ class Queue:
 
 @dataclass(frozen=True)
 class Usage:
-    """What was taken from `since` to `until` (seconds since the epoch). `days`: GPU-hours by day and project."""
+    """What was taken from `since` to `until` (seconds since the epoch). `days`: GPU-hours by day and project.
+    `processes_now`: at work on CPUs; `hours`: what its hours are called.
+    """
 
     since: float | None
     until: float
     states: tuple[tuple[str, int], ...]
     gpus_now: int
+    processes_now: int
+    hours: str
     gpu_hours: float
     users: tuple[Share, ...]
     projects: tuple[Share, ...]
@@ -93,20 +105,23 @@ class Usage:
     days: tuple[tuple[str, Mapping[str, float]], ...]
 
 
-def taken(events: Iterable[Event], gpus: int, *, is_active: bool, sign: float | None = None) -> Taken:
-    """What an event log says was taken. `gpus` where a start did not say how many it had; `sign`: when the run was last
-    heard of elsewhere. Events may be missing or torn, and clocks may go back: nothing is negative, no two launches
-    overlap.
+def taken(
+    events: Iterable[Event], gpus: int, *, is_active: bool, sign: float | None = None, is_on_cpu: bool | None = None
+) -> Taken:
+    """What an event log says was taken. `gpus`, `is_on_cpu` where a start did not say what it had; `sign`: when the run
+    was last heard of elsewhere. Events may be missing or torn, and clocks may go back: nothing is negative, no two
+    launches overlap.
     """
-    account = _Account(gpus)
+    account = _Account(gpus, is_on_cpu)
     for event in without_refused(events):
         account.add(event)
     return account.close(is_active, sign)
 
 
 class _Account:
-    def __init__(self, gpus: int) -> None:
+    def __init__(self, gpus: int, is_on_cpu: bool | None) -> None:
         self._gpus = gpus
+        self._is_on_cpu = is_on_cpu
         self._launches: list[Launch] = []
         self._waits: list[Wait] = []
         self._open: Launch | None = None
@@ -132,10 +147,12 @@ class _Account:
                 self._end(latest)
                 self._stop_waiting()
                 self._launch_id = event.get("launch_id")
-                self._open = Launch(self._gpus, self._now, None)
+                self._open = Launch(self._gpus, self._now, None, self._is_on_cpu)
             case "started" if self._open is not None and _is_size(event.get("world_size")):
                 self._gpus = int(event["world_size"])
-                self._open = replace(self._open, gpus=self._gpus)
+                if "device" in event:
+                    self._is_on_cpu = computing_unit(event["device"]) != "GPU"
+                self._open = replace(self._open, gpus=self._gpus, is_on_cpu=self._is_on_cpu)
             case "exited" if event.get("launch_id") == self._launch_id:
                 self._end(self._now)
 
@@ -184,7 +201,10 @@ class UsageLog:
             return known
         sign = _changed(run.run.metrics_file)[0]
         try:
-            found = taken(run.run.events(), gpus_of(run), is_active=run.is_active, sign=sign or None)
+            is_on_cpu = {"cpu": True, "cuda": False}.get(run.spec.get("runtime.device", ""))
+            found = taken(
+                run.run.events(), gpus_of(run), is_active=run.is_active, sign=sign or None, is_on_cpu=is_on_cpu
+            )
         except (OSError, ArithmeticError, LookupError, TypeError, ValueError):
             found = Taken()
         return signature, found
@@ -198,12 +218,18 @@ def usage(runs: Sequence[tuple[RunSummary, Taken]], since: float | None, until: 
         for launch in its.launches:
             for day, hours in _by_day(launch, begin, until):
                 days[day][project_of(run)] += hours
+    launches = [launch for _, its in runs for launch in its.launches]
+    now = [launch for launch in launches if launch.end is None]
+    inside = [launch for launch in launches if _is_in(launch, begin, until)]
+    kinds = {launch.is_on_cpu for launch in inside} - {None}
     return Usage(
         since=since,
         until=until,
         states=tuple(sorted(Counter(run.state for run, _ in runs).items(), key=lambda each: (-each[1], each[0]))),
-        gpus_now=sum(launch.gpus for _, its in runs for launch in its.launches if launch.end is None),
-        gpu_hours=math.fsum(_hours(launch, begin, until) for _, its in runs for launch in its.launches),
+        gpus_now=sum(launch.gpus for launch in now if not launch.is_on_cpu),
+        processes_now=sum(launch.gpus for launch in now if launch.is_on_cpu),
+        hours="Process hours" if kinds == {True} else "GPU-hours",
+        gpu_hours=math.fsum(_hours(launch, begin, until) for launch in launches),
         users=_shares(runs, lambda run: run.user or _NOBODY, begin, until),
         projects=_shares(runs, project_of, begin, until),
         queues=_queues(runs, begin, until),
@@ -221,7 +247,7 @@ def project_of(run: RunSummary) -> str:
 
 
 def gpus_of(run: RunSummary) -> int:
-    """GPUs that a run asks for, by its spec."""
+    """GPUs that a run asks for, by its spec; on the CPU, processes."""
 
     def number(key: str) -> int | None:
         text = run.spec.get(key, "")
@@ -245,10 +271,10 @@ def days_figure(found: Usage) -> Figure:
         if any(hours[day].get(name) for day in days)
     ]
     layout = {
-        "title": {"text": "GPU-hours by day and project"},
+        "title": {"text": f"{found.hours} by day and project"},
         "barmode": "stack",
         "xaxis": {"type": "category" if len(days) < 15 else "date"},
-        "yaxis": {"title": {"text": "GPU-hours"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": found.hours}, "rangemode": "tozero"},
     }
     return {"data": data, "layout": layout}
 

@@ -20,6 +20,8 @@ def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Revi
     # Steps of its first launch that were done again: they are counted once the folder is read whole.
     wait_until(lambda: int(shares()[5]) > 0, "the steps that were lost")
     assert shares()[2:4] == ["1", "2"]
+    assert page.get_by_role("heading", name="Process hours").is_visible(), "they trained on the CPU"
+    assert "GPU-hours" not in page.content()
     page.wait_for_selector(".chart .main-svg")
     visitor.chart_fills()
     visitor.photograph("cluster")

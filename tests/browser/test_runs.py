@@ -104,7 +104,7 @@ def test_order_by_a_column(visitor: Visitor, dashboard: Dashboard) -> None:
     header.get_by_role("link").click()
     expect(header).to_have_attribute("aria-sort", "descending")
     assert [float(text) for text in column.all_inner_texts() if text not in (NOTHING, "nan")] == shown[::-1]
-    for name in ("Run", "State", "Progress", "ETA", "Tokens/s", "Goodput", "GPUs", "Age", "User", "Sweep"):
+    for name in ("Run", "State", "Progress", "ETA", "Tokens/s", "Goodput", "Processes", "Age", "User", "Sweep"):
         page.get_by_role("columnheader", name=name, exact=True).get_by_role("link").click()
         expect(page.locator("table.runs tbody tr")).to_have_count(17)
 

@@ -19,6 +19,7 @@ from orchestrator.cli.runs.sweep_tables import (
     results_table,
     status_table,
     summary,
+    what_is_retried,
     what_matters,
 )
 from orchestrator.cli.runs.sweeping import (
@@ -212,6 +213,8 @@ def status_(
         return
     typer.echo(status_table(statuses, metric_of(planned, statuses)))
     typer.echo(summary(sweep, planned, statuses))
+    if way_on := what_is_retried(sweep, statuses):
+        typer.echo(way_on)
 
 
 @app.command("results")

@@ -22,7 +22,7 @@ from orchestrator.sweeps.cells import Cell, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.names import short_name
-from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, metric_of
+from orchestrator.sweeps.states import STARTED_BY_RETRY, UNDER_WAY, CellStatus, cell_statuses, counts, metric_of
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_LINES = 30.0
@@ -97,6 +97,13 @@ def summary(sweep: SweepDir, planned: Planned, statuses: Sequence[CellStatus]) -
     pruned = f"; {len(planned.pruned)} more cannot run" if planned.pruned else ""
     gone = f"; {len(left)} more left the sweep" if left else ""
     return f"sweep {sweep.name}: {len(current)} cells: {states}{pruned}{gone}"
+
+
+def what_is_retried(sweep: SweepDir, statuses: Sequence[CellStatus]) -> str:
+    """`2 failed, 1 missing: orchestrator sweep retry lr`; empty where nothing is."""
+    found = counts([status for status in statuses if not status.left])
+    what = ", ".join(f"{found[state]} {state}" for state in STARTED_BY_RETRY if found.get(state))
+    return f"      {what}: orchestrator sweep retry {sweep.name}" if what else ""
 
 
 def results_table(rows: Sequence[CellStatus], metric: str) -> str:

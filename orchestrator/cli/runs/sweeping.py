@@ -10,7 +10,7 @@ from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import check_installed
 from orchestrator.cli.runs.interrupting import Interrupts
-from orchestrator.cli.runs.sweep_tables import follow, summary
+from orchestrator.cli.runs.sweep_tables import follow, summary, what_is_retried
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
@@ -191,9 +191,8 @@ def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatu
         typer.echo(f"sweep {sweep.name}: nothing to start")
     typer.echo(summary(sweep, sweep.planned(), statuses))
     statuses = [status for status in statuses if not status.left]
-    failed = sum(status.state == "failed" for status in statuses)
-    if failed:
-        typer.echo(f"      {failed} failed: orchestrator sweep retry {sweep.name}")
+    if way_on := what_is_retried(sweep, statuses):
+        typer.echo(way_on)
     if any(status.state == "failed" and status.status.cause == "lost" for status in statuses):
         typer.echo(f"      what the tasks of lost cells printed is in {sweep.submitit}")
     if any(status.state in UNDER_WAY for status in statuses):

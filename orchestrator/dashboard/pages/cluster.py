@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.usage import Usage, days_figure, gpus_of, usage
+from orchestrator.review.summary import RunSummary
+from orchestrator.review.usage import Taken, Usage, days_figure, gpus_of, usage
 
 Period = Literal["7d", "30d", "all"]
 PERIODS: dict[Period, tuple[str, int | None]] = {"7d": ("7 days", 7), "30d": ("30 days", 30), "all": ("all time", None)}
@@ -23,11 +24,13 @@ router = APIRouter(prefix="/cluster")
 def cluster(request: Request, its: Annotated[Shared, Depends(shared)], period: Period = "7d") -> Response:
     """Jobs by state, what is at work or waits, and what was taken by whom."""
     runs = its.index.runs
-    active = [(run, gpus_of(run)) for run in runs if run.is_active]
-    active.sort(key=lambda each: (each[0].state == "queued", -(each[0].launched or each[0].created or 0.0)))
-    waiting = sum(run.state == "queued" for run, _ in active)
+    active = [(run, gpus_of(run), _since(run, took)) for run, took in its.usage.of(runs) if run.is_active]
+    active.sort(key=lambda each: (each[0].state == "queued", -(each[2] or 0.0)))
+    waiting = sum(run.state == "queued" for run, _, _ in active)
+    use = _usage(its, period)
     values = {
-        "use": _usage(its, period),
+        "use": use,
+        "taken_now": _taken_now(use),
         "runs": runs,
         "active": active[:_MOST_ACTIVE],
         "at_work": len(active) - waiting,
@@ -44,6 +47,21 @@ def cluster(request: Request, its: Annotated[Shared, Depends(shared)], period: P
 def figure(its: Annotated[Shared, Depends(shared)], period: Period = "7d") -> Response:
     """GPU-hours by day."""
     return JSONResponse(days_figure(_usage(its, period)))
+
+
+def _since(run: RunSummary, took: Taken) -> float | None:
+    """When a run that waits began to, which may be long after it was made, or when one that works was started."""
+    return (took.waiting_since or run.created) if run.state == "queued" else (run.launched or run.created)
+
+
+def _taken_now(use: Usage) -> str:
+    """`3 GPUs and 1 process on CPUs are`; GPUs where nothing is at work."""
+    parts = (
+        [f"{use.gpus_now:,} {'GPU' if use.gpus_now == 1 else 'GPUs'}"] if use.gpus_now or not use.processes_now else []
+    )
+    if use.processes_now:
+        parts.append(f"{use.processes_now:,} {'process' if use.processes_now == 1 else 'processes'} on CPUs")
+    return f"{' and '.join(parts)} {'is' if use.gpus_now + use.processes_now == 1 else 'are'}"
 
 
 def _usage(its: Shared, period: Period) -> Usage:

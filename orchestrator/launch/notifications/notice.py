@@ -64,7 +64,10 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     refused = next((event for event in events if event.get("event") == "requeue_failed"), None)
     checkpoints = committed(run)
     iteration = last_metrics(run).iteration
-    if end is not None and end.iteration is not None:
+    if occasion == "started":
+        # What was measured after that was lost with the launch before.
+        iteration = checkpoints[-1].iteration if checkpoints else None
+    elif end is not None and end.iteration is not None:
         iteration = end.iteration
     redact = Redactor.of_spec(job.model_dump(mode="json"))
     message = _message(end, refused)

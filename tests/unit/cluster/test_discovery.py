@@ -93,11 +93,20 @@ def test_every_option_that_is_shown_is_legal(fake_slurm: Any) -> None:
     found = discover()
     text = profile_text(found, default_partition(found), "mine")
     assert max(map(len, text.splitlines())) <= 120
+    assert "account: research  # Account that is charged" in text
+    assert "# modules: [cuda/12.4]  # " in text
+    assert not re.search(r"(?m)#\s*(;|$)", text), "a comment says something"
     shown = re.sub(r"(?m)^# ([a-z_]+: )", r"\1", text)
     assert shown != text
     profile = spec_of(shown)
     missing = set(ClusterSpec.model_fields) - profile.model_fields_set
     assert missing == {"python", "template"}
+
+
+def test_the_one_type_of_its_gpus_is_what_is_planned_for(fake_slurm: Any) -> None:
+    replies(fake_slurm, sinfo="gpu*|up|2|96|1031000|1-00:00:00|1-infinite|gpu:h200:8\n")
+    found = discover()
+    assert spec_of(profile_text(found, default_partition(found), "mine")).gpu_type == "h200"
 
 
 def test_a_cluster_without_gpus_and_accounts(fake_slurm: Any) -> None:

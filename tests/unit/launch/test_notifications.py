@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from support.gate import Gate
 
+from orchestrator.checkpoints import write_commit
 from orchestrator.launch.local import launch
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import start_telling
 from orchestrator.launch.processes import ranks_of
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]
@@ -335,6 +336,17 @@ def test_it_is_told_by_hand(
         2,
         f"error: run mute/{mute.run_id} tells nobody: its spec has neither notifications.command nor .webhook\n",
     )
+
+
+def test_a_start_is_told_from_its_checkpoint(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:
+    """What the launch before measured after it is lost, where its node died."""
+    run = ended_run()
+    append_line(run.metrics_file, {"time": 1, "iteration": 7, "samples": 7, "tokens": 7, "values": {"train/loss": 1.0}})
+    run.append_event("launched", launch_id="b")
+    assert notice_of(run, make_job(), "b", "started").text.startswith(f"tiny/{run.run_id} started\n")
+    run.checkpoint(5).mkdir(parents=True)
+    write_commit(run.checkpoint(5), iteration=5, consumed_samples=5, files={})
+    assert notice_of(run, make_job(), "b", "started").text.startswith(f"tiny/{run.run_id} started at iteration 5 of ")
 
 
 def test_a_run_that_was_cancelled_is_told_so_once(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:

@@ -163,6 +163,26 @@ def test_last_metrics_of_a_long_and_torn_file(run: RunDir) -> None:
     )
 
 
+def test_the_last_evaluation_is_many_steps_ago(run: RunDir) -> None:
+    """As it mostly is: between two of them are hundreds of steps."""
+    for iteration in range(1, 3001):
+        append_line(run.metrics_file, measured(iteration, iteration))
+        if iteration in (500, 1000):
+            found = {"validation/loss": iteration / 100, "validation/code/loss": 3.0}
+            append_line(run.metrics_file, {**measured(iteration, iteration), "values": found})
+    latest = last_metrics(run)
+    assert (latest.iteration, latest.values["validation/loss"]) == (3000, 10.0)
+    assert (latest.values["validation/code/loss"], latest.values["train/loss"]) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize("torn", [b"", b"x" * 70_000, b"x" * 200_000 + b"\n", b"\n" * 70_000])
+def test_a_log_that_was_never_evaluated_is_read_to_its_beginning(run: RunDir, torn: bytes) -> None:
+    with open(run.metrics_file, "wb") as file:
+        file.write(torn)
+    assert last_metrics(run) == Latest(None, {}, {})
+    append_line(run.metrics_file, measured(1, 1))
+
+
 def test_a_speed_is_the_median_of_the_latest_steps(run: RunDir) -> None:
     """The last step alone is slow here, the first ones of the start are, and two were undone by a resume."""
     seconds = [9.0] * 60 + [0.4, 0.5, 0.6, 0.5] * 25

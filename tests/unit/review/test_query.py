@@ -64,6 +64,7 @@ RUNS = [
         ("age>2d", "b"),
         ("eta>=2h", "a"),
         ("step>100 gpus=8", "a"),
+        ("processes=8", "a"),
         ("launches>1", "c"),
         ("gpt loss<3 -user:bob", "a"),
     ],

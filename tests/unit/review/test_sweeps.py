@@ -194,6 +194,19 @@ def test_of_many_cells_a_group_has_a_look(tmp_path: Path) -> None:
     assert {trace["name"] for trace in parallel(view)["data"]} == set(named[:-1])
 
 
+def test_many_cells_none_of_which_has_measured_anything_can_be_drawn(tmp_path: Path) -> None:
+    """Each sweep begins so, and comes to it again where all that was measured has left it."""
+    cells = [entry(number, f"{number}e-4", layers) for layers in LAYERS for number in range(1, 6)]
+    view = view_of(planned(tmp_path, cells=cells), {})
+    names = {cell.entry.name: cell for cell in view.cells}
+    assert loss_curves(view, {"data": [], "layout": {}}, names)["layout"]["showlegend"] is False
+    assert scatter(view, "optimizer.lr")["data"] == []
+    grid = heat_map(view, "optimizer.lr", "model.num_layers", "best")
+    assert grid["data"][0]["z"] == [[None] * 5] * 2
+    assert not grid["data"][0]["showscale"]
+    assert [note["x"] for note in grid["layout"]["annotations"]] == [*range(5)] * 2
+
+
 def test_labels_stand_before_the_lines_that_pass_them(tmp_path: Path) -> None:
     notes = parallel(view_of(planned(tmp_path), measured(tmp_path, [3.0, 2.0])))["layout"]["annotations"]
     assert {note["bgcolor"] for note in notes} == {"card"}

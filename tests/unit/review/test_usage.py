@@ -63,6 +63,28 @@ def test_a_launch_without_a_last_word_ends_with_its_last_sign() -> None:
     assert taken(again, 1, is_active=False).launches[0].end == NOON + 3600
 
 
+def test_processes_on_cpus_are_no_gpus() -> None:
+    events = [event("launched", 0, launch_id="a"), event("started", 0, launch_id="a", world_size=3, device="cpu")]
+    on_cpu = summary("a", state="running"), taken(events, 1, is_active=True)
+    events[1] |= {"device": "NVIDIA H200", "world_size": 2}
+    on_gpus = summary("b", state="running"), taken(events, 1, is_active=True, is_on_cpu=True)
+    now = NOON + 3600
+    both = usage([on_cpu, on_gpus], None, now)
+    assert (both.gpus_now, both.processes_now, both.hours, both.gpu_hours) == (2, 3, "GPU-hours", 5)
+    alone = usage([on_cpu], None, now)
+    assert (alone.gpus_now, alone.processes_now, alone.hours) == (0, 3, "Process hours")
+    assert days_figure(alone)["layout"]["yaxis"]["title"] == {"text": "Process hours"}
+    assert usage([], None, now).hours == "GPU-hours"
+    # Nothing is known of the start yet but what the spec says.
+    assert taken(events[:1], 4, is_active=True, is_on_cpu=True).launches == (Launch(4, NOON, None, True),)
+
+
+def test_a_run_that_was_requeued_waits_since_then() -> None:
+    events = [event("submitted", 0, job_id="1"), event("launched", 1, launch_id="a"), event("requeued", 5)]
+    assert taken(events, 1, is_active=True).waiting_since == NOON + 5 * 3600
+    assert taken(events[:2], 1, is_active=True).waiting_since is None
+
+
 def test_a_start_that_was_refused_took_nothing() -> None:
     events = [event("launched", 0, launch_id="a"), event("exited", 1, launch_id="a", cause="held", code=2)]
     assert taken(events, 4, is_active=False).launches == ()

@@ -108,7 +108,10 @@ def test_cells_that_left_stay_in_sight(orchestrator: Run, finished: SweepDir, lo
     assert states["lr=3"][0] == "completed"
     assert states["lr=4"][0] == "missing"
     assert states["lr=1"] == states["lr=2"] == ["completed", "(left)"]
-    assert out.splitlines()[-1] == "sweep tiny: 2 cells: 1 completed, 1 missing; 2 more left the sweep"
+    assert out.splitlines()[-2:] == [
+        "sweep tiny: 2 cells: 1 completed, 1 missing; 2 more left the sweep",
+        "      1 missing: orchestrator sweep retry tiny",
+    ]
     code, out, err = orchestrator("sweep", "results", "tiny")
     assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["1", "2", "3", "4"], "the best first, left or not"
     assert out.count("completed (left)") == 2

@@ -254,6 +254,7 @@ def test_a_driver_that_is_killed_leaves_its_cells_missing_and_they_are_retried(
     os.kill(driver.pid, signal.SIGKILL)
     gate.open()
     until(lambda: sorted(states(orchestrator).values()) == ["completed", "missing"])
+    assert orchestrator("sweep", "status", "tiny")[1].endswith("\n      1 missing: orchestrator sweep retry tiny\n")
     assert orchestrator("sweep", "retry", "tiny")[0] == 0
     assert set(states(orchestrator).values()) == {"completed"}
     assert set(launches(folder).values()) == {1}
