@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from orchestrator.runtime.layers.scores import capped_attention
-from orchestrator.runtime.process_groups import get_tensor_model_parallel_rank
+from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_rank
 
 _ALIGNMENT = 64
 """Columns come in multiples of this: masks whose rows are aligned need no copy for the fused kernels."""

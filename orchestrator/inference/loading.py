@@ -12,13 +12,13 @@ from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.device import select_device
-from orchestrator.runtime.lora import merge_adapters
-from orchestrator.runtime.model import build_chunks, transformer_config
-from orchestrator.runtime.process_groups import seed_everything, start_process_groups
-from orchestrator.runtime.reading import load
-from orchestrator.runtime.verification import newest_whole, require_whole, require_whole_at
+from orchestrator.runtime.network.lora import merge_adapters
+from orchestrator.runtime.network.model import build_chunks, transformer_config
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.device import select_device
+from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups
+from orchestrator.runtime.saving.reading import load
+from orchestrator.runtime.saving.verification import newest_whole, require_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.stage_letters import evenly
 

@@ -24,8 +24,8 @@ from orchestrator.inference.loading import at_layout, open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.texts import Continuation, Piece
 from orchestrator.portable import open_weights
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text

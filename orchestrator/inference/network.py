@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orchestrator.runtime.device import Device
-from orchestrator.runtime.process_groups import Groups, Ranks
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Groups, Ranks
 from orchestrator.spec.job import JobSpec
 
 

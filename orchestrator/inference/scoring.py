@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.inference.network import Network
-from orchestrator.runtime.process_groups import get_tensor_model_parallel_group
+from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_group
 
 Tokens = Sequence[Sequence[int]]
 

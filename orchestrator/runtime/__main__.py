@@ -27,11 +27,11 @@ from orchestrator.runtime.callbacks.logging import MetricLogging
 from orchestrator.runtime.callbacks.saving import CheckpointSaving
 from orchestrator.runtime.callbacks.system import SystemMetrics
 from orchestrator.runtime.callbacks.tracking import Tracking
-from orchestrator.runtime.device import select_device
-from orchestrator.runtime.exits import Outcome, outcome_of, write_exit_record
 from orchestrator.runtime.loop import train
-from orchestrator.runtime.process_groups import stop_process_groups
-from orchestrator.runtime.start_clock import StartClock
+from orchestrator.runtime.processes.device import select_device
+from orchestrator.runtime.processes.exits import Outcome, outcome_of, write_exit_record
+from orchestrator.runtime.processes.process_groups import stop_process_groups
+from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

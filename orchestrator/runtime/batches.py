@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.runtime.device import Device
+from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.steps.base import Batch
 
 

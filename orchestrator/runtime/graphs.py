@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.device import Device
-from orchestrator.runtime.process_groups import rng_generators
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.cuda_graphs import GRAPHS

@@ -7,8 +7,8 @@ import time
 import torch
 
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.exits import DivergenceError, Outcome
 from orchestrator.runtime.optimizer import loss_scale, update
+from orchestrator.runtime.processes.exits import DivergenceError, Outcome
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
 from orchestrator.runtime.step import run_micro_batches

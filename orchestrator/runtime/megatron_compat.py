@@ -29,16 +29,16 @@ from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from torch.nn import functional
 
-from orchestrator.runtime import cpu_shim
-from orchestrator.runtime.adam import GroupStepAdam
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.layers.embedding import embedding
 from orchestrator.runtime.layers.norms import Norm
-from orchestrator.runtime.optimizer_shards import sharded_states
-from orchestrator.runtime.sgd import MomentumSGD
-from orchestrator.runtime.stateful import StatefulOptimizer
-from orchestrator.runtime.weight_gradient import accumulate
+from orchestrator.runtime.layers.weight_gradient import accumulate
+from orchestrator.runtime.optimizers.adam import GroupStepAdam
+from orchestrator.runtime.optimizers.sgd import MomentumSGD
+from orchestrator.runtime.optimizers.shards import sharded_states
+from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
+from orchestrator.runtime.processes import cpu_shim
+from orchestrator.runtime.processes.device import Device
 
 with warnings.catch_warnings():
     # It warns that neither Transformer Engine nor apex is there to give it an Adam; ours is put in below.

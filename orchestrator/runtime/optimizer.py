@@ -11,9 +11,9 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from orchestrator.planning.hyperparameters import Hyperparameters
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.model import DTYPES
-from orchestrator.runtime.parameter_groups import group_overrides
-from orchestrator.runtime.stateful import StatefulOptimizer
+from orchestrator.runtime.network.model import DTYPES
+from orchestrator.runtime.optimizers.parameter_groups import group_overrides
+from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.optimizer import OptimizerSpec
 

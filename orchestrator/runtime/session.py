@@ -15,18 +15,18 @@ from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
-from orchestrator.runtime.checkpointing import Checkpointer
-from orchestrator.runtime.context_parallel import slice_batch
-from orchestrator.runtime.control import Control, Losses, StopRequest
-from orchestrator.runtime.device import Device
-from orchestrator.runtime.experts import AuxiliaryLosses
 from orchestrator.runtime.graphs import CapturedPasses
-from orchestrator.runtime.process_groups import Groups, Ranks
-from orchestrator.runtime.records import Records
-from orchestrator.runtime.start_clock import StartClock
+from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses
+from orchestrator.runtime.processes.context_parallel import slice_batch
+from orchestrator.runtime.processes.control import Control, Losses, StopRequest
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Groups, Ranks
+from orchestrator.runtime.processes.watchdog import Watchdog
+from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.records.start_clock import StartClock
+from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
-from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 

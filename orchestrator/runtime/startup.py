@@ -25,30 +25,36 @@ from orchestrator.portable import files_to_carry
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.batches import RandomTokens
-from orchestrator.runtime.checkpointing import Checkpointer, layout
-from orchestrator.runtime.control import Control, StopRequest
-from orchestrator.runtime.device import Device
-from orchestrator.runtime.environment import record_environment
-from orchestrator.runtime.exits import HANG_EXIT_CODE, Outcome, write_exit_record
-from orchestrator.runtime.experts import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.families.choice import family_of
-from orchestrator.runtime.fp8 import require_fp8
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention_choice import choose_attention
 from orchestrator.runtime.layers.choice import choose_layers
+from orchestrator.runtime.layers.fp8 import require_fp8
 from orchestrator.runtime.layers.overlap import begin_overlap
-from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
+from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses
+from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
-from orchestrator.runtime.pretrained import find_source, load_weights
-from orchestrator.runtime.process_groups import Ranks, connect_stages, patience, seed_everything, start_process_groups
-from orchestrator.runtime.records import Records
+from orchestrator.runtime.processes.control import Control, StopRequest
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.exits import HANG_EXIT_CODE, Outcome, write_exit_record
+from orchestrator.runtime.processes.process_groups import (
+    Ranks,
+    connect_stages,
+    patience,
+    seed_everything,
+    start_process_groups,
+)
+from orchestrator.runtime.processes.watchdog import Watchdog
+from orchestrator.runtime.records.environment import record_environment
+from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.records.sources import record_sources
+from orchestrator.runtime.records.start_clock import StartClock
+from orchestrator.runtime.saving.checkpointing import Checkpointer, layout
+from orchestrator.runtime.saving.pretrained import find_source, load_weights
+from orchestrator.runtime.saving.verification import newest_whole
 from orchestrator.runtime.session import Session
-from orchestrator.runtime.sources import record_sources
-from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
-from orchestrator.runtime.verification import newest_whole
-from orchestrator.runtime.watchdog import Watchdog
 from orchestrator.spec.job import JobSpec
 
 

@@ -9,7 +9,7 @@ import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.context_parallel import over_the_sequence
+from orchestrator.runtime.processes.context_parallel import over_the_sequence
 from orchestrator.runtime.steps.base import Batch, Part, TrainStep, metrics_of
 
 

@@ -50,9 +50,9 @@ def open_run(folder: Path, steps: int, closing: contextlib.ExitStack) -> Any:
     """A session of the quickstart at TP 1, as its one rank opens it."""
     importlib.import_module("orchestrator.plain_megatron")  # before anything that imports megatron-core
     from orchestrator.launch.runs import create_run
-    from orchestrator.runtime.device import select_device
-    from orchestrator.runtime.process_groups import stop_process_groups
-    from orchestrator.runtime.start_clock import StartClock
+    from orchestrator.runtime.processes.device import select_device
+    from orchestrator.runtime.processes.process_groups import stop_process_groups
+    from orchestrator.runtime.records.start_clock import StartClock
     from orchestrator.runtime.startup import open_session
     from orchestrator.spec.loading import load_job
 

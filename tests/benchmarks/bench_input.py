@@ -66,7 +66,7 @@ def measure(folder: Path, workers: int) -> dict[str, Any]:
     from orchestrator.data.tokenizers import load_tokenizer
     from orchestrator.planning.batch import BatchSchedule
     from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
-    from orchestrator.runtime.device import select_device
+    from orchestrator.runtime.processes.device import select_device
     from orchestrator.runtime.steps.gpt import NextToken
     from orchestrator.spec.loading import load_job
 

@@ -41,9 +41,14 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
-from orchestrator.runtime.device import Device, select_device
-from orchestrator.runtime.initialization import initialize_weights
-from orchestrator.runtime.process_groups import Ranks, connect_stages, start_process_groups, stop_process_groups
+from orchestrator.runtime.network.initialization import initialize_weights
+from orchestrator.runtime.processes.device import Device, select_device
+from orchestrator.runtime.processes.process_groups import (
+    Ranks,
+    connect_stages,
+    start_process_groups,
+    stop_process_groups,
+)
 from orchestrator.runtime.startup import open_data
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

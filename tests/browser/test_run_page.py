@@ -19,7 +19,7 @@ from support.faults import wait_until
 from support.training import tiny_job
 
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.machine_use import MachineUse
+from orchestrator.runtime.records.machine_use import MachineUse
 
 
 @pytest.fixture(scope="module")

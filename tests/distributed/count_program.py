@@ -19,9 +19,10 @@ from megatron.core import parallel_state
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.runtime import megatron_compat, model
-from orchestrator.runtime.device import Device, select_device
-from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.network import model
+from orchestrator.runtime.processes.device import Device, select_device
+from orchestrator.runtime.processes.process_groups import Ranks, seed_everything, start_process_groups
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -25,12 +25,13 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.runtime import megatron_compat, reading
-from orchestrator.runtime.device import select_device
+from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.host_copies import HostCopies
-from orchestrator.runtime.model import build_chunks, transformer_config, wrap_data_parallel
+from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
-from orchestrator.runtime.process_groups import seed_everything, start_process_groups, stop_process_groups
+from orchestrator.runtime.processes.device import select_device
+from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups
+from orchestrator.runtime.saving import reading
 from orchestrator.spec.loading import load_resolved
 
 

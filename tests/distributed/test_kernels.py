@@ -19,7 +19,8 @@ import torch
 from megatron.core.fusions import fused_bias_dropout, fused_bias_geglu, fused_bias_gelu, fused_bias_swiglu
 from megatron.core.fusions.fused_cross_entropy import fused_vocab_parallel_cross_entropy
 from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
-from orchestrator.runtime import process_groups, startup
+from orchestrator.runtime import startup
+from orchestrator.runtime.processes import process_groups
 from orchestrator.runtime.layers import torch_layers
 from orchestrator.runtime.layers.norms import Norm
 from torch.nn import functional as F

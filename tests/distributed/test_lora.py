@@ -68,8 +68,8 @@ def test_every_layout_learns_the_same_and_only_adapters_learn(ranks: Ranks, tmp_
 MERGED = """
 import orchestrator.runtime.__main__ as program
 from orchestrator.runtime.callbacks.evaluation import evaluate
-from orchestrator.runtime.exits import Outcome
-from orchestrator.runtime.lora import merge_adapters
+from orchestrator.runtime.processes.exits import Outcome
+from orchestrator.runtime.network.lora import merge_adapters
 
 def train(session, callbacks):
     adapted = sum(len(module.state_dict()) for module in session.modules)

@@ -29,7 +29,7 @@ MEASURED = {"mlflow": False, "system_metrics_seconds": 0.1}
 SLOW_WRITER = """
 import sys, time
 from pathlib import Path
-from orchestrator.runtime.checkpointing import Checkpointer
+from orchestrator.runtime.saving.checkpointing import Checkpointer
 real = Checkpointer._start_writing
 def start_writing(self, saving):
     if saving.state.iteration == 20:
@@ -46,7 +46,7 @@ Checkpointer._start_writing = start_writing
 QUIET = """
 import sys, time
 from pathlib import Path
-from orchestrator.runtime.machine_use import MachineUse
+from orchestrator.runtime.records.machine_use import MachineUse
 measure_at_once = MachineUse.measure
 def measure(self):
     run = Path(sys.argv[1])

@@ -9,7 +9,7 @@ import torch
 from support.gpu_clock import fastest
 from support.measured import needs_gpus
 
-from orchestrator.runtime.adam import GroupStepAdam
+from orchestrator.runtime.optimizers.adam import GroupStepAdam
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -11,10 +11,10 @@ from support.measured import Meter, largest_differences, needs_gpus, needs_layer
 from support.training import layout, tiny_job
 from torch.nn import functional
 
-from orchestrator.runtime.device import select_device
 from orchestrator.runtime.layers.attention_choice import missing
 from orchestrator.runtime.layers.flash_attention import attend
 from orchestrator.runtime.layers.rotation import thirds_of_one
+from orchestrator.runtime.processes.device import select_device
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]

@@ -13,7 +13,7 @@ import torch
 from support.faults import Ranks
 from support.training import largest_difference, losses, make_run, tiny_job, values
 
-from orchestrator.runtime.weight_gradient import accumulate
+from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]

@@ -29,7 +29,7 @@ def conversations(folder: Path, answers: dict[str, str]) -> str:
 MEASURED = """
 import torch
 import orchestrator.runtime.__main__ as program
-from orchestrator.runtime.exits import Outcome
+from orchestrator.runtime.processes.exits import Outcome
 
 def train(session, callbacks):
     model, found, data = session.chunks[0].eval(), [], session.train_data

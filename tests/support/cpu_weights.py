@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ON_THE_CPU = """
-from orchestrator.runtime import initialization
+from orchestrator.runtime.network import initialization
 _slice_of_whole = initialization._slice_of_whole
 def slice_of_whole(shard, *rest):
     data = shard.data

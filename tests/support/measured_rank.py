@@ -24,11 +24,11 @@ from torch import distributed
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.device import Device, select_device
 from orchestrator.runtime.loop import train
-from orchestrator.runtime.process_groups import stop_process_groups
+from orchestrator.runtime.processes.device import Device, select_device
+from orchestrator.runtime.processes.process_groups import stop_process_groups
+from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.session import Session
-from orchestrator.runtime.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.loading import load_resolved
 

@@ -1,4 +1,5 @@
-"""Seconds of a layer's low-rank adapters, as runtime/lora.py computes them: beside their matrices, one after the other.
+"""Seconds of a layer's low-rank adapters, as runtime/network/lora.py computes them: beside their matrices, one after
+the other.
 
 What is frozen is told by `Setting.is_frozen`: its linear layers compute no gradients of weights.
 """

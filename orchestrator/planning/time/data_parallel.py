@@ -61,7 +61,7 @@ def _beside(group: Group, seconds: float, window: float, last: float) -> float:
 
 
 def bucket_size(replicas: int) -> int:
-    """Parameters whose gradients are reduced together, as runtime/model.py asks for."""
+    """Parameters whose gradients are reduced together, as runtime/network/model.py asks for."""
     return max(40_000_000, 1_000_000 * replicas)
 
 

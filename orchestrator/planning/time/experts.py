@@ -65,7 +65,7 @@ def _weight_gradients(setting: Setting, inputs: float, outputs: float) -> float:
 
 
 def is_grouped(setting: Setting) -> bool:
-    """Whether all experts of a rank are computed in one kernel, as runtime/experts.py decides it."""
+    """Whether all experts of a rank are computed in one kernel, as runtime/layers/experts.py decides it."""
     return setting.kernels.fused_attention and setting.model.moe_grouped_gemm is not False
 
 

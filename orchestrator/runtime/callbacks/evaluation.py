@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics
-from orchestrator.runtime.control import Losses
-from orchestrator.runtime.fp8 import largest_values_kept
-from orchestrator.runtime.process_groups import rng_state, set_rng_state
+from orchestrator.runtime.layers.fp8 import largest_values_kept
+from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import metrics_of

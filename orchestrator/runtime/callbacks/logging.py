@@ -6,7 +6,7 @@ import torch
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.control import Losses
+from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
 

@@ -6,7 +6,7 @@ import time
 
 from orchestrator.errors import CheckpointError
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.exits import DiskFullError
+from orchestrator.runtime.processes.exits import DiskFullError
 from orchestrator.runtime.session import Session
 
 

@@ -12,7 +12,7 @@ import torch
 from orchestrator.errors import LeaseLost, is_full_disk
 from orchestrator.rundir import append_line
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.machine_use import MachineUse
+from orchestrator.runtime.records.machine_use import MachineUse
 from orchestrator.runtime.session import Session
 
 

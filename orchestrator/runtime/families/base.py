@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.base import TrainStep
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers

@@ -18,7 +18,7 @@ from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
 from orchestrator.runtime.layers.post_norms import normalise_behind, normalise_embedding
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.base import TrainStep
 from orchestrator.runtime.steps.bert import MaskedTokens
 from orchestrator.runtime.steps.task import RightAnswer

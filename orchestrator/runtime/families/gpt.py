@@ -18,7 +18,7 @@ from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
 from orchestrator.runtime.layers.rotary import scaled_frequencies
 from orchestrator.runtime.losses.linear import linear_cross_entropy
-from orchestrator.runtime.process_groups import (
+from orchestrator.runtime.processes.process_groups import (
     Ranks,
     get_tensor_model_parallel_group,
     get_tensor_model_parallel_rank,

@@ -15,7 +15,7 @@ from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.gpt import NextToken
 from orchestrator.spec.hybrid import layer_pattern
 from orchestrator.spec.job import JobSpec

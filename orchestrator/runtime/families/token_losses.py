@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 
 from orchestrator.runtime.losses.vocab_parallel import vocab_parallel_cross_entropy
-from orchestrator.runtime.process_groups import get_tensor_model_parallel_group, get_tensor_model_parallel_rank
+from orchestrator.runtime.processes.process_groups import (
+    get_tensor_model_parallel_group,
+    get_tensor_model_parallel_rank,
+)
 
 
 def token_losses(labels: torch.Tensor, logits: torch.Tensor, valid_vocab_size: int) -> torch.Tensor:

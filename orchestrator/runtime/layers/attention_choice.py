@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.flash_attention import interface
 from orchestrator.runtime.layers.overlap import of_any
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.attention_backend import ATTENTION, may_use_flash
 from orchestrator.spec.job import JobSpec
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime.device import Device
+from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.runtime import Layers
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from orchestrator.errors import JobError, UserError
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel

@@ -10,10 +10,9 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch.nn import functional
 
-from orchestrator.runtime import context_parallel
-from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
+from orchestrator.runtime.layers.experts import layers_of_chunk
 from orchestrator.runtime.layers.flash_attention import FlashAttention
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.layers.residual import add_plainly
@@ -24,7 +23,8 @@ from orchestrator.runtime.layers.scores import (
     for_every_head,
     plain_causal_mask,
 )
-from orchestrator.runtime.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
+from orchestrator.runtime.processes import context_parallel
+from orchestrator.runtime.processes.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 
 
 class Attention(CoreAttention):

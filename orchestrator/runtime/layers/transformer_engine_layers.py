@@ -8,8 +8,8 @@ from megatron.core.extensions.transformer_engine import TENorm
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
-from orchestrator.runtime.experts import layers_of_chunk
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.experts import layers_of_chunk
 from orchestrator.runtime.layers.flash_attention import FlashAttention
 from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.rotation import RotatedAttention

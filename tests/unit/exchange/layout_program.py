@@ -15,10 +15,15 @@ from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.device import select_device
 from orchestrator.runtime.host_copies import HostCopies
-from orchestrator.runtime.model import build_chunks, parameter_count, transformer_config
-from orchestrator.runtime.process_groups import Ranks, seed_everything, start_process_groups, stop_process_groups
+from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config
+from orchestrator.runtime.processes.device import select_device
+from orchestrator.runtime.processes.process_groups import (
+    Ranks,
+    seed_everything,
+    start_process_groups,
+    stop_process_groups,
+)
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.model import ModelSpec

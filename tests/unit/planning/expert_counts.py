@@ -19,9 +19,10 @@ from megatron.core import parallel_state
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.runtime import megatron_compat, model
-from orchestrator.runtime.device import Device, select_device
-from orchestrator.runtime.process_groups import Ranks, seed_everything
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.network import model
+from orchestrator.runtime.processes.device import Device, select_device
+from orchestrator.runtime.processes.process_groups import Ranks, seed_everything
 from orchestrator.spec.job import JobSpec
 
 META = Device("cpu", torch.device("meta"), "gloo", "cpu")

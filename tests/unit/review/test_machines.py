@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.review.machines import MEASURES, machine_figure, measures_of, nodes_of
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.machine_use import MachineUse
+from orchestrator.runtime.records.machine_use import MachineUse
 
 START = 1_700_000_000.0
 

@@ -25,11 +25,11 @@ from orchestrator.inference.loading import _without_training
 from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.device import select_device
 from orchestrator.runtime.layers import scores
 from orchestrator.runtime.layers.rotary import attention_factor, scaled_frequencies
-from orchestrator.runtime.model import build_chunks, transformer_config
-from orchestrator.runtime.process_groups import seed_everything, start_process_groups, stop_process_groups
+from orchestrator.runtime.network.model import build_chunks, transformer_config
+from orchestrator.runtime.processes.device import select_device
+from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups
 from orchestrator.spec.rope_scaling import RopeScaling
 
 Weights = dict[str, torch.Tensor]

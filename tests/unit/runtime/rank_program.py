@@ -24,18 +24,19 @@ from support.training import layout, tiny_job
 from orchestrator import checkpoints
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
-from orchestrator.runtime import cpu_shim, megatron_compat
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.device import select_device
-from orchestrator.runtime.model import build_chunks, transformer_config
-from orchestrator.runtime.process_groups import (
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.network.model import build_chunks, transformer_config
+from orchestrator.runtime.processes import cpu_shim
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.device import select_device
+from orchestrator.runtime.processes.process_groups import (
     Ranks,
     connect_stages,
     seed_everything,
     start_process_groups,
     stop_process_groups,
 )
-from orchestrator.runtime.verification import newest_whole
+from orchestrator.runtime.saving.verification import newest_whole
 
 
 def control() -> Any:

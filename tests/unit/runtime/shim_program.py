@@ -22,12 +22,13 @@ from support.training import layout, make_run, tiny_job
 from orchestrator.inference.decoder import DecoderPasses
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.network import Network
-from orchestrator.runtime import cpu_shim, megatron_compat
+from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.callbacks.evaluation import evaluate
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.loop import train_step
-from orchestrator.runtime.process_groups import stop_process_groups
-from orchestrator.runtime.start_clock import StartClock
+from orchestrator.runtime.processes import cpu_shim
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import stop_process_groups
+from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.spec.generation import Generation
 

@@ -12,10 +12,10 @@ from support.training import tiny_job
 
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.checkpointing import Checkpointer
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.process_groups import Ranks
-from orchestrator.runtime.records import Records
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.state import TrainState
 
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from support.training import tiny_job
 
-from orchestrator.runtime.adam import GroupStepAdam
 from orchestrator.runtime.optimizer import update
+from orchestrator.runtime.optimizers.adam import GroupStepAdam
 
 SHAPES = [(1,), (7,), (33, 5), (3, 1, 11), (129,)]
 OPTIONS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "eps": 1e-6}

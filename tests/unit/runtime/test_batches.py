@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler, RandomTokens
-from orchestrator.runtime.device import Device
+from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.steps.gpt import NextToken
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")

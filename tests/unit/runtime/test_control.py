@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.launch.local import request_stop
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.control import StopRequest
+from orchestrator.runtime.processes.control import StopRequest
 
 
 @pytest.mark.slow("two ranks are started")

@@ -12,7 +12,8 @@ import pytest
 from support.faults import Ranks
 from support.training import layout, logs, make_run, tiny_job
 
-from orchestrator.runtime import cpu_shim, megatron_compat
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.processes import cpu_shim
 
 PATCHES = {
     *(f"torch.{name}" for name in cpu_shim.FACTORIES),
@@ -52,7 +53,7 @@ def test_each_patch_is_needed() -> None:
 
 WITHOUT_CUDA_OF_TENSORS = """
 import torch
-from orchestrator.runtime import cpu_shim
+from orchestrator.runtime.processes import cpu_shim
 install, cuda = cpu_shim.install, torch.Tensor.cuda
 def install_the_others():
     install()
@@ -72,7 +73,7 @@ def test_stages_that_share_embeddings_need_theirs(ranks: Ranks, tmp_path: Path, 
 
 WITHOUT_UNEQUAL_PARTS = """
 from megatron.core.tensor_parallel import mappings
-from orchestrator.runtime import cpu_shim
+from orchestrator.runtime.processes import cpu_shim
 patch, original = cpu_shim.patch_megatron_mappings, mappings._gather_along_first_dim
 def patch_the_other(module):
     patch(module)
@@ -98,7 +99,7 @@ def test_experts_split_over_ranks_gather_unequal_parts(
 COMPILED = """
 import torch
 import torch._dynamo
-from orchestrator.runtime import cpu_shim
+from orchestrator.runtime.processes import cpu_shim
 graphs = []
 plus_one = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
 cpu_shim.install()

@@ -23,7 +23,7 @@ from orchestrator.errors import (
     UserError,
 )
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.exits import DiskFullError, DivergenceError, Outcome, outcome_of, write_exit_record
+from orchestrator.runtime.processes.exits import DiskFullError, DivergenceError, Outcome, outcome_of, write_exit_record
 
 CAUSES = [
     (DivergenceError("3 bad steps"), "nan", "3 bad steps"),

@@ -14,8 +14,8 @@ import pytest
 from orchestrator.checkpoints import write_commit
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.exports import Exports, _Export, missed
-from orchestrator.runtime.records import Records
+from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.saving.exports import Exports, _Export, missed
 from orchestrator.spec.checkpoint import CheckpointExportSpec
 
 

@@ -24,13 +24,13 @@ from support.training import tiny_job
 from torch.nn import functional
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers import attention_choice, flash_attention, torch_layers
 from orchestrator.runtime.layers.attention_choice import choose_attention, keep_compiled
 from orchestrator.runtime.layers.flash_attention import FlashAttention
 from orchestrator.runtime.layers.rotation import thirds_of_one
-from orchestrator.runtime.model import transformer_config
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.network.model import transformer_config
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 
 # megatron-core's, of its own default

@@ -15,9 +15,9 @@ from megatron.core.enums import Fp8Recipe
 from support.training import tiny_job
 
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.runtime.device import Device
-from orchestrator.runtime.fp8 import fp8_settings, largest_values_kept, require_fp8
-from orchestrator.runtime.model import transformer_config
+from orchestrator.runtime.layers.fp8 import fp8_settings, largest_values_kept, require_fp8
+from orchestrator.runtime.network.model import transformer_config
+from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:megatron")

@@ -12,10 +12,10 @@ import torch
 from support.training import tiny_job
 from torch.nn import functional
 
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers import gelu as module
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.model import transformer_config
+from orchestrator.runtime.network.model import transformer_config
+from orchestrator.runtime.processes.device import Device
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 

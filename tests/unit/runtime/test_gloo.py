@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orchestrator.runtime.gloo import wait_for_a_free_core
+from orchestrator.runtime.processes.gloo import wait_for_a_free_core
 
 GROUPS = """
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from orchestrator.runtime.gloo import few_threads
+from orchestrator.runtime.processes.gloo import few_threads
 
 def threads():
     return len(list(Path("/proc/self/task").iterdir()))

@@ -10,9 +10,9 @@ from megatron.core import tensor_parallel
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.graphs import choose_graphs
-from orchestrator.runtime.process_groups import rng_generators, rng_state, set_rng_state
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import rng_generators, rng_state, set_rng_state
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 

@@ -11,8 +11,8 @@ from support.training import tiny_job
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.logging import MetricLogging, throughput
-from orchestrator.runtime.control import Losses
-from orchestrator.runtime.device import Device
+from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.state import StepRecord
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from support.training import layout, tiny_job
 
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.norms import Norm
-from orchestrator.runtime.model import transformer_config
+from orchestrator.runtime.network.model import transformer_config
+from orchestrator.runtime.processes.device import Device
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 

@@ -12,7 +12,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
 
 from orchestrator.errors import CheckpointError
-from orchestrator.runtime.optimizer_shards import Box, boxes_of, sharded_states
+from orchestrator.runtime.optimizers.shards import Box, boxes_of, sharded_states
 
 
 def part_of(tensor: torch.Tensor, box: Box) -> torch.Tensor:

@@ -19,9 +19,9 @@ import torch
 from support.training import layout, tiny_job
 
 from orchestrator.errors import JobError, UserError
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.overlap import begin_overlap
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 
 GPU = Device("cuda", torch.device("cuda", 1), "nccl", "a GPU")

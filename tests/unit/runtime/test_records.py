@@ -12,7 +12,7 @@ from orchestrator import rundir
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.runtime import records as records_module
-from orchestrator.runtime.records import Records
+from orchestrator.runtime.records.records import Records
 from orchestrator.tracking import metrics
 
 

@@ -9,10 +9,10 @@ import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from support.training import tiny_job
 
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers.residual import add_residual
 from orchestrator.runtime.layers.torch_layers import block_spec
-from orchestrator.runtime.model import transformer_config
+from orchestrator.runtime.network.model import transformer_config
+from orchestrator.runtime.processes.device import Device
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 

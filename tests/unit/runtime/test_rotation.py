@@ -16,10 +16,10 @@ from support.rotated import rotated_by_operations
 from support.training import tiny_job
 
 from orchestrator.planning.memory.layer import rotates_projection
-from orchestrator.runtime.device import Device
 from orchestrator.runtime.layers import rotation
 from orchestrator.runtime.layers.rotation import RotatedAttention, rotated, thirds_of_one
-from orchestrator.runtime.model import transformer_config
+from orchestrator.runtime.network.model import transformer_config
+from orchestrator.runtime.processes.device import Device
 
 S, B, GROUPS, D = 5, 2, 3, 8
 FREQUENCIES = torch.cat((torch.rand(S, 1, 1, D // 2, generator=torch.Generator().manual_seed(1)) * 50,) * 2, -1)

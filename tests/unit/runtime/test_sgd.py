@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.runtime.adam import GroupStepAdam
-from orchestrator.runtime.parameter_groups import is_decayed
-from orchestrator.runtime.sgd import MomentumSGD
+from orchestrator.runtime.optimizers.adam import GroupStepAdam
+from orchestrator.runtime.optimizers.parameter_groups import is_decayed
+from orchestrator.runtime.optimizers.sgd import MomentumSGD
 from orchestrator.spec.optimizer import OptimizerSpec
 
 SHAPES = [(1,), (7,), (33, 5), (129,)]

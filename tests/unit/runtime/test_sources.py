@@ -12,7 +12,7 @@ from support.training import tiny_job
 
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.sources import record_sources, source_records
+from orchestrator.runtime.records.sources import record_sources, source_records
 from orchestrator.tracking.inputs import read_inputs
 
 

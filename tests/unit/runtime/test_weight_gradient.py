@@ -9,9 +9,9 @@ import torch
 from support.training import tiny_job
 
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime import weight_gradient
-from orchestrator.runtime.device import Device
-from orchestrator.runtime.weight_gradient import accumulate, fuses_accumulation
+from orchestrator.runtime.layers import weight_gradient
+from orchestrator.runtime.layers.weight_gradient import accumulate, fuses_accumulation
+from orchestrator.runtime.processes.device import Device
 
 GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU in name only")
 

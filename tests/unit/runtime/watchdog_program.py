@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import watchdog as module
-from orchestrator.runtime.watchdog import Watchdog
+from orchestrator.runtime.processes.watchdog import Watchdog
 
 
 def a_function_that_hangs() -> None:

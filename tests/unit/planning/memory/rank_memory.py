@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.runtime.device import Device, select_device
+from orchestrator.runtime.processes.device import Device, select_device
 from orchestrator.runtime.steps.base import Batch
 from orchestrator.runtime.steps.gpt import NextToken
 
@@ -199,7 +199,7 @@ def groups(job: Any, rank: int) -> Iterator[Any]:
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 
     from orchestrator.planning.topology import rank_of
-    from orchestrator.runtime.process_groups import Ranks
+    from orchestrator.runtime.processes.process_groups import Ranks
 
     degrees = job.parallelism
     tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
@@ -226,7 +226,7 @@ def batches(job: Any) -> Iterator[Batch]:
 def network(job: Any, padded_vocab: int, ranks: Any) -> tuple[Any, list[Any]]:
     """megatron-core's configuration and this rank's chunks."""
     from orchestrator.planning.vocabulary import Vocabulary
-    from orchestrator.runtime.model import build_chunks, transformer_config
+    from orchestrator.runtime.network.model import build_chunks, transformer_config
 
     config = transformer_config(job, CUDA, "torch")
     words = Vocabulary(padded_vocab, padded_vocab, None)
@@ -261,7 +261,7 @@ def kept_by_layer(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
 def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
     """Build, and take two steps."""
     from orchestrator.planning.hyperparameters import Hyperparameters
-    from orchestrator.runtime.model import wrap_data_parallel
+    from orchestrator.runtime.network.model import wrap_data_parallel
     from orchestrator.runtime.optimizer import build_optimizer, update
     from orchestrator.runtime.step import run_micro_batches
 

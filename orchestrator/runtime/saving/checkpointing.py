@@ -29,13 +29,13 @@ from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.drafts import Removals, draft_of, drafts_beside, put_in_place
-from orchestrator.runtime.exports import Exports
 from orchestrator.runtime.host_copies import HostCopies
-from orchestrator.runtime.process_groups import Ranks, rng_state, set_rng_state
-from orchestrator.runtime.reading import load
-from orchestrator.runtime.records import Records
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.process_groups import Ranks, rng_state, set_rng_state
+from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.saving.drafts import Removals, draft_of, drafts_beside, put_in_place
+from orchestrator.runtime.saving.exports import Exports
+from orchestrator.runtime.saving.reading import load
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.stages import layers_of_chunks

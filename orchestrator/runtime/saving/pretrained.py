@@ -17,13 +17,13 @@ from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import JOB_FILE, job_of, run_of
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.checkpointing import model_key
-from orchestrator.runtime.control import Control
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
-from orchestrator.runtime.lora import is_adapter
-from orchestrator.runtime.process_groups import Ranks
-from orchestrator.runtime.reading import load, tensors_of
-from orchestrator.runtime.verification import newest_whole, require_whole_at
+from orchestrator.runtime.network.lora import is_adapter
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.saving.checkpointing import model_key
+from orchestrator.runtime.saving.reading import load, tensors_of
+from orchestrator.runtime.saving.verification import newest_whole, require_whole_at
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
 

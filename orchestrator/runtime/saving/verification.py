@@ -8,8 +8,8 @@ from pathlib import Path
 from orchestrator.checkpoints import Commit, latest_valid, read_commit, verify
 from orchestrator.errors import CheckpointError
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.control import Control
-from orchestrator.runtime.process_groups import Ranks
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.process_groups import Ranks
 
 
 def newest_whole(

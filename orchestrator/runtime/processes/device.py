@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.runtime import cpu_shim
+from orchestrator.runtime.processes import cpu_shim
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.runtime.stateful import StatefulOptimizer
+from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 
 
 class MomentumSGD(StatefulOptimizer):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime.device import Device
+from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 

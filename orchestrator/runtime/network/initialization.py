@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 
-from orchestrator.runtime.state_space_weights import Draw, state_space_draw
+from orchestrator.runtime.network.state_space_weights import Draw, state_space_draw
 
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 _RESIDUAL_WRITERS = ("linear_proj.weight", "linear_fc2.weight", "out_proj.weight")

@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.checkpoints import Commit, committed, read_commit
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, sync_folder
-from orchestrator.runtime.records import Records
+from orchestrator.runtime.records.records import Records
 from orchestrator.spec.checkpoint import CheckpointExportSpec
 
 EXCHANGE_MODULE = "orchestrator.exchange"

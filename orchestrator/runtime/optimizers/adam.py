@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from orchestrator.runtime.kernels.loading import kernels
-from orchestrator.runtime.stateful import StatefulOptimizer
+from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 
 
 class GroupStepAdam(StatefulOptimizer):

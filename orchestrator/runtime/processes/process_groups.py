@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
-from orchestrator.runtime import gloo
-from orchestrator.runtime.device import Device
+from orchestrator.runtime.processes import gloo
+from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
 
 

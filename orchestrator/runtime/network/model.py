@@ -16,18 +16,18 @@ from torch.nn import functional
 from orchestrator.errors import MissingDependency
 from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.runtime.device import Device
-from orchestrator.runtime.experts import expert_settings, keep_experts_apart
 from orchestrator.runtime.families.choice import family_of
-from orchestrator.runtime.fp8 import fp8_settings
 from orchestrator.runtime.graphs import Graphs
-from orchestrator.runtime.initialization import initialize_weights
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.experts import expert_settings, keep_experts_apart
+from orchestrator.runtime.layers.fp8 import fp8_settings
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.rotary import attention_factor
-from orchestrator.runtime.lora import add_adapters
-from orchestrator.runtime.process_groups import Ranks
-from orchestrator.runtime.weight_gradient import fuses_accumulation
+from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
+from orchestrator.runtime.network.initialization import initialize_weights
+from orchestrator.runtime.network.lora import add_adapters
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
-from orchestrator.runtime.process_groups import get_context_parallel_group
+from orchestrator.runtime.processes.process_groups import get_context_parallel_group
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Causal attention of queries [sq, b, heads, d], the last sq positions of keys and values [sk, b, groups, d]; the

@@ -1,0 +1,1 @@
+"""The network of one rank: built, filled, and adapted."""

@@ -1,0 +1,1 @@
+"""Our optimizers, and what of their state a replica keeps."""

@@ -1,0 +1,1 @@
+"""What a run notes down beside its training."""
