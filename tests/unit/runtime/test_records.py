@@ -11,7 +11,7 @@ import pytest
 from orchestrator import rundir
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines
-from orchestrator.runtime import records as records_module
+from orchestrator.runtime.records import records as records_module
 from orchestrator.runtime.records.records import Records
 from orchestrator.tracking import metrics
 

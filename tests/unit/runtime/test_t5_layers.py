@@ -13,7 +13,6 @@ import torch
 from megatron.core.transformer.enums import AttnMaskType
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from orchestrator.runtime import megatron_compat  # noqa: F401 - torch_layers and it need each other, this one first
 from orchestrator.runtime.layers.t5_layers import MaskedAttention, RelativeBias
 
 HEADS = 4

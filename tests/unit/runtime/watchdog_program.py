@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from orchestrator.rundir import RunDir
-from orchestrator.runtime import watchdog as module
+from orchestrator.runtime.processes import watchdog as module
 from orchestrator.runtime.processes.watchdog import Watchdog
 
 
