@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.causes import Exit, cause_of
+from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
@@ -20,10 +21,9 @@ from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, begins_anew, check_startable, last_launch, launch
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original
-from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
@@ -84,7 +84,7 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
         else:
             typer.echo(f"started run {label(run)} in the background; follow it with: orchestrator logs {run.run_id} -f")
         return 0
-    total = BatchSchedule.of(job).train_iters
+    total = last_iteration(job, [] if from_scratch else committed(run))
     watcher = Watcher() if as_json else watcher_for(run, total, sys.stdout)
     return report(run, total, launch(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
 
@@ -190,17 +190,17 @@ def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
     if as_json:
         print_json(status.to_json())
     else:
+        key = length_key(load_resolved(run.resolved()))
         typer.echo(
             f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
             f"      To train it again from the start as another run: {_again(run, status)}\n"
-            "      To train it for longer: "
-            f"orchestrator resume {run.run_id} --set schedule.{_length_key(run)}=… --allow-changes"
+            f"      To train it for longer: orchestrator resume {run.run_id} --set schedule.{key}=… --allow-changes"
         )
 
 
-def _length_key(run: RunDir) -> str:
-    """The one of the three lengths that the run's spec has; another beside it would be refused."""
-    schedule = load_resolved(run.resolved()).schedule
+def length_key(job: JobSpec) -> str:
+    """The one of the three lengths that a spec has; another beside it would be refused."""
+    schedule = job.schedule
     if schedule.train_tokens is not None:
         return "train_tokens"
     return "train_samples" if schedule.train_samples is not None else "train_iters"

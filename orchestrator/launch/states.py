@@ -17,8 +17,10 @@ from orchestrator.launch.local import last_launch
 from orchestrator.launch.state_words import State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
+from orchestrator.planning.batch import BatchSchedule
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.latest import speeds_of, spread, usual
 
 _SECONDS_TO_TAKE_THE_LEASE = 600.0
@@ -108,6 +110,17 @@ class RunStatus:
             "reason": self.reason,
             "evidence": list(self.evidence),
         }
+
+
+def last_iteration(job: JobSpec, checkpoints: Sequence[Commit]) -> int:
+    """Where the training of a run with these checkpoints ends: not at the schedule's number of steps, where some steps
+    had a batch of another size.
+    """
+    schedule = BatchSchedule.of(job)
+    if not checkpoints:
+        return schedule.train_iters
+    newest = checkpoints[-1]
+    return max(newest.iteration, schedule.end_from(newest.iteration, newest.consumed_samples))
 
 
 def status_of(run: RunDir) -> RunStatus:

@@ -83,7 +83,7 @@ class Snapshot:
         """Seconds to the end at the recent pace; None before the first step."""
         if not self.step_seconds:
             return None
-        return (self.total - self.iteration) * sum(self.step_seconds) / len(self.step_seconds)
+        return max(0, self.total - self.iteration) * sum(self.step_seconds) / len(self.step_seconds)
 
     def parts(self, *, with_validation: bool) -> list[str]:
         """What is worth showing of the last step, and of the last validation if asked for."""

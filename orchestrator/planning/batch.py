@@ -67,6 +67,12 @@ class BatchSchedule:
         """Whole steps done after `consumed_samples`."""
         return iteration_of(self.stages, consumed_samples)
 
+    def end_from(self, iteration: int, consumed_samples: int) -> int:
+        """The iteration at which a training ends that has come so far: `train_iters`, unless it got there with batches
+        of another size, since it is over after `train_samples`. Before `iteration` where it has consumed too many.
+        """
+        return iteration + self.train_iters - self.iteration_of(consumed_samples)
+
     def samples_at(self, iteration: int) -> int:
         """Samples consumed after `iteration` steps."""
         return samples_at(self.stages, iteration)

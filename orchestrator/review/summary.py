@@ -14,8 +14,7 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import cell_of
 from orchestrator.launch.state_words import State
-from orchestrator.launch.states import RunStatus, statuses_of
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.launch.states import RunStatus, last_iteration, statuses_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -141,7 +140,8 @@ def _summary(status: RunStatus) -> RunSummary:
     if problem is None:
         try:
             job = load_resolved(run.resolved())
-            train_iters, world_size, layout = BatchSchedule.of(job).train_iters, job.world_size, layout_of(job)
+            train_iters = last_iteration(job, status.checkpoints)
+            world_size, layout = job.world_size, layout_of(job)
         except NONSENSE as error:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)

@@ -11,8 +11,7 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, ago, aligned
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs, cell_of, default_runs_dir
-from orchestrator.launch.states import RunStatus, statuses_of
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.launch.states import RunStatus, last_iteration, statuses_of
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.words import shorten
 
@@ -64,7 +63,7 @@ def _row(status: RunStatus) -> list[str]:
 def _total(status: RunStatus) -> str:
     """Steps in all; one damaged run must not hide the others."""
     try:
-        return str(BatchSchedule.of(load_resolved(status.run.resolved())).train_iters)
+        return str(last_iteration(load_resolved(status.run.resolved()), status.checkpoints))
     except UserError:
         return "?"
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides
 from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.preparing import check_sources
@@ -20,6 +21,7 @@ from orchestrator.cli.running import (
     check_installed,
     describe_completed,
     label,
+    length_key,
     start,
     wait_for_previous,
 )
@@ -28,6 +30,7 @@ from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.runs import add_generation, default_runs_dir, find_run, written_with
 from orchestrator.launch.states import status_of
+from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
 from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
@@ -91,6 +94,8 @@ def command(
     else:
         refuse_without_checkpoint(run, from_scratch=from_scratch)
     if changed is not None and changes:  # what was refused has changed nothing
+        if not from_scratch:
+            check_length(run, changed.job, quiet=as_json)
         add_generation(run, changed.job, changed.text if jobs else written_with(run, overrides or []))
     if not as_json:
         typer.echo(f"resuming run {label(run)} in {run.path} ({status.describe()})")
@@ -99,6 +104,26 @@ def command(
         return
     check_installed(job)
     raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))
+
+
+def check_length(run: RunDir, job: JobSpec, *, quiet: bool) -> None:
+    """Say where the training ends, when samples that were consumed with batches of another size move that. Raises
+    UserError when it has consumed all that the spec gives it, unless it is to end exactly where it stands.
+    """
+    newest = next(reversed(committed(run)), None)
+    if newest is None:
+        return
+    schedule, iteration, consumed = BatchSchedule.of(job), newest.iteration, newest.consumed_samples
+    end = schedule.end_from(iteration, consumed)
+    whole = f"{schedule.train_iters:,} steps with this spec are {schedule.train_samples:,} samples in all"
+    if end <= iteration != schedule.train_iters:
+        raise UserError(
+            f"nothing was started: {whole}, and {consumed:,} are done at iteration {iteration}.\n"
+            f"      To go on from there, write a longer schedule.{length_key(job)}; each 100 steps more are "
+            f"{100 * job.global_batch_size:,} samples."
+        )
+    if end != schedule.train_iters and not quiet:
+        typer.echo(f"it ends at iteration {end}: {whole}, and {consumed:,} are done at iteration {iteration}")
 
 
 def changed_job(run: RunDir, old: JobSpec, files: list[Path], overrides: list[str]) -> LoadedJob | None:

@@ -12,9 +12,8 @@ from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, label
 from orchestrator.launch.local import begins_anew
 from orchestrator.launch.runs import default_runs_dir, find_run
-from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import duration
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.results.record import newest_results
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
@@ -35,7 +34,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     status = status_of(run)
     goodput = goodput_of(run, time.time() if status.is_active else None)
     job = load_resolved(run.resolved())
-    total = BatchSchedule.of(job).train_iters
+    total = last_iteration(job, status.checkpoints)
     unsent = unsent_bytes(run) if job.tracking.mlflow and not status.is_active else 0
     if as_json:
         found = [result.to_json() for result in newest_results(run)]

@@ -12,8 +12,7 @@ from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.launch.local import begins_anew
 from orchestrator.launch.state_words import state_after, written_end
-from orchestrator.launch.states import last_metrics
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.launch.states import last_iteration, last_metrics
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.notifications import Occasion
@@ -80,7 +79,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         "message": message and truncated(redact(message), _LONGEST_LINE),
         "advice": cause_of(end.cause).advise(run.run_id, anew=begins_anew(run)) if end else None,
         "iteration": iteration,
-        "train_iters": BatchSchedule.of(job).train_iters,
+        "train_iters": last_iteration(job, checkpoints),
         "run_dir": str(run.path),
         "checkpoint": str(checkpoints[-1].path) if checkpoints else None,
         "checkpoint_iteration": checkpoints[-1].iteration if checkpoints else None,

@@ -36,17 +36,21 @@ class Outside:
     """Bytes that the allocator does not count."""
 
     fixed: int
+    fragmentation: float
+    """Of what is made and freed in every step."""
 
     def device_bytes(self, parts: Mapping[str, int]) -> int:
         """What must fit into the GPU when these parts are allocated."""
         moving = sum(parts.get(part, 0) for part in ("activations", "logits", "temporary"))
-        return sum(parts.values()) + int(moving * _FRAGMENTATION) + self.fixed
+        return sum(parts.values()) + int(moving * self.fragmentation) + self.fixed
 
 
 def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
     """The context, what every job uses, a communicator for every kind of group of more than one rank, and buffers where
-    tensor parallelism overlaps.
+    tensor parallelism overlaps. Nothing on the CPU.
     """
+    if job.runtime.device == "cpu":
+        return Outside(0, 0.0)
     degrees = job.parallelism
     sizes = (
         degrees.tensor_model_parallel_size,
@@ -59,7 +63,7 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
     if layers == "transformer_engine" and overlaps_tensor_parallel(job):
         groups += 1  # over which the buffers are opened
         buffers = _user_buffers(job)
-    return Outside(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR + buffers)
+    return Outside(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR + buffers, _FRAGMENTATION)
 
 
 def _user_buffers(job: JobSpec) -> int:

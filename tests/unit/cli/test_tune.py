@@ -213,6 +213,8 @@ def test_speeds_on_the_cpu_are_those_of_a_process(orchestrator: Orchestrator, ti
     assert "tokens/s/GPU" not in said.out
     overlay = (tmp_path / "tiny.tuned.yaml").read_text()
     assert " tokens/s per process, " in overlay
+    best = json.loads(orchestrator("tune", tiny, "--json").out)["best"]
+    assert best["device_bytes"] == best["peak_bytes"], "the CPU has no CUDA and no NCCL"
     assert "per GPU" not in overlay
 
 

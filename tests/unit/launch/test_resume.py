@@ -104,6 +104,37 @@ def test_resume_with_changes_shows_them_by_class(
     assert (run.path / "job.2.yaml").read_text() == f"# --set optimizer.lr=2e-3\n{job_file.read_text()}"
 
 
+def test_other_batches_move_the_end_and_every_display_says_where_to(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 steps of 4 are 80 samples, of which 20 are done at step 10: 15 more steps."""
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    monkeypatch.setenv("FAKE_END", "raise@12")
+    code, out, _ = orchestrator("resume", "tiny", "--set", "batch.global_batch_size=4", "--allow-changes")
+    assert code == 1
+    said = "it ends at iteration 25: 20 steps with this spec are 80 samples in all, and 20 are done at iteration 10"
+    assert said in out
+    assert "iteration 11/25" in out
+    assert " of 25\n" in orchestrator("status", run.run_id)[1]
+    assert "/25 " in orchestrator("list")[1]
+
+
+@pytest.mark.parametrize("change", ["batch.global_batch_size=1", "schedule.train_iters=9"])
+def test_resume_with_nothing_left_to_train_is_refused(
+    change: str, orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A smaller batch makes the same number of steps a shorter training, which must not end in silence."""
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    code, _, err = orchestrator("resume", "tiny", "--set", change, "--allow-changes")
+    assert code == 2
+    assert "nothing was started" in err
+    assert "20 are done at iteration 10" in err
+    assert "write a longer schedule.train_iters" in err
+    assert len(run.resolved_generations()) == 1
+    exact = ("--set", "schedule.train_iters=10", "--allow-changes")
+    assert orchestrator("resume", "tiny", *exact)[0] == 0, "it may end exactly where it stands"
+
+
 def test_resume_under_another_name_is_another_job(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
