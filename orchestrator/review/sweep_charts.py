@@ -107,7 +107,7 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
         # Its fields say what is the matter with their cells; without them there would be no places for that.
         "data": data if found or (columns and rows) else [],
         "layout": {
-            "title": {"text": metric if len(view.axes) < 3 else f"{metric}, {how} over the other parameters"},
+            "title": {"text": metric if len(view.axes) < 3 else f"{how} {metric}"},
             "xaxis": {"type": "category", "title": {"text": across}, "showgrid": False},
             "yaxis": {"type": "category", "title": {"text": down}, "showgrid": False},
             "annotations": _without_value(view, x, y, found),

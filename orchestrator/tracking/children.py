@@ -72,4 +72,4 @@ def _child(run: Run, metrics: set[str]) -> Child:
     tags, measured = run.data.tags, run.data.metrics
     cell, state = tags.get(CELL_TAG, ""), tags.get("orchestrator.state", "")
     last = {name: measured[name] for name in sorted(metrics & measured.keys())}
-    return Child(cell, state, run.info.status, run.info.end_time, last)
+    return Child(cell, state, run.info.status, run.info.end_time, last, tags.get("orchestrator.run_id", ""))

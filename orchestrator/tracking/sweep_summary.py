@@ -24,7 +24,7 @@ DEFAULT_METRICS = ("validation/loss", "train/loss")
 @dataclass(frozen=True)
 class Child:
     """A cell as the store has it. `state` in our words and `status` in MLflow's; `ended` in milliseconds since the
-    epoch; `metrics`: the last value of each.
+    epoch; `metrics`: the last value of each; `run`: its run id.
     """
 
     cell: str
@@ -32,6 +32,7 @@ class Child:
     status: str
     ended: int | None
     metrics: Mapping[str, float]
+    run: str = ""
 
 
 def newest_plan(home: Path) -> dict[str, Any]:
@@ -58,9 +59,12 @@ def status_of(children: Sequence[Child]) -> tuple[str, int | None]:
 
 
 def summary_tags(home: Path, plan: Mapping[str, Any], children: Sequence[Child]) -> dict[str, str]:
-    """Tags of the sweep's run, its description among them."""
+    """Tags of the sweep's run, its description among them. Cells that have left the sweep are not in them."""
     cells = plan.get("cells") or []
     planned = {str(cell.get("name")) for cell in cells}
+    runs = {str(cell.get("run")).rpartition("/")[2] for cell in cells}
+    # Another cluster makes other runs of cells of the same name.
+    children = [child for child in children if child.cell in planned and (not child.run or child.run in runs)]
     counts = Counter(child.state for child in children)
     waiting = len(planned - {child.cell for child in children})
     states = dict.fromkeys(_STATES, 0) | counts | {"waiting": waiting}

@@ -230,9 +230,10 @@ def cluster_line(job: JobSpec, cluster: ClusterSpec) -> str:
     partition = partition_of(job, cluster)
     most = cluster.partitions.get(partition or "")
     time = job.launch.time or cluster.time
+    gpus = most.gpus_per_node if most else None
     asked = [
         _share(job.launch.nodes, most.nodes if most else None, "nodes"),
-        _share(job.processes_per_node, most.gpus_per_node if most else None, "GPUs on each"),
+        "no GPUs" if job.runtime.device == "cpu" else _share(job.processes_per_node, gpus, "GPUs on each"),
         _share(duration(time) if time else None, duration(most.time_limit) if most and most.time_limit else None, ""),
     ]
     where = f"{cluster.name}, partition {partition}" if partition else cluster.name

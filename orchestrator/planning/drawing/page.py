@@ -136,7 +136,7 @@ def _rows(table: Rows) -> list[str]:
 def _ranks(layout: Topology) -> list[str]:
     outlined = "; GPUs of a tensor group share an outline" if layout.tensor_model_parallel_size > 1 else ""
     text = (
-        f"{what_is_drawn(layout)}. A GPU shows its rank and (tp,cp,dp,pp); the colour is its pipeline stage{outlined}."
+        f"{what_is_drawn(layout)}. A box shows its rank and (tp,cp,dp,pp); the colour is its pipeline stage{outlined}."
     )
     nodes = [node_svg(layout, node, styled=False) for node in drawn_nodes(layout)]
     return [element("h2", text="Ranks"), element("p", text=text, class_="note"), element("div", *nodes, class_="nodes")]

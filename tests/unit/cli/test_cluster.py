@@ -44,6 +44,8 @@ def test_init_writes_a_profile_that_can_be_used(orchestrator: Any, home: Path, j
     assert load_profile("alps-2").cpus_per_gpu == 12
     checked = orchestrator("validate", job_file, "--cluster", "alps-2")
     assert "alps-2, partition gpu: 1 of 16 nodes, 1 of 8 GPUs on each, 1d" in checked.out
+    on_cpu = orchestrator("validate", job_file, "--cluster", "alps-2", "--set", "runtime.device=cpu")
+    assert "alps-2, partition gpu: 1 of 16 nodes, no GPUs, 1d" in on_cpu.out
 
 
 @pytest.mark.usefixtures("slurm")

@@ -218,7 +218,7 @@ def test_drawings(orchestrator: Any, seed: Path, tmp_path: Path) -> None:
     assert "drawn: plan.html" in finished.out
     page = (tmp_path / "plan.html").read_text()
     assert "Plan of seed" in page
-    assert "A GPU shows its rank" in page
+    assert "A box shows its rank" in page
     assert " ms" in (tmp_path / "drawn" / "timeline.svg").read_text(), "in the seconds of the forecast"
     assert orchestrator("plan", seed, "--html", "plan.html").code == 0, "a page is drawn anew"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,22 @@ def test_a_sweep_says_how_its_cells_do(tmp_path: Path) -> None:
     assert note.startswith("**Sweep rates**: 1 running, 2 finished, 1 failed, 1 waiting\n")
     assert "    orchestrator sweep status rates --runs-dir " in note
     assert note.index("| `lr=2` | 1.5 |") < note.index("| `lr=1` | 2.5 |")
-    plan(home, 2, ["1", "2"], goal="max", metric="train/loss")
+    plan(home, 2, ["1", "2", "4"], goal="max", metric="train/loss")
     tags = summary_tags(home, newest_plan(home), children)
     assert (tags["orchestrator.sweep.best_cell"], tags["orchestrator.sweep.metric"]) == ("lr=4", "train/loss")
+
+
+def test_cells_that_left_a_sweep_count_no_more(tmp_path: Path) -> None:
+    plan(tmp_path, 1, ["1", "2"])
+    [event] = [newest_plan(tmp_path)]
+    for number, cell in enumerate(event["cells"]):
+        cell["run"] = f"gpt/0000000{number}"
+    children = [
+        replace(child("lr=1", "FINISHED", 1.0), run="ffffffff"),  # of the same name, for another cluster
+        replace(child("lr=1", "FINISHED", 3.0), run="00000000"),
+        child("lr=3", "FAILED", 0.5),
+    ]
+    tags = summary_tags(tmp_path, event, children)
+    states = {name: tags[f"orchestrator.sweep.states.{name}"] for name in ("finished", "failed", "waiting")}
+    assert states == {"finished": "1", "failed": "0", "waiting": "1"}
+    assert tags["orchestrator.sweep.best_value"] == "3"
