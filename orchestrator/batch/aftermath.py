@@ -13,9 +13,9 @@ from orchestrator.batch.verdict import unspoken_end
 from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
-from orchestrator.launch.local import last_launch
 from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.startable import last_launch
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir, event
 from orchestrator.spec.job import JobSpec

@@ -18,7 +18,7 @@ from orchestrator.batch.aftermath import conclude, is_stale, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import SUPERVISOR_VARIABLE
 from orchestrator.causes import Exit
-from orchestrator.launch.local import caught_signals, request_stop
+from orchestrator.launch.stopping import caught_signals, request_stop
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -21,9 +21,9 @@ from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit
 from orchestrator.checkpoints import committed
 from orchestrator.launch.exits import LogMarks, classify
-from orchestrator.launch.local import StopSignals, caught_signals, request_stop, stop_at_once
 from orchestrator.launch.notifications.process import tell_of_start
 from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
+from orchestrator.launch.stopping import StopSignals, caught_signals, request_stop, stop_at_once
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir

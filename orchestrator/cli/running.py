@@ -18,9 +18,10 @@ from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
-from orchestrator.launch.local import Watcher, begins_anew, check_startable, last_launch, launch
+from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original
+from orchestrator.launch.startable import begins_anew, check_startable, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder

@@ -6,67 +6,29 @@ the stop file. If the launcher is killed outright, the kernel sends torchrun SIG
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import IO, Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO
 
 from orchestrator.causes import Exit, exit_records
-from orchestrator.checkpoints import committed
-from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.render import RUNTIME_MODULE, refuse_missing_python, render
-from orchestrator.lease import held_message, read_holder
+from orchestrator.launch.render import RUNTIME_MODULE, render
+from orchestrator.launch.startable import check_startable
+from orchestrator.launch.stopping import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 
 _POLL_SECONDS = 0.1
 _ORPHAN_GRACE_SECONDS = 30.0
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-
-
-@dataclass
-class StopSignals:
-    """Signals that reached the launcher: the first asks for a clean stop, a second SIGINT for an end at once."""
-
-    received: list[signal.Signals] = field(default_factory=list)
-
-    @property
-    def first(self) -> str | None:
-        """Name of the first one."""
-        return self.received[0].name if self.received else None
-
-    @property
-    def at_once(self) -> bool:
-        """Whether the person is out of patience."""
-        return self.received.count(signal.SIGINT) > 1
-
-
-@contextmanager
-def caught_signals() -> Iterator[StopSignals]:
-    """Collect stop signals instead of being ended by them."""
-    caught = StopSignals()
-
-    def note(number: int, frame: Any) -> None:
-        caught.received.append(signal.Signals(number))
-
-    previous = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
-    try:
-        yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class Watcher:
@@ -162,95 +124,10 @@ def launch(
     return end
 
 
-def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
-    """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it."""
-    holder = read_holder(run)
-    if holder is not None and holder.live:
-        raise RunIsHeld(held_message(run, holder))
-    refuse_imported(run)
-    events = run.events()
-    launched = last_launch(events)
-    if launched is not None and launched["exited"] is None:
-        process = Process.from_record(launched)
-        if process.is_alive and process.pid != os.getpid():
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched["time"]))
-            raise RunIsHeld(
-                f"run {run.run_id} is being started by pid {process.pid} on {process.host} since {since}.\n"
-                f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
-                f"`orchestrator cancel {run.run_id}`."
-            )
-    refuse_without_checkpoint(run, from_scratch=from_scratch)
-    refuse_missing_python(job)
-    if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
-        raise UserError(
-            f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
-            "machine's address and NODE_RANK to 0; it then says what to start on the others"
-        )
-    render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
-
-
-def refuse_imported(run: RunDir) -> None:
-    """Raises UserError for a run that holds weights from elsewhere."""
-    if any(event.get("event") == "imported" for event in run.events()):
-        raise UserError(
-            f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
-            f"      Start another job from it, with checkpoint.pretrained: {run.path}"
-        )
-
-
-def begins_anew(run: RunDir) -> bool:
-    """Whether a run was started before and has no checkpoint to go on from; damage is not looked for."""
-    return any(event.get("event") == "started" for event in run.events()) and not committed(run)
-
-
-def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
-    """Raises UserError when a start would end where its ranks look for a checkpoint: what is known is said before."""
-    if not from_scratch and begins_anew(run):
-        raise UserError(
-            f"run {run.run_id} was started before and has no checkpoint to go on from; "
-            "nothing was started or changed.\n"
-            "      To begin again at iteration 0, add --from-scratch."
-        )
-
-
-def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest `launched` event, with its `exited` event (or None) under "exited".
-
-    Launches that were refused because the run was held are passed over: they changed nothing.
-    """
-    launches: dict[str, dict[str, Any]] = {}
-    for event in events:
-        launch_id = str(event.get("launch_id"))
-        if event.get("event") == "launched":
-            launches[launch_id] = {**event, "exited": None}
-        elif event.get("event") == "exited" and launch_id in launches:
-            if event.get("cause") == "held":
-                del launches[launch_id]
-            else:
-                launches[launch_id]["exited"] = event
-    return list(launches.values())[-1] if launches else None
-
-
-def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
-    """Ask whoever runs it to stop: cleanly, or at once without saving."""
-    write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))
-
-
-def ended_by_force(by: str, iteration: int | None) -> Exit:
-    """The end of a launch whose processes were killed because a person asked for that."""
-    return Exit.of("cancelled", f"ended at once, without saving, by {by}", iteration)
-
-
 def _end_by_force(run: RunDir, launch_id: str, by: str, iteration: int | None) -> Exit:
     """The same, unless rank 0 had said by then that it was done or had saved and stopped: nothing was lost."""
     cause = exit_records(run, launch_id).get(0, {}).get("cause")
     return Exit.of(cause, "", iteration) if cause in ("completed", "stopped") else ended_by_force(by, iteration)
-
-
-def stop_at_once(run: RunDir) -> str | None:
-    """Who asked, through the stop file, for an end without saving; None when nobody did."""
-    request = run.stop_request()
-    return str(request.get("by")) if request.get("at_once") is True else None
 
 
 def _for_the_others(run: RunDir, launch_id: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.causes import cause_of
-from orchestrator.launch.local import begins_anew
+from orchestrator.launch.startable import begins_anew
 from orchestrator.lease import read_holder
 from orchestrator.review.logs import closing_lines
 from orchestrator.review.story import Event, evidence_of, last, last_end

@@ -26,8 +26,8 @@ from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmiss
 from orchestrator.cluster.commands import Answer, unreachable
 from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import JobError, OrchestratorError
-from orchestrator.launch.local import last_launch
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.startable import last_launch
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ending import tell_of_sweep

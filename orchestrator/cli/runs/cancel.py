@@ -11,10 +11,11 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunName, RunsDir, label
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
-from orchestrator.launch.local import ended_by_force, last_launch, request_stop
 from orchestrator.launch.processes import end_processes
 from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.startable import last_launch
 from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.stopping import ended_by_force, request_stop
 from orchestrator.rundir import RunDir
 
 _SECONDS_FOR_THE_LAUNCHER = 10.0

@@ -7,12 +7,12 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunName, RunsDir, label
 from orchestrator.errors import UserError
-from orchestrator.launch.local import last_launch
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.notifications.ways import tell
 from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.startable import last_launch
 from orchestrator.spec.loading import load_resolved
 
 

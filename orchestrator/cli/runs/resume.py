@@ -27,8 +27,8 @@ from orchestrator.cli.running import (
 )
 from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.local import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.runs import add_generation, default_runs_dir, find_run, written_with
+from orchestrator.launch.startable import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states import status_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir

@@ -21,8 +21,8 @@ from orchestrator.cli.running import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import describe_active
-from orchestrator.launch.local import check_startable
 from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
+from orchestrator.launch.startable import check_startable
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job
 

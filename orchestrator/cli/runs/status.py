@@ -10,8 +10,8 @@ import typer
 from orchestrator.causes import cause_of
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, label
-from orchestrator.launch.local import begins_anew
 from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.startable import begins_anew
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import duration
 from orchestrator.results.record import newest_results

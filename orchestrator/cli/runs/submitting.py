@@ -14,10 +14,10 @@ from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel
 from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
-from orchestrator.launch.local import refuse_without_checkpoint
 from orchestrator.launch.preparation import data_options, submit_preparation, to_be_made
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.sbatch import sbatch_options
+from orchestrator.launch.startable import refuse_without_checkpoint
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.submission import place_of, submit_run
 from orchestrator.rundir import RunDir

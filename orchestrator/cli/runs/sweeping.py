@@ -16,7 +16,7 @@ from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, UserError
 from orchestrator.exchange.wanted import export_problems
-from orchestrator.launch.local import request_stop
+from orchestrator.launch.stopping import request_stop
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.plan import Plan, make_plan

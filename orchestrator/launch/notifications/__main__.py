@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.launch.local import last_launch
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
 from orchestrator.launch.notifications.ways import tell
+from orchestrator.launch.startable import last_launch
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

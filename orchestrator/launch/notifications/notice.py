@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import committed
-from orchestrator.launch.local import begins_anew
+from orchestrator.launch.startable import begins_anew
 from orchestrator.launch.state_words import state_after, written_end
 from orchestrator.launch.states import last_iteration, last_metrics
 from orchestrator.rundir import RunDir

@@ -17,8 +17,9 @@ from orchestrator.bench.report import report_of
 from orchestrator.causes import Exit
 from orchestrator.cli.jobs import this_machine
 from orchestrator.cli.main import main
-from orchestrator.launch.local import Watcher, launch, request_stop
+from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.runs import create_run
+from orchestrator.launch.stopping import request_stop
 from orchestrator.lease import Lease
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time

@@ -18,10 +18,11 @@ from support.ranks import free_port
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.local import Watcher, launch, request_stop
+from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes, processes_of, ranks_of
 from orchestrator.launch.render import render
 from orchestrator.launch.states import status_of
+from orchestrator.launch.stopping import request_stop
 from orchestrator.launch.watch import LineWatcher
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines

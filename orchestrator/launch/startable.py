@@ -1,0 +1,85 @@
+"""What the past of a run says about starting it, and whether this machine can."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from orchestrator.checkpoints import committed
+from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.launch.render import refuse_missing_python, render
+from orchestrator.lease import held_message, read_holder
+from orchestrator.process import Process
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+
+def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
+    """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it."""
+    holder = read_holder(run)
+    if holder is not None and holder.live:
+        raise RunIsHeld(held_message(run, holder))
+    refuse_imported(run)
+    events = run.events()
+    launched = last_launch(events)
+    if launched is not None and launched["exited"] is None:
+        process = Process.from_record(launched)
+        if process.is_alive and process.pid != os.getpid():
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched["time"]))
+            raise RunIsHeld(
+                f"run {run.run_id} is being started by pid {process.pid} on {process.host} since {since}.\n"
+                f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
+                f"`orchestrator cancel {run.run_id}`."
+            )
+    refuse_without_checkpoint(run, from_scratch=from_scratch)
+    refuse_missing_python(job)
+    if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
+        raise UserError(
+            f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
+            "machine's address and NODE_RANK to 0; it then says what to start on the others"
+        )
+    render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
+
+
+def refuse_imported(run: RunDir) -> None:
+    """Raises UserError for a run that holds weights from elsewhere."""
+    if any(event.get("event") == "imported" for event in run.events()):
+        raise UserError(
+            f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
+            f"      Start another job from it, with checkpoint.pretrained: {run.path}"
+        )
+
+
+def begins_anew(run: RunDir) -> bool:
+    """Whether a run was started before and has no checkpoint to go on from; damage is not looked for."""
+    return any(event.get("event") == "started" for event in run.events()) and not committed(run)
+
+
+def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
+    """Raises UserError when a start would end where its ranks look for a checkpoint: what is known is said before."""
+    if not from_scratch and begins_anew(run):
+        raise UserError(
+            f"run {run.run_id} was started before and has no checkpoint to go on from; "
+            "nothing was started or changed.\n"
+            "      To begin again at iteration 0, add --from-scratch."
+        )
+
+
+def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The newest `launched` event, with its `exited` event (or None) under "exited".
+
+    Launches that were refused because the run was held are passed over: they changed nothing.
+    """
+    launches: dict[str, dict[str, Any]] = {}
+    for event in events:
+        launch_id = str(event.get("launch_id"))
+        if event.get("event") == "launched":
+            launches[launch_id] = {**event, "exited": None}
+        elif event.get("event") == "exited" and launch_id in launches:
+            if event.get("cause") == "held":
+                del launches[launch_id]
+            else:
+                launches[launch_id]["exited"] = event
+    return list(launches.values())[-1] if launches else None

@@ -1,0 +1,65 @@
+"""Asking a launch to stop: by signals to the launcher, or through the stop file of its run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.causes import Exit
+from orchestrator.rundir import RunDir, write_atomically
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+@dataclass
+class StopSignals:
+    """Signals that reached the launcher: the first asks for a clean stop, a second SIGINT for an end at once."""
+
+    received: list[signal.Signals] = field(default_factory=list)
+
+    @property
+    def first(self) -> str | None:
+        """Name of the first one."""
+        return self.received[0].name if self.received else None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the person is out of patience."""
+        return self.received.count(signal.SIGINT) > 1
+
+
+@contextmanager
+def caught_signals() -> Iterator[StopSignals]:
+    """Collect stop signals instead of being ended by them."""
+    caught = StopSignals()
+
+    def note(number: int, frame: Any) -> None:
+        caught.received.append(signal.Signals(number))
+
+    previous = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
+    """Ask whoever runs it to stop: cleanly, or at once without saving."""
+    write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))
+
+
+def stop_at_once(run: RunDir) -> str | None:
+    """Who asked, through the stop file, for an end without saving; None when nobody did."""
+    request = run.stop_request()
+    return str(request.get("by")) if request.get("at_once") is True else None
+
+
+def ended_by_force(by: str, iteration: int | None) -> Exit:
+    """The end of a launch whose processes were killed because a person asked for that."""
+    return Exit.of("cancelled", f"ended at once, without saving, by {by}", iteration)
