@@ -63,8 +63,9 @@ def summary_tags(home: Path, plan: Mapping[str, Any], children: Sequence[Child])
     cells = plan.get("cells") or []
     planned = {str(cell.get("name")) for cell in cells}
     runs = {str(cell.get("run")).rpartition("/")[2] for cell in cells}
-    # Another cluster makes other runs of cells of the same name.
-    children = [child for child in children if child.cell in planned and (not child.run or child.run in runs)]
+    if cells:  # else its ledger is lost, and all count
+        # Another cluster makes other runs of cells of the same name.
+        children = [child for child in children if child.cell in planned and (not child.run or child.run in runs)]
     counts = Counter(child.state for child in children)
     waiting = len(planned - {child.cell for child in children})
     states = dict.fromkeys(_STATES, 0) | counts | {"waiting": waiting}

@@ -99,3 +99,4 @@ def test_cells_that_left_a_sweep_count_no_more(tmp_path: Path) -> None:
     states = {name: tags[f"orchestrator.sweep.states.{name}"] for name in ("finished", "failed", "waiting")}
     assert states == {"finished": "1", "failed": "0", "waiting": "1"}
     assert tags["orchestrator.sweep.best_value"] == "3"
+    assert summary_tags(tmp_path, {}, children)["orchestrator.sweep.states.finished"] == "2", "the ledger is lost"
