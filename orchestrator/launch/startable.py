@@ -14,6 +14,7 @@ from orchestrator.lease import held_message, read_holder
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.values import environment_references
 
 
 def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
@@ -34,6 +35,7 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
                 f"`orchestrator cancel {run.run_id}`."
             )
     refuse_without_checkpoint(run, from_scratch=from_scratch)
+    refuse_unset_environment(job)
     refuse_missing_python(job)
     if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
         raise UserError(
@@ -41,6 +43,22 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
             "machine's address and NODE_RANK to 0; it then says what to start on the others"
         )
     render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
+
+
+def refuse_unset_environment(job: JobSpec) -> None:
+    """Raises UserError for what `launch.env` takes from the environment and is not there; a template of the user's own
+    may set it in the launch script.
+    """
+    if job.launch.template is not None:
+        return
+    missing = [
+        f"launch.env.{key}: ${{env:{name}}} is used here, but {name} is not set in the environment"
+        for key, value in job.launch.env.items()
+        for name in environment_references(value)
+        if name not in os.environ
+    ]
+    if missing:
+        raise UserError("\n       ".join([*missing, "set it where you start the run: export NAME=…"]))
 
 
 def refuse_imported(run: RunDir) -> None:

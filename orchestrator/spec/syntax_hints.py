@@ -9,16 +9,28 @@ from itertools import islice
 _NO_COLON = re.compile(r"(?:- +)?([A-Za-z_][\w.-]*)(?: +([^\s#].*))?")
 _NO_SPACE = re.compile(r"(?:- +)?([A-Za-z_][\w.-]*):([^\s:/].*)")
 _ABOUT_KEYS = ("did not find expected key", "could not find expected ':'", "expected <block end>", "mapping values")
+_UNCLOSED = {
+    "while parsing a flow mapping": "the {{ of line {} is not closed, or lacks a comma",
+    "while parsing a flow sequence": "the [ of line {} is not closed, or lacks a comma",
+    "while scanning a quoted scalar": "the quote of line {} is not closed",
+}
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 _COLUMNS = "keys of one mapping start in the same column"
 
 
-def hint_for(problem: str, lines: Sequence[str], line: int) -> str | None:
-    """The way out of a parser's problem in a line, which counts from 0; None where it is not about a key."""
+def hint_for(problem: str, lines: Sequence[str], line: int, context: str | None = None, opened: int = 0) -> str | None:
+    """The way out of a parser's problem in a line; None where there is none. `context` is what the parser was in since
+    line `opened`. Lines count from 0.
+    """
+    if context in _UNCLOSED:
+        return _UNCLOSED[context].format(opened + 1)
     if not any(said in problem for said in _ABOUT_KEYS):
         return None
     last = min(line, len(lines) - 1)
     about = list(islice((number for number in range(last, -1, -1) if _bare(lines[number])), 2))
     for number in about:
+        if NO_BREAK_SPACE in lines[number]:
+            return f"line {number + 1} has a no-break space (U+00A0), which is none to YAML: write a plain space"
         if slip := _slip(_bare(lines[number])):
             return f"line {number + 1} {slip}"
     if len(about) == 2 and about[0] == line:

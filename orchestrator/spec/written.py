@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from orchestrator.errors import Location, Problem
-from orchestrator.spec.syntax_hints import hint_for
+from orchestrator.spec.syntax_hints import NO_BREAK_SPACE, hint_for
 from orchestrator.spec.words import dotted
 
 MAX_BYTES = 1_000_000
@@ -265,6 +265,9 @@ class _Reader:
             text = str(event.value)
             if event.style or event.tag is not None:
                 return text
+            if text.startswith(NO_BREAK_SPACE):  # copied from a web page; to YAML it is a letter like any other
+                self._problem("a no-break space (U+00A0) where YAML wants spaces", path, event)
+                return None
             if text == "<<":
                 hint = "use `extends: other.yaml`, or an anchor for a whole value"
                 self._problem("merge keys (<<) are not accepted", path, event, hint)
@@ -298,5 +301,6 @@ def _syntax_problem(error: yaml.YAMLError, reader: _Reader) -> Problem:
         return Problem("a tab where YAML wants spaces", location=place)
     problem = getattr(error, "problem", None) or "it cannot be read"
     context = getattr(error, "context", None)
-    hint = hint_for(problem, reader.lines, mark.line)
+    opened = getattr(error, "context_mark", None) or mark
+    hint = hint_for(problem, reader.lines, mark.line, context, opened.line)
     return Problem(f"not YAML: {problem}" + (f" ({context})" if context else ""), hint=hint, location=place)

@@ -108,8 +108,9 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(run: RunDir, monkeypa
         raise OSError(errno.EIO, "I/O error")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="I/O error"):
+    with pytest.raises(OSError, match="I/O error") as caught:
         write_atomically(path, "new")
+    assert caught.value.filename == str(path), "what is said to a person names the place"
     assert path.read_text() == '{"a": 1}'
     assert os.listdir(run.path) == ["resolved.json"]
 

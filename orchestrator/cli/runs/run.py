@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.checkpoints import find_weights
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, warn
 from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.preparing import check_sources
@@ -21,8 +22,8 @@ from orchestrator.cli.running import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import describe_active
-from orchestrator.launch.runs import attach_or_create, create_run, runs_dir_of
-from orchestrator.launch.startable import check_startable
+from orchestrator.launch.runs import attach_or_create, create_run, find_same, runs_dir_of
+from orchestrator.launch.startable import check_startable, refuse_unset_environment
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job
 
@@ -51,6 +52,9 @@ def command(
     check_installed(job)
     check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
+    refuse_unset_environment(job)
+    if job.checkpoint.pretrained is not None and (new or find_same(job, folder) is None):
+        find_weights(job.checkpoint.pretrained, folder)
     if new:
         run, is_new = create_run(job, loaded.text, folder), True
     else:

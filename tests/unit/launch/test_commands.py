@@ -281,6 +281,22 @@ def test_missing_data_is_told_before_a_run_is_made(orchestrator: Orchestrator, j
     assert not runs_dir.exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("launch.env={TOKEN: '${env:NOWHERE_SET}'}", "launch.env.TOKEN: ${env:NOWHERE_SET} is used here"),
+        ("checkpoint.pretrained=nowhere", "checkpoint.pretrained nowhere: there is no checkpoint and no run at"),
+    ],
+)
+def test_what_this_machine_lacks_is_told_before_a_run_is_made(
+    change: str, said: str, orchestrator: Orchestrator, job_file: Path, runs_dir: Path
+) -> None:
+    code, _, err = orchestrator("run", job_file, "--set", change)
+    assert code == 2
+    assert said in err
+    assert not runs_dir.exists()
+
+
 def test_background_run_can_be_followed_and_cancelled(
     orchestrator: Orchestrator,
     make_job: MakeJob,

@@ -127,6 +127,11 @@ def test_a_spec_of_thousands_of_problems_says_how_many_more() -> None:
         ("  micro_batch_size: 8\n   num_micro_batches: 2\n", "4:21", "line 4 starts in column 4, line 3 in column 3"),
         ("  micro_batch_size: a: 8\n", "3:22", "a value that holds a colon and a space needs quotes"),
         ('  micro_batch_size: "8" 8\n', "3:25", "a line before may lack its colon"),
+        ("  micro_batch_size:\N{NO-BREAK SPACE}8\n  num_micro_batches: 2\n", "4:20", "line 3 has a no-break space"),
+        ("  rampup_batch_size: {samples: 8\n", "4:6", "the { of line 3 is not closed"),
+        ("  rampup_batch_size: [8, 8\n", "4:6", "the [ of line 3 is not closed, or lacks a comma"),
+        ("  rampup_batch_size: {samples: 8 increment: 8}\n", "3:43", "the { of line 3 is not closed, or lacks a comma"),
+        ('  micro_batch_size: "8\n', "3:21", "the quote of line 3 is not closed"),
     ],
 )
 def test_where_the_parser_stops_the_line_of_the_slip_is_named(batch: str, place: str, hint: str) -> None:
