@@ -15,8 +15,13 @@ from orchestrator.launch.submission import SlurmRun
 from orchestrator.lease import Holder
 from orchestrator.rundir import RunDir
 
-_NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", "DependencyNeverSatisfied", "BadConstraints")
+_DEPENDENCY = "DependencyNeverSatisfied"
+_NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", _DEPENDENCY, "BadConstraints")
 """Reasons of SLURM that no waiting removes."""
+_WAITED = {
+    _DEPENDENCY: "the run that it waited for did not complete",
+    "Dependency": "while it waited for another run",  # which sacct says of both, that end and a person's scancel
+}
 _CAUSES = {
     "TIMEOUT": "time_limit",
     "DEADLINE": "time_limit",
@@ -112,6 +117,8 @@ def _unspoken_end(run: RunDir, job: SlurmRun, known: JobState) -> Exit:
     if cause is not None:
         nodes = f" on {', '.join(known.nodes)}" if known.nodes else ""
         message = f"SLURM says {known.state}" + (f" ({known.reason})" if known.reason else "") + nodes
+        if known.reason in _WAITED:
+            message = f"{_WAITED[known.reason]}: {message}"
         return Exit.of(cause, message, iteration)
     if job.exited is not None:
         return written_end(job.exited)

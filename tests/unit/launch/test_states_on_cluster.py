@@ -56,3 +56,20 @@ def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(
     assert status.job is not None
     assert (status.job.job_id, status.cause) == ("7", "lost")
     assert "exit code 1" in str(status.message)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("DependencyNeverSatisfied", "the run that it waited for did not complete"),
+        ("Dependency", "while it waited for another run"),
+    ],
+)
+def test_a_job_that_waited_for_another_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, said: str
+) -> None:
+    run = RunDir(tmp_path)
+    run.append_event("submitted", job_id="7", cluster="lab")
+    never = JobState("7", "CANCELLED", reason, (), 0, 0, 0.0, None, None)
+    monkeypatch.setattr(states, "ask_the_scheduler", lambda job_ids: SchedulersWord({"7": never}))
+    assert states.status_of(run).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"
