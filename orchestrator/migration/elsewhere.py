@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_LOGS = "metrics go to the run directory and from there to MLflow"
+_LOGS = "metrics go to the run directory and from there to MLflow; `tracking` says where else (TensorBoard, W&B)"
 _KERNELS = "the runtime chooses its kernels; results do not depend on it"
 _COMMUNICATION = "how ranks talk to each other is the runtime's business; results do not depend on it"
 _CHECKPOINTS = "checkpoints are distributed ones, written in parallel, each whole or not there"

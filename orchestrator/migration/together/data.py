@@ -51,7 +51,7 @@ def sources(words: list[str]) -> list[dict[str, Any]]:
         return [{"path": path, "weight": weight} for path, weight in zip(words[1::2], weights, strict=True)]
     if len(words) == 1:
         return [{"path": words[0]}]
-    if len(words) % 2 == 0 and any(weight is not None for weight in weights):
+    if weights[0] is not None or (len(words) % 2 == 0 and any(weight is not None for weight in weights)):
         raise ValueError("weights and prefixes do not alternate")
     raise ValueError("without weights Megatron-LM takes each in proportion to its samples: give each its weight")
 

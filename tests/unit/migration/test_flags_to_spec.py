@@ -318,6 +318,11 @@ def test_values_that_are_none_have_to_be_written(flags: Flags, words: str, path:
     assert any(path.startswith(problem.paths[0]) for problem in raised.value.problems if problem.paths)
 
 
+def test_a_prefix_that_the_shell_cut_in_two_is_not_taken_for_a_list_without_weights(flags: Flags) -> None:
+    migrated = flags(*["--data-path", "0.3", "a", "0.7", "b", "c"], data_path=None)
+    assert "weights and prefixes do not alternate" in migrated.reason("--data-path")
+
+
 @pytest.mark.parametrize("switch", ["--use-flash-attn", "--finetune", "--tensorboard-dir x", "--bf16"])
 def test_what_stands_behind_a_flag_that_takes_no_more_is_not_lost_with_it(flags: Flags, switch: str) -> None:
     migrated = flags(*switch.split(), "more", "--swiglu")
