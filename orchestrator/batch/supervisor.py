@@ -73,9 +73,11 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
         if not is_stale(run, slurm.launch_id):
             run.stop_file.unlink(missing_ok=True)  # it has been heard, and the next start is not meant
         decision = conclude(run, job, slurm, end, code)
-        what = "goes back into the queue" if decision.requeue else "stays where it is"
         why = f"{end.cause}: {end.message}" if end.message else end.cause
-        say(f"launch {slurm.launch_id} ended: {why}; the run {what}: {decision.reason}")
+        what = "the run goes back into the queue: " if decision.requeue else "the run stays where it is: "
+        if end.cause == "requeued":
+            what = ""  # the reason says where it is
+        say(f"launch {slurm.launch_id} ended: {why}; {what}{decision.reason}")
     if (asking := left_to_caller(decision)) is not None:
         return asking
     return 0 if end.cause in ("completed", "stopped") else 1

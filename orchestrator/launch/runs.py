@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
@@ -49,13 +50,17 @@ def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
 
 def cell_of(run: RunDir) -> str | None:
     """The name of the cell that a run was made for by a sweep; None for any other run."""
+    membership = _membership(run)
+    return None if not membership or membership.get("adopted") else str(membership.get("cell"))
+
+
+def _membership(run: RunDir) -> dict[str, Any]:
+    """What a sweep wrote beside its cell; empty where no sweep did, or it cannot be read."""
     try:
         membership = json.loads(run.membership.read_bytes())
     except (OSError, ValueError):
-        return None
-    if not isinstance(membership, dict) or membership.get("adopted"):
-        return None
-    return str(membership.get("cell"))
+        return {}
+    return membership if isinstance(membership, dict) else {}
 
 
 def find_run(text: str, runs_dir: Path) -> RunDir:
@@ -230,6 +235,8 @@ def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
     if not runs:
         said = f"{lacks}.\n      {runs_dir}" if is_folder else f"there is no run {text}: {runs_dir}"
         return f"{said} holds no runs.\n      Say where they are with --runs-dir or ${RUNS_DIR_VARIABLE}."
+    if any(_membership(run).get("sweep") == text for run in runs):
+        return f"{text} is a sweep, and each cell of it a run: `orchestrator sweep status {text}` lists them"
     known = {run.name for run in runs} | {run.run_id for run in runs}
     meant = Path(text).absolute().name if is_folder else text
     nearest = difflib.get_close_matches(meant, sorted(known), n=3, cutoff=0.5)

@@ -127,7 +127,7 @@ def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
         first += f" after {duration(int(facts['seconds']))}"
     if occasion in ("failed", "requeued", "stopped") and facts["message"] != told:
         first += f": {facts['message']}" if is_cancelled else f": {facts['cause']}: {facts['message']}"
-    lines = [first, *facts["evidence"]]
+    lines = [first, *(line for line in facts["evidence"] if line != facts["message"])]
     if facts["checkpoint_iteration"] is not None and occasion != "completed":
         lines.append(f"latest checkpoint: iteration {facts['checkpoint_iteration']}")
     return "\n".join([*lines, f"{facts['host']}:{Path(facts['run_dir'])}"])

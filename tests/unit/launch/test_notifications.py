@@ -338,6 +338,17 @@ def test_it_is_told_by_hand(
     )
 
 
+def test_a_line_that_is_the_reason_is_told_once(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:
+    run = ended_run()
+    run.append_event("launched", launch_id="b")
+    run.append_event(
+        "exited", launch_id="b", cause="requeued", message="STEP 3 CANCELLED", evidence=["STEP 3 CANCELLED"]
+    )
+    notice = notice_of(run, make_job(), "b", "requeued")
+    assert notice.text.count("STEP 3 CANCELLED") == 1
+    assert notice.facts["evidence"] == ["STEP 3 CANCELLED"]
+
+
 def test_a_start_is_told_from_its_checkpoint(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:
     """What the launch before measured after it is lost, where its node died."""
     run = ended_run()

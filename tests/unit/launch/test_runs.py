@@ -120,6 +120,13 @@ def test_unknown_run_names_the_nearest(make_job: MakeJob, runs_dir: Path) -> Non
         find_run("", runs_dir)
 
 
+def test_a_sweep_is_no_run_and_its_cells_are(make_job: MakeJob, runs_dir: Path) -> None:
+    run = create_run(make_job(), "", runs_dir)
+    run.membership.write_text('{"sweep": "rates", "cell": "lr=1"}')
+    with pytest.raises(RunNotFound, match=r"rates is a sweep, .*: `orchestrator sweep status rates` lists them"):
+        find_run("rates", runs_dir)
+
+
 def test_half_written_folders_are_no_runs(make_job: MakeJob, runs_dir: Path) -> None:
     run = create_run(make_job(), "", runs_dir)
     (runs_dir / "tiny" / ".new-abc").mkdir()
