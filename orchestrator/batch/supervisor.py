@@ -102,7 +102,7 @@ def _train(
         end = classify(run, slurm.launch_id, code, marks)
         forced_by = stop_at_once(run)
         if forced_by is not None:
-            message = f"ended at once, without saving, by {forced_by}"
+            message = f"ended at once, without waiting for a save, by {forced_by}"
             return Exit.of("cancelled", message, end.iteration), code
     else:
         end = Exit.of("stopped", "asked to stop before the training began", None)

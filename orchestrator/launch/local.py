@@ -162,7 +162,7 @@ def _wait(
         if by_force is None:
             by_force = "a second SIGINT" if signals.at_once else stop_at_once(run)
             if by_force is not None:
-                watcher.say(f"ending at once, without saving ({by_force})")
+                watcher.say(f"ending at once, without waiting for a save ({by_force})")
         if signals.first is not None and not asked:
             asked = True
             request_stop(run, signals.first)

@@ -62,4 +62,4 @@ def stop_at_once(run: RunDir) -> str | None:
 
 def ended_by_force(by: str, iteration: int | None) -> Exit:
     """The end of a launch whose processes were killed because a person asked for that."""
-    return Exit.of("cancelled", f"ended at once, without saving, by {by}", iteration)
+    return Exit.of("cancelled", f"ended at once, without waiting for a save, by {by}", iteration)

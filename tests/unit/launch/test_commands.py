@@ -322,7 +322,7 @@ def test_background_run_can_be_followed_and_cancelled(
     until(lambda: any(event["event"] == "resumed" for event in run.events()))
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0
-    assert ": cancelled (ended at once, without saving, by orchestrator cancel --now)" in out
+    assert ": cancelled (ended at once, without waiting for a save, by orchestrator cancel --now)" in out
     assert orchestrator("list")[1].splitlines()[1].split()[2] == "cancelled"
     assert processes_of(launch_id) == {}
 
@@ -342,7 +342,7 @@ def test_cancel_says_the_end_of_a_run_whose_launcher_cannot(
     launcher.send_signal(signal.SIGSTOP)
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0
-    assert ": cancelled (ended at once, without saving, by orchestrator cancel --now)" in out
+    assert ": cancelled (ended at once, without waiting for a save, by orchestrator cancel --now)" in out
     assert [event["cause"] for event in run.events() if event["event"] == "exited"] == ["cancelled"]
 
 

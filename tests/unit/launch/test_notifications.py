@@ -362,7 +362,7 @@ def test_a_start_is_told_from_its_checkpoint(ended_run: Callable[..., RunDir], m
 
 def test_a_run_that_was_cancelled_is_told_so_once(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:
     run = ended_run()
-    message = "ended at once, without saving, by a second SIGINT"
+    message = "ended at once, without waiting for a save, by a second SIGINT"
     run.append_event("launched", launch_id="b")
     run.append_event("exited", launch_id="b", cause="cancelled", message=message, iteration=7)
     notice = notice_of(run, make_job(), "b", "stopped")

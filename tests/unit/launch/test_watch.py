@@ -106,7 +106,7 @@ def test_what_ends_a_run_at_once_is_said_and_does_so(
     end = launch(run, job, module=fake_runtime, watcher=watcher)
     assert watcher.said == [
         (interrupts, f"{first.name}: stopping after this step and saving; {ends} ends it at once, unsaved"),
-        (0, "ending at once, without saving (a second SIGINT)"),
+        (0, "ending at once, without waiting for a save (a second SIGINT)"),
     ]
     assert end.cause == "cancelled"
 
