@@ -24,6 +24,8 @@ MAX_VALUES = 20_000
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
+"""How `KEY=VALUE` of a job begins, which is no name that people give to files."""
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
@@ -66,7 +68,9 @@ def read_text(path: Path, noun: str = "job spec") -> str | Problem:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return Problem("there is no such file", location=location)
+        meant = noun == "job spec" and _OVERRIDE.match(str(path))
+        hint = f"to change a value of a job, write --set {path}" if meant else None
+        return Problem("there is no such file", hint=hint, location=location)
     except IsADirectoryError:
         return Problem(f"is a folder; a {noun} is a YAML file", location=location)
     except (OSError, ValueError) as error:

@@ -193,7 +193,12 @@ def _bound_by_host(forecast: Forecast) -> list[tuple[str, str]]:
     if share < WAITING:
         return []
     waits = f"{share:.0%} of a step the GPU waits for it to start kernels"
-    return [("bound by", f"the host: {waits}; larger micro-batches that fill this cost nothing")]
+    instead = (
+        "larger micro-batches that fill this cost nothing"
+        if forecast.micro_batches > 1
+        else "a larger global batch takes no longer, this one little longer on fewer GPUs"
+    )
+    return [("bound by", f"the host: {waits}; {instead}")]
 
 
 def _memory_row(forecast: Forecast) -> str:

@@ -77,6 +77,26 @@ def test_that_the_host_is_the_limit_is_said_and_no_doubt(orchestrator: Any, seed
         assert "GPU waits" not in str(orchestrator(*asked, "--json").json["verdict"])
 
 
+@pytest.mark.parametrize(
+    ("micro_batches", "way_out"),
+    [(2, "larger micro-batches that fill this cost nothing"), (1, "this one little longer on fewer GPUs")],
+)
+def test_what_to_do_about_the_host(orchestrator: Any, seed: Path, micro_batches: int, way_out: str) -> None:
+    words = ("batch.micro_batch_size=1", f"batch.num_micro_batches={micro_batches}")
+    said = orchestrator("plan", seed, "--gpu", "H200", *(word for each in words for word in ("--set", each))).out
+    assert way_out in " ".join(said.split())
+
+
+IN_SMALL_BATCHES = {"bert-mnli", "bert-race", "t5-220m"}
+"""As their papers tune them; and a pipeline of T5."""
+
+
+@pytest.mark.parametrize("job", sorted(resource_root("jobs").glob("*.yaml")), ids=lambda path: str(path.stem))
+def test_gpus_do_not_wait_for_the_host_in_shipped_jobs(orchestrator: Any, job: Path) -> None:
+    said = orchestrator("plan", job).out
+    assert ("bound by" in said) == (job.stem in IN_SMALL_BATCHES)
+
+
 def test_the_parameters_of_the_seeds_log(orchestrator: Any, seed: Path) -> None:
     finished = orchestrator("plan", seed)
     assert finished.code == 0

@@ -50,6 +50,12 @@ def test_missing() -> None:
         load_job([Path("nowhere.yaml")])
 
 
+def test_a_value_in_a_file_s_place() -> None:
+    with pytest.raises(SpecError) as refused:
+        load_job([Path("batch.micro_batch_size=8")])
+    assert "= to change a value of a job, write --set batch.micro_batch_size=8" in str(refused.value)
+
+
 def test_folder(tmp_path: Path) -> None:
     Path("jobs").mkdir()
     with pytest.raises(SpecError, match=r"^jobs: is a folder; a job spec is a YAML file$"):
