@@ -124,6 +124,12 @@ def test_commands_and_options_exist(page: Path) -> None:
         assert used <= known, f"orchestrator {' '.join(words)}"
 
 
+def test_the_readme_names_every_command() -> None:
+    """`status RUN` stands beside `orchestrator list`."""
+    named = set(re.findall(r"`(?:orchestrator )?([a-z]+)\b", (ROOT / "README.md").read_text()))
+    assert {entry.name for entry in COMMANDS} <= named
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+)(?: [a-z-]+)*:", (ROOT / "Makefile").read_text(), re.MULTILINE))
     targets |= {"test-slurm", "test-browser", "test-gpu"}
