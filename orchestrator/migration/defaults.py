@@ -32,7 +32,10 @@ def is_optional(path: str) -> bool:
 
 
 _OPTIONAL = frozenset(
-    ("data.cache_dir", "launch.partition", "launch.account", "launch.qos", "tracking.experiment", "name")
+    (
+        *("data.cache_dir", "launch.partition", "launch.account", "launch.qos", "name"),
+        *("tracking.wandb.project", "tracking.wandb.entity"),
+    )
 )
 _FREE_TEXT = frozenset(
     (

@@ -22,11 +22,11 @@ _OLD = "it has no effect in Megatron-LM either any more"
 # By reason; `name=` takes a value, `name=*` any number of them, `name` none.
 _NO_EFFECT: dict[str, str] = {
     _LOGS: """
-        tensorboard-dir= tensorboard-log-interval= tensorboard-queue-size= log-timers-to-tensorboard
+        tensorboard-log-interval= tensorboard-queue-size= log-timers-to-tensorboard
         log-batch-size-to-tensorboard log-learning-rate-to-tensorboard no-log-learnig-rate-to-tensorboard
         no-log-loss-scale-to-tensorboard log-validation-ppl-to-tensorboard log-memory-to-tensorboard
         log-world-size-to-tensorboard log-params-norm log-num-zeros-in-grad log-throughput log-progress log-energy
-        log-memory-interval= log-device-memory-used logging-level= wandb-save-dir= wandb-entity= no-one-logger
+        log-memory-interval= log-device-memory-used logging-level= no-one-logger
         one-logger-project= one-logger-run-name= one-logger-async app-tag-run-name= app-tag-run-version=
         config-logger-dir=
         timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",

@@ -267,7 +267,8 @@ FOREIGN_NAMES: dict[str, str] = {
     "tracking_uri": "tracking.uri",
     "mlflow_tracking_uri": "tracking.uri",
     "experiment_name": "tracking.experiment",
-    "wandb_project": "tracking.experiment",
+    "wandb_project": "tracking.wandb.project",
+    "wandb_entity": "tracking.wandb.entity",
     "logging_steps": "tracking.log_interval",
     "log_every_n_steps": "tracking.log_interval",
     # launch and runtime

@@ -6,6 +6,7 @@ from orchestrator.migration.together.experts import EXPERTS_TOGETHER
 from orchestrator.migration.together.fp8 import FP8_TOGETHER
 from orchestrator.migration.together.model import MODEL
 from orchestrator.migration.together.task import TASK
+from orchestrator.migration.together.tracking import TRACKING
 from orchestrator.migration.together.training import TRAINING
 from orchestrator.migration.together.variants import VARIANTS
 
@@ -16,5 +17,6 @@ TOGETHER: tuple[Together, ...] = (
     *DATA,
     *TASK,
     *TRAINING,
+    *TRACKING,
     *FP8_TOGETHER,
 )

@@ -1,4 +1,4 @@
-"""Batches, length, learning rate, precision, checkpoints, evaluation, tracking, recomputation."""
+"""Batches, length, learning rate, precision, checkpoints, evaluation, recomputation."""
 
 from __future__ import annotations
 
@@ -239,25 +239,6 @@ def write_evaluation(writer: FlagWriter) -> None:
     writer.leave("evaluation.eval_at_end", "Megatron-LM evaluates at fixed steps and at the end")
 
 
-def read_names(given: Gathering) -> None:
-    for name, path in (("wandb-project", "tracking.experiment"), ("wandb-exp-name", "name")):
-        if not given.has(name):
-            continue
-        text = given.text(name)
-        value = as_name(text) if text is not None and path == "name" else text
-        if value:
-            given.carry(name, path, value)
-        else:
-            given.no_effect(name, "it is only a name")
-
-
-def write_names(writer: FlagWriter) -> None:
-    for name in ("mlflow", "uri", "experiment", "tags"):
-        writer.leave(f"tracking.{name}", "Megatron-LM knows no MLflow")
-    for name in ("tensorboard", "wandb"):
-        writer.leave(f"tracking.{name}", "Megatron-LM sends its own values there, under other names")
-
-
 def read_recomputation(given: Gathering) -> None:
     if given.get(GRANULARITY) == "full":
         if not given.has("recompute-method"):
@@ -306,12 +287,6 @@ TRAINING = (
         read_evaluation,
         write_evaluation,
         (INTERVAL, BATCHES, "evaluation.eval_at_start", "evaluation.eval_at_end"),
-    ),
-    Together(
-        {"wandb-project": 1, "wandb-exp-name": 1},
-        read_names,
-        write_names,
-        ("name", *(f"tracking.{name}" for name in ("mlflow", "uri", "experiment", "tags", "tensorboard", "wandb"))),
     ),
     Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES, OFFLOADED)),
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, elsewhere
-from orchestrator.migration.from_megatron import migrate_words
+from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.writing import job_text
@@ -132,6 +132,11 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--transformer-impl local", "runtime.layers", "torch"),
         ("--distributed-timeout-minutes 60", "runtime.hang_timeout", 3600),
         ("--wandb-exp-name my_run", "name", "my_run"),
+        ("--wandb-project mine --wandb-entity us", "tracking.wandb", {"project": "mine", "entity": "us"}),
+        ("--wandb-project=", "tracking.wandb", None),
+        ("--wandb-entity us", "tracking.wandb", None),
+        ("--tensorboard-dir logs/tb", "tracking.tensorboard", True),
+        ("--tensorboard-dir=", "tracking.tensorboard", False),
         ("--lr 1 --lr 0.5", "optimizer.lr", 0.5),
         ("--train-iters 1e3", "schedule.train_iters", 1000),
     ],
@@ -265,10 +270,25 @@ def test_options_of_experts_without_experts_have_no_effect(flags: Flags) -> None
     assert migrated.job == flags().job
 
 
+def test_what_the_trackers_keep_is_in_the_run_directory(flags: Flags) -> None:
+    migrated = flags("--tensorboard-dir", "x", "--wandb-project", "p", "--wandb-save-dir", "y")
+    assert (migrated.outcome("--tensorboard-dir"), migrated.outcome("--wandb-save-dir")) == ("carried", "no_effect")
+    assert "tensorboard/ in the run directory" in migrated.reason("--tensorboard-dir")
+    assert "wandb/" in migrated.reason("--wandb-save-dir")
+
+
+def test_wandb_is_asked_for_where_only_its_project_is_not_known(script_text: Callable[[str], str]) -> None:
+    text = script_text("slurm.sh").replace("--wandb-project pretraining", "--wandb-project $TEAM --wandb-entity us")
+    migration = migrate_script(text, "slurm.sh")
+    [account] = [each for each in migration.of("not_known") if each.path == "tracking.wandb.project"]
+    assert "--set-var TEAM=VALUE" in str(account.reason)
+    assert "  wandb:\n    entity: us  # --wandb-entity us\n    mode: online  # --wandb-project" in job_text(migration)
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        *("--tensorboard-dir x", "--no-masked-softmax-fusion", "--use-flash-attn", "--use-mcore-models"),
+        *("--tensorboard-log-interval 5", "--no-masked-softmax-fusion", "--use-flash-attn", "--use-mcore-models"),
         *("--dataloader-type single", "--num-experts 0", "--loss-scale 12", "--profile --profile-ranks 0 1 2"),
         "--rotary-base 5",
         *("--inference-max-requests 8", "--retriever-seq-length 1", "--mask-prob 0.1", "--DDP-impl local"),

@@ -249,7 +249,15 @@ RUNTIMES = _maybe(
         {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
     )
 )
-TRACKING = _maybe({"mlflow": st.booleans(), "experiment": WORDS, "log_interval": st.sampled_from((1, 10, 100))})
+TRACKING = _maybe(
+    {
+        "mlflow": st.booleans(),
+        "experiment": WORDS,
+        "log_interval": st.sampled_from((1, 10, 100)),
+        "tensorboard": st.booleans(),
+        "wandb": _maybe({"project": WORDS, "entity": WORDS, "mode": st.sampled_from(("online", "offline"))}),
+    }
+)
 SECTIONS = {
     "parallelism": PARALLELISM,
     "precision": PRECISIONS,
