@@ -33,8 +33,8 @@ SEEDS = """
 import torch
 from orchestrator.runtime import startup
 _seed = startup.seed_everything
-def seed_everything(seed, ranks):
-    _seed(seed, ranks)
+def seed_everything(seed, ranks, **more):
+    _seed(seed, ranks, **more)
     with open(f"{sys.argv[1]}/seed-{RANK}", "w") as file:
         file.write(str(torch.initial_seed()))
 startup.seed_everything = seed_everything
