@@ -56,7 +56,7 @@ def in_object(checkpoint: Path, code: Call) -> None:
     places = [place for index, place in metadata.storage_data.items() if "_extra_state" in index.fqn]
     assert places
     for place in places:
-        place.offset, place.length = offset, len(planted.getvalue())
+        place.relative_path, place.offset, place.length = file.name, offset, len(planted.getvalue())
     (checkpoint / ".metadata").write_bytes(pickle.dumps(metadata))
 
 
