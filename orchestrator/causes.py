@@ -29,6 +29,19 @@ _LOST_PEER = re.compile(
 )
 """What gloo, torch and NCCL say where another process does not answer (NCCL: its sockets, and InfiniBand)."""
 
+_GPU_FAILED = re.compile(
+    "|".join(
+        (
+            r"uncorrectable (?:ECC|NVLink) error",
+            r"hardware stack error",
+            r"peer GPU memory over nvlink or a hardware error",
+            r"(?:CUDA|Cuda|cuda) (?:error|Error|failure)[^\n]{0,10}unknown error",
+            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            r"GPU is lost|GPU has fallen off the bus",
+        )
+    )
+)
+"""What CUDA and its driver say of a GPU that is broken or taken, and that no program brings about."""
 
 NO_FAILURES = ("completed", "stopped", "cancelled", "requeued")
 """Causes of an end that is not trouble, whatever the launcher's code was. No set: a damaged log may hold anything."""
@@ -69,6 +82,12 @@ CAUSES = {
     "hang": Cause(
         "a step made no progress within runtime.hang_timeout",
         "every rank's stacks are in the run's stacks/ folder; continue with: {resume}",
+        1,
+        4,
+    ),
+    "gpu_error": Cause(
+        "a GPU failed",
+        "leave its machine out, or have it looked after (nvidia-smi, dmesg); continue with: {resume}",
         1,
         4,
     ),
@@ -167,6 +186,11 @@ def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
 def lost_a_peer(message: str) -> bool:
     """Whether a rank failed because another one, or the network to it, was gone: that is not why the run ended."""
     return _LOST_PEER.search(message) is not None
+
+
+def gpu_failed(message: str) -> bool:
+    """Whether a GPU that is broken or taken is what a rank failed of."""
+    return _GPU_FAILED.search(message) is not None
 
 
 def telling_rank(records: dict[int, dict[str, Any]]) -> int | None:

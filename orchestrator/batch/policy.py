@@ -14,6 +14,7 @@ DEFAULT_ACTIONS: Mapping[str, Action] = {
     "preempted": "requeue",
     "node_fail": "requeue_elsewhere",
     "nccl_error": "requeue_elsewhere",
+    "gpu_error": "requeue_elsewhere",
     "hang": "requeue",
     "killed": "requeue",
     "lost": "requeue",

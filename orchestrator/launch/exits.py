@@ -7,7 +7,15 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.causes import NO_FAILURES, Exit, by_word_of_the_ranks, lost_a_peer
+from orchestrator.causes import (
+    NO_FAILURES,
+    Exit,
+    by_word_of_the_ranks,
+    exit_records,
+    gpu_failed,
+    lost_a_peer,
+    telling_rank,
+)
 from orchestrator.rundir import RunDir
 
 _TAIL_BYTES = 256 << 10
@@ -78,10 +86,12 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
     launcher_tail = marks.tail(run.launcher_log)
     failed = failed_ranks(launcher_tail)
     if word is not None and _settles(word.cause, return_code, failed):
-        return word
+        return _with_its_node(run, launch_id, word, failed) if word.cause == "gpu_error" else word
     iteration = word.iteration if word is not None else None
     tails = {run.rank_log(rank): marks.tail(run.rank_log(rank)) for rank in (failed or [0])}
     tails[run.launcher_log] = launcher_tail
+    if broken := _broken_gpu(run, failed, tails, iteration):
+        return broken
     for cause, pattern in _OUT_OF_MEMORY.items():
         if found := _first_line(pattern, tails):
             path, line = found
@@ -163,6 +173,23 @@ def _settles(cause: str, return_code: int, failed: dict[int, RankEnd]) -> bool:
         # torchrun returns 1 when it was sent SIGTERM itself, although every rank has stopped cleanly.
         return return_code == 0 or (return_code == 1 and not failed)
     return cause not in ("bug", "killed", "lost")
+
+
+def _with_its_node(run: RunDir, launch_id: str, word: Exit, failed: dict[int, RankEnd]) -> Exit:
+    """The word of a rank about its GPU, with the machine that it ran on."""
+    rank = telling_rank(exit_records(run, launch_id))
+    host = None if rank is None or rank not in failed else failed[rank].host
+    return replace(word, node=host)
+
+
+def _broken_gpu(run: RunDir, failed: dict[int, RankEnd], tails: dict[Path, str], iteration: int | None) -> Exit | None:
+    """What CUDA said of a GPU to a rank that could not leave a word of its own."""
+    for rank, rank_end in failed.items():
+        path = run.rank_log(rank)
+        for line in map(str.strip, tails[path].splitlines()):
+            if gpu_failed(line):
+                return _shown(Exit.of("gpu_error", line, iteration), path, line, node=rank_end.host)
+    return None
 
 
 def _suffers(text: str) -> bool:

@@ -18,6 +18,7 @@ FailureCause = Literal[
     "nan",
     "hang",
     "nccl_error",
+    "gpu_error",
     "killed",
     "lost",
     "checkpoint",
@@ -70,8 +71,8 @@ class LaunchSpec(Section):
     failure and waits for nothing."""
     on_failure: dict[FailureCause, Action] = Field(default_factory=dict)
     """What to do after an end of this kind: go back into the queue (`requeue`), the same but not to the node at fault
-    (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed and lost are requeued, node_fail
-    and nccl_error are requeued elsewhere, and the others stop."""
+    (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed and lost are requeued, node_fail,
+    nccl_error and gpu_error are requeued elsewhere, and the others stop."""
     snapshot: bool = False
     """Run from a copy of the code, made when the job is submitted."""
     health_check: bool | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from orchestrator.causes import gpu_failed
 from orchestrator.errors import (
     CheckpointError,
     LeaseLost,
@@ -61,7 +62,8 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome("user_error" if error.exit_code == 2 else "bug", str(error))
     if isinstance(error, OSError) and is_full_disk(error):
         return Outcome("disk_full", f"no space left on device: {error.filename or ''}".rstrip(": "))
-    return Outcome("bug", f"{type(error).__name__}: {error}")
+    message = f"{type(error).__name__}: {error}"
+    return Outcome("gpu_error" if gpu_failed(message) else "bug", message)
 
 
 def write_exit_record(run: RunDir, launch_id: str, rank: int, outcome: Outcome, iteration: int | None) -> None:

@@ -27,6 +27,7 @@ Root Cause (first observed failure):
   exitcode  : {code} (pid: 2272{rank})
   error_file: <N/A>
 """
+HOSTS = (("n1", 0), ("n2", 1))
 TORCHRUN_CLOSES = (
     "W1120 13:07:32.123000 22724 torch/distributed/elastic/multiprocessing/api.py:1028] "
     "Sending process 22720 closing signal SIGTERM\n"
@@ -130,6 +131,54 @@ def test_the_failing_ranks_log_shows_the_cause(run: RunDir, cause: str, line: st
     assert classified(run, 1) == (cause, line)
     end = classify(run, "a", 1, LogMarks({}))
     assert end.evidence == (f"rank-00001.log: {line}",)
+
+
+GPU_FAILED = (
+    "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+    "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+    "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+    "RuntimeError: CUDA error: hardware stack error",
+    "RuntimeError: CUDA error: unknown error",
+    "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 214 'uncorrectable ECC error enc",
+    "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "pynvml.NVMLError_GpuIsLost: GPU is lost",
+)
+
+
+@pytest.mark.parametrize("line", GPU_FAILED)
+def test_a_gpu_that_failed_is_blamed_on_its_machine(run: RunDir, record: Callable[..., None], line: str) -> None:
+    """Whether the rank could say so, only wrote it, or was aborted; whatever the others say of its loss."""
+    on_n1, on_n2 = (TORCHRUN_REPORT.replace("localhost", host).format(rank=rank, code=1) for host, rank in HOSTS)
+    run.launcher_log.write_text(on_n1 + on_n2)
+    run.rank_log(0).write_text(NCCL_LOST_A_PEER)
+    run.rank_log(1).write_text(f"step 1\nTraceback (most recent call last):\n  File\n{line}\nCUDA kernel errors\n")
+    record(0, "bug", NCCL_LOST_A_PEER)
+    end = classify(run, "a", 1, LogMarks({}))
+    assert (end.cause, end.message, end.node) == ("gpu_error", line, "n2")
+    run.launcher_log.write_text(on_n1 + on_n2.replace("exitcode  : 1", "exitcode  : -6"))
+    end = classify(run, "a", 1, LogMarks({}))
+    assert (end.cause, end.node, end.evidence) == ("gpu_error", "n2", (f"rank-00001.log: {line}",))
+    record(1, "gpu_error", line)
+    run.rank_log(1).write_text("")
+    end = classify(run, "a", 1, LogMarks({}))
+    assert (end.cause, end.message, end.node) == ("gpu_error", line, "n2")
+    run.launcher_log.write_text("")
+    assert classify(run, "a", 1, LogMarks({})).node is None, "torchrun did not say where"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: invalid configuration argument",
+        "KeyError: 'unknown error'",
+    ],
+)
+def test_what_a_program_does_wrong_on_a_gpu_is_a_bug(run: RunDir, line: str) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=1))
+    run.rank_log(1).write_text(f"Traceback (most recent call last):\n  File\n{line}\n")
+    assert classified(run, 1) == ("bug", line)
 
 
 def test_a_killed_rank_explains_the_network_errors_of_its_peers(run: RunDir) -> None:
@@ -295,12 +344,10 @@ def test_a_rank_that_torch_aborted_for_a_lost_peer_does_not_explain_the_end(
 def test_of_ncclerrors_the_one_that_is_no_lost_peer_and_its_machine_are_told(
     run: RunDir, record: Callable[..., None]
 ) -> None:
-    on_n1, on_n2 = (
-        TORCHRUN_REPORT.replace("localhost", host).format(rank=rank, code=-6) for host, rank in (("n1", 0), ("n2", 1))
-    )
+    on_n1, on_n2 = (TORCHRUN_REPORT.replace("localhost", host).format(rank=rank, code=-6) for host, rank in HOSTS)
     run.launcher_log.write_text(on_n1 + on_n2)
     run.rank_log(0).write_text(NCCL_ABORTED.format(rank=0))
-    broke = NCCL_BROKE.format(failure="999 'unknown error'")
+    broke = NCCL_BROKE.format(failure="1 'invalid argument'")
     run.rank_log(1).write_text(f"Traceback (most recent call last):\n  File\ntorch.distributed.{broke}\n")
     record(1, "bug", broke)
     end = classify(run, "a", 1, LogMarks({}))

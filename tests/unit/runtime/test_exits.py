@@ -42,6 +42,7 @@ CAUSES = [
     (DiskFullError("iteration 20: no space"), "disk_full", "iteration 20: no space"),
     (OSError(errno.EACCES, "Permission denied"), "bug", "PermissionError: [Errno 13] Permission denied"),
     (KeyError("a"), "bug", "KeyError: 'a'"),
+    (RuntimeError("CUDA error: unknown error"), "gpu_error", "RuntimeError: CUDA error: unknown error"),
     (KeyboardInterrupt(), "bug", "KeyboardInterrupt: "),
 ]
 
