@@ -17,7 +17,8 @@ class NotificationsSpec(Section):
 
     when: list[Occasion] = Field(default=["completed", "failed"])
     """What to tell of: `completed`; `failed` (also: lost, or it stays where it is after a time limit or a preemption);
-    `stopped` by a person; each `requeued`, back into a cluster's queue, and each `started`."""
+    `stopped` by a person, also while it waits in a queue; each `requeued`, back into a cluster's queue, and each
+    `started`."""
     cells: list[Occasion] = Field(default=["failed"])
     """The same for each run that is a cell of a sweep. The sweep as a whole is told of once, by `when`."""
     command: Annotated[list[ShellLine], Field(min_length=1)] | None = None

@@ -77,8 +77,11 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
     blocker = cluster.submit("sleep 600", "--nodes=4", "--exclusive", folder=tmp_path)
     cluster.wait_for(blocker, "RUNNING")
     go_on = tmp_path / "go_on"
-    job = write_job(env={"FAKE_HOLD": f"3:{go_on}"})
-    said = orchestrator("submit", job)
+    told = tmp_path / "told"
+    tells = ["sh", "-c", 'echo "$ORCHESTRATOR_OCCASION $ORCHESTRATOR_JOB_ID" >>"$0"', str(told)]
+    notifications = json.dumps({"when": ["stopped"], "command": tells})
+    job = (write_job(env={"FAKE_HOLD": f"3:{go_on}"}), "--set", f"notifications={notifications}")
+    said = orchestrator("submit", *job)
     assert said.code == 0, said.err
     run = orchestrator.run()
     job_id = events(run, "submitted")[0]["job_id"]
@@ -86,7 +89,7 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
     found = status(orchestrator, run)
     assert (found["state"], found["job_id"]) == ("queued", job_id)
 
-    again = orchestrator("submit", job)
+    again = orchestrator("submit", *job)
     assert again.code == 0
     assert "on its way already (queued" in again.out
     assert len(events(run, "submitted")) == 1
@@ -99,6 +102,8 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
     assert status(orchestrator, run)["state"] == "cancelled"
     cluster.wait_for(int(job_id), "CANCELLED")
     cluster.call("scancel", str(blocker))
+    wait_until(lambda: bool(events(run, "notified")), "somebody is told")
+    assert told.read_text() == f"stopped {job_id}\n"
 
     resumed = orchestrator("resume", run.run_id)
     assert resumed.code == 0, resumed.err

@@ -11,6 +11,7 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunName, RunsDir, label
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
+from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes import end_processes
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.startable import last_launch
@@ -43,6 +44,7 @@ def command(
     if status.state == "queued" and status.job is not None:
         slurm.cancel(status.job.unsettled)
         run.append_event("withdrawn", job_id=status.job.job_id, by="orchestrator cancel")
+        tell_of_withdrawn([run])
         status, wait = status_of(run), True
     elif was_live:
         request_stop(run, by, at_once=now)

@@ -16,6 +16,7 @@ from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, UserError
 from orchestrator.exchange.wanted import export_problems
+from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.stopping import request_stop
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
@@ -24,6 +25,7 @@ from orchestrator.planning.verdict import too_large
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.cells import Check
+from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import Submission, SweepDir
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
 from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
@@ -46,6 +48,9 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
     cancel_jobs(job.job_id for _, job in waiting)
     for run, job in waiting:
         run.append_event("withdrawn", job_id=job.job_id, by="orchestrator sweep cancel")
+    if waiting:
+        tell_of_withdrawn(run for run, _ in waiting)
+        tell_of_sweep(sweep, wait=False)
     for status in running:
         request_stop(status.status.run, "orchestrator sweep cancel", at_once=now)
     return pending, running

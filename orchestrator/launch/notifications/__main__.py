@@ -1,4 +1,6 @@
-"""`python -m orchestrator.launch.notifications RUN_DIR LAUNCH_ID`: tells how a start of a run ended; see process.py."""
+"""`python -m orchestrator.launch.notifications RUN_DIR LAUNCH_ID`: tells how a start of a run ended, or with
+--withdrawn of runs that were taken out of a queue; see process.py.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,16 @@ _POLL_SECONDS = 0.5
 def main() -> int:
     """Tell, once there is something to tell; returns the exit code, which nobody reads."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.launch.notifications", description=__doc__)
-    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("run_dir", type=Path, nargs="?")
     parser.add_argument("launch_id", nargs="?", help="none: its data could not be made, and it never starts")
     parser.add_argument("--beside", action="store_true", help="wait for a line on standard input, or its end")
     parser.add_argument("--started", action="store_true", help="tell that it started")
+    parser.add_argument("--withdrawn", nargs="+", type=Path, metavar="RUN_DIR", help="tell of these and nothing else")
     arguments = parser.parse_args()
+    if arguments.withdrawn:
+        return max([_tell_of_withdrawn(RunDir(path)) for path in arguments.withdrawn])
+    if arguments.run_dir is None:
+        parser.error("of which run?")
     parent = os.getppid()
     run = RunDir(arguments.run_dir.absolute())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -50,6 +57,16 @@ def main() -> int:
             _tell(run, job, arguments.launch_id, _occasion(run, arguments.launch_id))
     except OrchestratorError as error:
         print(f"nobody was told: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _tell_of_withdrawn(run: RunDir) -> int:
+    try:
+        launched = last_launch(run.events())
+        _tell(run, load_resolved(run.resolved()), str(launched["launch_id"]) if launched else "", "stopped")
+    except OrchestratorError as error:
+        print(f"nobody was told of {run.run_id}: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 

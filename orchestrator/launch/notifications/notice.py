@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import committed
+from orchestrator.launch.notifications.occasions import withdrawal
 from orchestrator.launch.startable import begins_anew
 from orchestrator.launch.state_words import state_after, written_end
 from orchestrator.launch.states import last_iteration, last_metrics
@@ -54,11 +55,19 @@ class Notice:
 
 def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> Notice:
     """Everything that is known of a start by now. Without an `exited` event its ranks' word counts, or it was lost;
-    without a launch id it never came to a start, for want of data. No value that the spec refers to is in it.
+    without a launch id it never came to a start, for want of data or because it was taken out of a queue. No value that
+    the spec refers to is in it.
     """
-    events = [event for event in run.events() if event.get("launch_id") == launch_id]
+    everything = run.events()
+    events = [event for event in everything if event.get("launch_id") == launch_id]
     launched = next((event for event in events if event.get("event") == "launched"), {})
     exited = next((event for event in reversed(events) if event.get("event") == "exited"), None)
+    withdrawn = withdrawal(everything) if occasion == "stopped" else None
+    if withdrawn is not None:  # what is told of is the wait for the next start, and not the start before
+        launched, exited = (
+            dict(withdrawn),
+            {"cause": "cancelled", "message": f"taken out of the queue by {withdrawn['by']}"},
+        )
     end = None if occasion == "started" else _end(run, launch_id, exited)
     refused = next((event for event in events if event.get("event") == "requeue_failed"), None)
     checkpoints = committed(run)
@@ -70,7 +79,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         iteration = end.iteration
     redact = Redactor.of_spec(job.model_dump(mode="json"))
     message = _message(end, refused)
-    began, ended = launched.get("time"), exited.get("time") if exited else None
+    began, ended = launched.get("time"), exited.get("time") if exited else None  # none for a wait
     facts = {
         "run_id": run.run_id,
         "name": run.name,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
 
 LOG_NAME = "notifications.log"
 MODULE = "orchestrator.launch.notifications"
@@ -51,6 +52,18 @@ def tell_of_start(run: RunDir, job: JobSpec, launch_id: str) -> None:
     """Tell that a run has started, where somebody asked for that; nobody waits for it."""
     if wanted(run, job.notifications, "started"):
         notifier = _start(run, launch_id, ["--started"], stdin=subprocess.DEVNULL)
+        if notifier is not None:
+            notifier.returncode = 0  # as above
+
+
+def tell_of_withdrawn(runs: Iterable[RunDir]) -> None:
+    """Tell, one after the other, that runs were taken out of a queue, where no process of theirs is left to do so;
+    nobody waits for it.
+    """
+    wanting = [run for run in runs if wanted(run, load_resolved(run.resolved()).notifications, "stopped")]
+    if wanting:
+        arguments = ["--withdrawn", *(str(run.path) for run in wanting)]
+        notifier = start_telling(MODULE, arguments, wanting[0].logs, subprocess.DEVNULL)
         if notifier is not None:
             notifier.returncode = 0  # as above
 

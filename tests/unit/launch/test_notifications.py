@@ -20,7 +20,7 @@ from orchestrator.checkpoints import write_commit
 from orchestrator.launch.local import launch
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
-from orchestrator.launch.notifications.process import start_telling
+from orchestrator.launch.notifications.process import start_telling, tell_of_withdrawn
 from orchestrator.launch.processes import ranks_of
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
@@ -370,6 +370,31 @@ def test_a_run_that_was_cancelled_is_told_so_once(ended_run: Callable[..., RunDi
     assert notice.text.startswith(f"tiny/{run.run_id} was cancelled at iteration 7 of 20 after 0s: {message}\n")
 
 
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_a_run_that_is_taken_out_of_the_queue_is_told_of(
+    has_trained: bool, make_job: MakeJob, make_run: Run, make_hook: Callable[..., Hook], until: Until
+) -> None:
+    """No process of the run is left then, or there never was one."""
+    hook = make_hook()
+    run = make_run(make_job(notifications={"when": ["stopped"], "webhook": "${env:HOOK}"}))
+    mute = make_run(make_job(notifications={"when": ["failed"], "webhook": "${env:HOOK}"}))
+    run.append_event("submitted", job_id="7", cluster="test")
+    if has_trained:
+        append_line(run.metrics_file, {"time": 1, "iteration": 5, "samples": 5, "tokens": 5, "values": {"lr": 1.0}})
+        run.append_event("launched", launch_id="a", job_id="7", host="n1")
+        run.append_event("exited", launch_id="a", cause="preempted", message="for another", iteration=5)
+        run.append_event("requeued", launch_id="a")
+    run.append_event("withdrawn", job_id="7", by="orchestrator cancel")
+    tell_of_withdrawn([mute, run])
+    until(lambda: len(notified(run)) == 1)
+    [body] = hook.received
+    where = " at iteration 5 of 20" if has_trained else ""
+    first = f"tiny/{run.run_id} was cancelled{where}: taken out of the queue by orchestrator cancel"
+    assert body["text"].splitlines()[0] == first
+    facts = body["run"]
+    assert (body["occasion"], facts["state"], facts["job_id"], facts["seconds"]) == ("stopped", "cancelled", "7", None)
+
+
 def event(kind: str, **fields: Any) -> dict[str, Any]:
     return {"event": kind, "launch_id": "l", **fields}
 
@@ -385,6 +410,8 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
         ([event("exited", cause="time_limit"), event("requeued")], "requeued"),
         ([event("exited", cause="bug"), event("requeued"), event("requeue_failed")], "failed"),
         ([event("exited", cause="bug"), {"event": "exited", "cause": "completed", "launch_id": "m"}], "failed"),
+        ([event("exited", cause="bug"), event("requeued"), {"event": "withdrawn"}], "stopped"),
+        ([event("exited", cause="bug"), {"event": "withdrawn"}, {"event": "submitted"}], "failed"),
     ],
 )
 def test_what_became_of_a_start(events: list[dict[str, Any]], occasion: str | None) -> None:
