@@ -23,6 +23,7 @@ from orchestrator.exchange.exporting import export, require_whole
 from orchestrator.exchange.families.choice import family_of_folder
 from orchestrator.exchange.importing import import_weights
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
+from orchestrator.exchange.peft import export_adapter
 from orchestrator.exchange.reshaping import contents, reshape
 from orchestrator.exchange.threads import default_threads
 from orchestrator.portable import job_of
@@ -41,6 +42,7 @@ def main() -> int:
     out.add_argument("--most-bytes", type=int, required=True)
     out.add_argument("--dtype", choices=_DTYPES)
     out.add_argument("--tokenizer", choices=("yes", "no", "if-possible"), default="yes")
+    out.add_argument("--adapter", metavar="BASE", help="the adapters alone, over this model")
     out.add_argument("--leave-free", type=int, default=0, help="bytes of room on the disk that are not to be used up")
     out.add_argument("--beside", type=int, metavar="PID", help="a training, which comes first and ends this with it")
     into = ways.add_parser("import")
@@ -88,12 +90,15 @@ def _convert(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.beside is not None:
             live_beside(arguments.beside, draft_of(arguments.target))
         require_whole(arguments.checkpoint)
+        job, dtype = job_of(arguments.checkpoint), _DTYPES[arguments.dtype] if arguments.dtype else None
+        if arguments.adapter is not None:
+            return export_adapter(arguments.checkpoint, job, arguments.target, base=arguments.adapter, dtype=dtype)
         return export(
             arguments.checkpoint,
-            job_of(arguments.checkpoint),
+            job,
             arguments.target,
             most_bytes=arguments.most_bytes,
-            dtype=_DTYPES[arguments.dtype] if arguments.dtype else None,
+            dtype=dtype,
             tokenizer=arguments.tokenizer,
             threads=arguments.threads,
             leave_free=arguments.leave_free,

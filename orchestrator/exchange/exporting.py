@@ -1,4 +1,4 @@
-"""A checkpoint of ours as the folder of a Hugging Face model, a tensor at a time."""
+"""A checkpoint of ours as the folder of a Hugging Face model, a tensor at a time, its adapters added to the weights."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from orchestrator.checkpoints import file_record, read_commit, verify
 from orchestrator.data.tokenizer_copies import GENERATION, came_with
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError
+from orchestrator.exchange.adapters import adapted, adapter_of
 from orchestrator.exchange.configuration import to_config
 from orchestrator.exchange.drafts import drafted, require_free, require_room
 from orchestrator.exchange.families.choice import family_of_job
@@ -52,6 +53,7 @@ class Source:
         found = []
         weights = list(self.family.weights(self.model))
         used = {weight.rule.ours for weight in weights}
+        used |= {key for weight in weights for key in self._beside(weight)}
         others = [key for key in self.weights.keys() if key not in used and not _NO_WEIGHT.match(key)]  # noqa: SIM118
         if others:
             raise CheckpointError(
@@ -60,7 +62,7 @@ class Source:
             )
         for weight in weights:
             key = weight.rule.ours
-            self._check(key, weight.within)
+            self._check(weight)
             shape = shape_of(key, self.model, max(self.weights.shape(key)[0], self.rows))
             dtype = self.dtype or self.weights.dtype(key)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
@@ -68,22 +70,42 @@ class Source:
         return found
 
     def tensors(self, weight: Weight) -> Iterator[torch.Tensor]:
-        """Raises UserError when a number is too large for the format that was asked for."""
-        stored = self.weights.read(weight.rule.ours, weight.place)
-        tensor = stored.to(self.dtype or stored.dtype)
-        if tensor.dtype == torch.float16 != stored.dtype and not torch.equal(tensor.isfinite(), stored.isfinite()):
-            raise UserError(f"{weight.theirs[0]} has numbers that fp16 cannot hold: export it as bf16 or fp32")
-        yield from self._parts(weight, tensor)
+        """What a weight is there, with its adapter. Raises UserError when a number is too large for the format that was
+        asked for.
+        """
+        whole = adapted(weight, self.weights, self.model)
+        dtype = self.dtype or self.weights.dtype(weight.rule.ours)
+        yield from self._parts(weight, narrowed(whole, dtype, weight.theirs[0]))
 
     def _parts(self, weight: Weight, tensor: torch.Tensor) -> Any:
         return TRANSFORMS[weight.rule.transform].to_theirs(tensor, self.model, self.rows)
 
-    def _check(self, key: str, within: tuple[int, ...]) -> None:
-        if key not in self.weights:
-            raise CheckpointError(f"the checkpoint has no {key}: it does not hold the model that its run describes")
-        shape = self.weights.shape(key)
-        if shape != (*within, *shape_of(key, self.model, max(shape[0], self.rows))):
-            raise CheckpointError(f"{key} of the checkpoint is {shape}, which is not the model that its run describes")
+    def _beside(self, weight: Weight) -> dict[str, tuple[int, int]]:
+        """Of the adapter of a weight the keys, each with its shape; nothing where there is none."""
+        adapter = adapter_of(weight.rule.ours, self.model)
+        return {} if adapter is None else adapter.shapes
+
+    def _check(self, weight: Weight) -> None:
+        key = weight.rule.ours
+        rows = self.weights.shape(key)[0] if key in self.weights else 0
+        for name, shape in {key: shape_of(key, self.model, max(rows, self.rows)), **self._beside(weight)}.items():
+            require_stored(self.weights, name, (*weight.within, *shape))
+
+
+def require_stored(weights: StoredWeights, key: str, shape: tuple[int, ...]) -> None:
+    """Raises CheckpointError when a checkpoint has no tensor of this shape."""
+    if key not in weights:
+        raise CheckpointError(f"the checkpoint has no {key}: it does not hold the model that its run describes")
+    if (stored := weights.shape(key)) != shape:
+        raise CheckpointError(f"{key} of the checkpoint is {stored}, which is not the model that its run describes")
+
+
+def narrowed(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """A tensor in a format. Raises UserError, which names it, when a number is too large for that."""
+    found = tensor.to(dtype)
+    if dtype == torch.float16 != tensor.dtype and not torch.equal(found.isfinite(), tensor.isfinite()):
+        raise UserError(f"{name} has numbers that fp16 cannot hold: export it as bf16 or fp32")
+    return found
 
 
 def export(

@@ -127,6 +127,11 @@ def require_representable(job: JobSpec) -> None:
         raise UserError(
             f"{job.name} is a {job.model.architecture}: checkpoints for Megatron-LM are written of decoders alone"
         )
+    if job.model.lora is not None:
+        raise UserError(
+            f"{job.name} has adapters (model.lora), for which Megatron-LM's checkpoints have no place: "
+            "export it --to hf, which adds them to the weights, import that, and export the import"
+        )
     unsaid = [each for each in to_megatron(job).unsaid if each.path.startswith("model.")]
     # A checkpoint's arguments say how many rows there are, whatever Megatron-LM takes from the tokenizer.
     unsaid = [each for each in unsaid if not each.path.startswith(("model.preset", "model.vocab_size"))]

@@ -9,6 +9,8 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.headers import read_headers
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_model.safetensors"
+"""The weights of PEFT's adapters."""
 
 
 def names_in(folder: Path) -> frozenset[str]:

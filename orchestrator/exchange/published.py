@@ -11,13 +11,12 @@ import torch
 from orchestrator.errors import UserError
 from orchestrator.exchange.blobs import mapped
 from orchestrator.exchange.headers import Header, read_headers
-from orchestrator.exchange.names import INDEX, SINGLE
+from orchestrator.exchange.names import ADAPTER, INDEX, SINGLE
 from orchestrator.exchange.shards import DTYPES
 from orchestrator.exchange.table import Family
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 _SHOWN = 4
-_ADAPTER = "adapter_model.safetensors"
 _PICKLED = {".bin", ".pt", ".pth"}
 
 
@@ -109,8 +108,8 @@ class PublishedWeights:
 
 def _instead(folder: Path) -> str:
     """What else is there, and what to do with it."""
-    if (folder / _ADAPTER).is_file():
-        return f"; {_ADAPTER} is an adapter: merge it into its model first (peft's merge_and_unload), and save that"
+    if (folder / ADAPTER).is_file():
+        return f"; {ADAPTER} is an adapter: merge it into its model first (peft's merge_and_unload), and save that"
     pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in _PICKLED]
     there = f"; there is {_listed(pickled)}" if pickled else ""
     return (

@@ -46,14 +46,14 @@ def in_shards(entries: Sequence[Entry], most_bytes: int) -> list[list[Entry]]:
 
 
 class ShardFiles:
-    """The files `model….safetensors` of a folder, whose tensors any thread writes in any order, with an index. A
-    context manager.
+    """The files `model….safetensors` of a folder, whose tensors any thread writes in any order, with an index; or one
+    file, `single`. A context manager.
     """
 
-    def __init__(self, folder: Path, shards: Sequence[Sequence[Entry]]) -> None:
+    def __init__(self, folder: Path, shards: Sequence[Sequence[Entry]], single: str = SINGLE) -> None:
         count = len(shards)
         names = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-        self._folder, self._names = folder, names if count > 1 else [SINGLE]
+        self._folder, self._names = folder, names if count > 1 else [single]
         self._headers: list[bytes] = []
         self._places: dict[str, tuple[int, int, Entry]] = {}
         for number, entries in enumerate(shards):

@@ -39,6 +39,16 @@ def export(
         typer.Option("--dtype", help="hf: format of the weights; as they are stored by default."),
     ] = None,
     no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="hf: leave the tokenizer's files out.")] = False,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            "--adapter",
+            metavar="BASE",
+            help="hf: only the adapters (model.lora), for PEFT to put over BASE, the folder or name of the model that "
+            "they were trained on; by default they are added to the weights.",
+            show_default=False,
+        ),
+    ] = None,
     iteration: Annotated[
         int | None, typer.Option("--iteration", min=0, help="The checkpoint of a run; the newest by default.")
     ] = None,
@@ -46,22 +56,26 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as the folder of a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3, Gemma,
-    BERT, T5), or for Megatron-LM with its optimizer (GPT).
+    BERT, T5), or for Megatron-LM with its optimizer (GPT). Low-rank adapters become part of the weights, or stand
+    alone.
 
     \b
     Example:
       orchestrator checkpoint export gpt-small my-model --to hf --max-shard-size 200MB --dtype bf16
+      orchestrator checkpoint export llama-tuned my-adapter --to hf --adapter meta-llama/Llama-3.2-1B
       orchestrator checkpoint export gpt-small for-megatron --to megatron-lm
     """
     most_bytes = _size(max_shard_size or "5GB")
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     if to == "megatron-lm":
-        if max_shard_size or dtype or no_tokenizer:
-            raise UserError("--max-shard-size, --dtype and --no-tokenizer go with --to hf")
+        if max_shard_size or dtype or no_tokenizer or adapter is not None:
+            raise UserError("--max-shard-size, --dtype, --no-tokenizer and --adapter go with --to hf")
         check_exported(weights)
         export_megatron(weights, whole_checkpoint(weights, iteration), folder.absolute(), as_json=as_json)
         return
     job = weights.job
+    if adapter is not None and (max_shard_size or no_tokenizer):
+        raise UserError("--max-shard-size and --no-tokenizer go with a whole model, not with --adapter")
     try:
         family_of_job(job)
     except UserError as error:
@@ -71,6 +85,8 @@ def export(
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
     if no_tokenizer:
         options.append("--tokenizer=no")
+    if adapter is not None:
+        options.append(f"--adapter={Path(adapter).absolute() if Path(adapter).is_dir() else adapter}")
     target = folder.absolute()
     done = convert("export", str(checkpoint), str(target), *options)
     if left_out := done.pop("tokenizer_left_out"):

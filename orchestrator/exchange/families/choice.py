@@ -86,8 +86,7 @@ def mismatches(model: ModelSpec, family: Family) -> list[str]:
         if field == "moe_layer_freq" and all(model.moe_layers):
             continue
         if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
-            written = "set" if field == "lora" else _text(value)
-            found.append(f"model.{field} is {written}, and {family.name} has {_text(wanted)}")
+            found.append(f"model.{field} is {_text(value)}, and {family.name} has {_text(wanted)}")
     if "num_experts" in family.sizes and model.num_experts is None:
         found.append(f"model.num_experts is none, and {family.name} has some")
     if "num_tokentypes" in family.sizes and not model.tokentypes:

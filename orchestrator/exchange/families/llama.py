@@ -59,7 +59,6 @@ FIXED: dict[str, Any] = {
     "qk_layernorm": False,
     "scale_embeddings": False,
     "num_experts": None,
-    "lora": None,
 }
 
 LLAMA = Family(

@@ -1,4 +1,5 @@
-"""Models of transformers with random weights: `make` saves and imports them, `check` compares what was exported.
+"""Models of transformers with random weights: `make` saves and imports them, all or those that are named; `check`
+compares what was exported.
 
 Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, and for each layout `out-LAYOUT`.
 """
@@ -97,10 +98,12 @@ def ids() -> torch.Tensor:
     return torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCAB
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, *names: str) -> None:
     """Save the models, and import each as a run."""
     torch.manual_seed(1)
     for name, config in configurations().items():
+        if names and name not in names:
+            continue
         theirs = auto(config).from_config(config, attn_implementation="eager").eval()
         own_output = name == "t5-v1.1"
         if own_output:  # as its published files have it; transformers makes none
@@ -172,6 +175,6 @@ if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     if sys.argv[1] == "make":
-        make(Path(sys.argv[2]))
+        make(Path(sys.argv[2]), *sys.argv[3:])
     else:
         print(json.dumps(check(Path(sys.argv[2]))))

@@ -70,6 +70,15 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     )
 
 
+@pytest.mark.parametrize("preset", ["llama3-8b", "mistral-7b", "qwen2.5-7b", "qwen3-8b", "gemma-2b", "gpt2"])
+def test_adapters_make_no_other_family(preset: str) -> None:
+    """Once they are part of the weights nothing is left of them."""
+    plain, tuned = job_of({"preset": preset}).model, job_of({"preset": preset, "lora": {"rank": 8}}).model
+    family = family_of_model(tuned)
+    assert family is family_of_model(plain)
+    assert to_config(tuned, family, 100) == to_config(plain, family, 100)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
