@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from orchestrator.errors import UserError
+from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.runtime.processes import cpu_shim
+
+
+_BACKEND: Any = torch.backends.cuda  # has no types
+
+
+class GpuMissingError(OrchestratorError):
+    """A machine shows fewer GPUs than it gave this job."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +37,12 @@ class Device:
 def select_device(choice: Literal["auto", "cuda", "cpu"], threads: int | None = None) -> Device:
     """The device for `runtime.device`; on the CPU this installs the shim.
 
-    Raises UserError when there is no CUDA device for this process though the spec asks for one.
+    Raises UserError when there is no CUDA device for this process though the spec asks for one, and GpuMissingError
+    when SLURM gave it one that torch does not see: `auto` is not to train on the CPU there.
     """
     available = torch.cuda.is_available()
+    if choice != "cpu":
+        _refuse_missing_gpus(torch.cuda.device_count() if available else 0)
     if choice == "cuda" and not available:
         raise UserError("runtime.device is cuda, but torch sees no CUDA device here; use auto or cpu")
     if threads is not None:
@@ -48,3 +59,14 @@ def select_device(choice: Literal["auto", "cuda", "cpu"], threads: int | None = 
         return Device("cuda", device, "nccl", torch.cuda.get_device_name(device))
     cpu_shim.install()
     return Device("cpu", torch.device("cpu"), "gloo", "cpu")
+
+
+def _refuse_missing_gpus(seen: int) -> None:
+    given = os.environ.get("SLURM_GPUS_ON_NODE", "")
+    if not given.isdigit() or not _BACKEND.is_built():
+        return
+    if seen < int(given) and seen <= int(os.environ.get("LOCAL_RANK", "0")):
+        raise GpuMissingError(
+            f"SLURM gave this job {given} GPUs on {platform.node()}, and torch sees {seen}: a GPU or its driver is "
+            "broken (nvidia-smi, dmesg), or CUDA_VISIBLE_DEVICES hides it"
+        )

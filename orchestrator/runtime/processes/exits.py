@@ -18,6 +18,7 @@ from orchestrator.errors import (
     is_full_disk,
 )
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.runtime.processes.device import GpuMissingError
 
 HANG_EXIT_CODE = 72
 
@@ -52,6 +53,7 @@ def outcome_of(error: BaseException) -> Outcome:
         (DiskFullError, "disk_full"),
         (CheckpointError, "checkpoint"),
         (UserError, "user_error"),
+        (GpuMissingError, "gpu_error"),
         (torch.OutOfMemoryError, "out_of_memory"),
         (MemoryError, "host_out_of_memory"),
     ]

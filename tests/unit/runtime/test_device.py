@@ -1,0 +1,64 @@
+"""Which device a process takes, and the GPUs that it was promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.errors import UserError
+from orchestrator.runtime.processes.device import GpuMissingError, select_device
+from orchestrator.runtime.processes.exits import outcome_of
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """machine(seen, given, rank): GPUs that torch sees, GPUs that SLURM gave, and this process's place."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
+    monkeypatch.setattr("orchestrator.runtime.processes.cpu_shim.install", lambda: None)
+
+    def set_up(seen: int, given: str | None, rank: int = 0, *, built: bool = True) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        if given is None:
+            monkeypatch.delenv("SLURM_GPUS_ON_NODE", raising=False)
+        else:
+            monkeypatch.setenv("SLURM_GPUS_ON_NODE", given)
+
+    return set_up
+
+
+@pytest.mark.parametrize("choice", ["auto", "cuda"])
+@pytest.mark.parametrize(("seen", "rank"), [(0, 0), (7, 7)])
+def test_a_gpu_that_slurm_gave_and_torch_does_not_see(machine: Any, choice: Any, seen: int, rank: int) -> None:
+    machine(seen, "8", rank)
+    with pytest.raises(GpuMissingError, match=f"gave this job 8 GPUs on .*, and torch sees {seen}: ") as refused:
+        select_device(choice)
+    assert outcome_of(refused.value).cause == "gpu_error"
+
+
+def test_the_others_on_that_machine_are_not_blamed(machine: Any) -> None:
+    machine(7, "8", 6)
+    assert select_device("auto").kind == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("given", "built"),
+    [(None, True), ("0", True), ("8", False), ("some", True)],
+    ids=["outside of SLURM", "a job without GPUs", "torch for CPUs", "another SLURM"],
+)
+def test_elsewhere_auto_goes_without(machine: Any, given: str | None, built: bool) -> None:
+    machine(0, given, built=built)
+    assert select_device("auto").kind == "cpu"
+    with pytest.raises(UserError, match=r"runtime\.device is cuda, but torch sees no CUDA device here"):
+        select_device("cuda")
+
+
+def test_who_wants_a_cpu_gets_it(machine: Any) -> None:
+    machine(0, "8")
+    assert select_device("cpu").kind == "cpu"
