@@ -12,7 +12,6 @@ import torch
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.runtime.processes import cpu_shim
 
-
 _BACKEND: Any = torch.backends.cuda  # has no types
 
 
