@@ -19,7 +19,9 @@ from orchestrator.launch.startable import last_launch
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir, event
 from orchestrator.spec.job import JobSpec
+from orchestrator.tracking.follower import send_the_end
 
+_SECONDS_TO_SEND_THE_END = 30.0
 _SECONDS_BEFORE_A_REQUEUE = 10.0
 """How long it may be told that a run goes back into the queue, before it does."""
 
@@ -53,6 +55,8 @@ def conclude(run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | 
         run.append_events([exited])
     if not decision.requeue:
         tell_now(run, job, slurm.launch_id, longest(job))
+        if end.cause == "cancelled" and job.tracking.trackers:  # its follower was ended with its ranks
+            send_the_end(run, _SECONDS_TO_SEND_THE_END)
     return decision
 
 

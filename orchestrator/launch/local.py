@@ -26,6 +26,7 @@ from orchestrator.launch.stopping import StopSignals, caught_signals, ended_by_f
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
+from orchestrator.tracking.follower import send_the_end
 
 _POLL_SECONDS = 0.1
 _ORPHAN_GRACE_SECONDS = 30.0
@@ -106,7 +107,8 @@ def launch(
             by_force = _wait(child, run, launch_id, signals, watcher)
         finally:
             watcher.close()
-        if child.returncode < 0 or by_force is not None:  # torchrun itself was killed and has left its ranks behind
+        were_ended = child.returncode < 0 or by_force is not None
+        if were_ended:  # torchrun itself was killed and has left its ranks behind
             end_processes(launch_id, grace=_ORPHAN_GRACE_SECONDS if by_force is None else 0.0)
         end = classify(run, launch_id, child.returncode, marks)
         if by_force is not None:
@@ -121,6 +123,8 @@ def launch(
             evidence=list(end.evidence),
         )
         notifications.over(notifier)
+        if were_ended and job.tracking.trackers:
+            send_the_end(run)
     return end
 
 

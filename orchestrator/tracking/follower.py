@@ -22,21 +22,41 @@ def start_follower(run: RunDir, drain_seconds: float = DRAIN_SECONDS) -> subproc
     Costs this process nothing beyond the start. The follower is a session of its own: signals meant for the ranks
     do not reach it. What it has to say is in logs/mlflow.log.
     """
+    follower = _start(run, drain_seconds, subprocess.PIPE)
+    # The ranks come first, from the start: importing MLflow takes as long as a rank's imports.
+    with contextlib.suppress(OSError):  # it may be gone already, or this system forbids it
+        os.setpriority(os.PRIO_PROCESS, follower.pid, os.getpriority(os.PRIO_PROCESS, 0) + _LOWER_PRIORITY)
+    return follower
+
+
+def send_the_end(run: RunDir, most_seconds: float = 0.0) -> None:
+    """Start a follower of a run that has ended, for what its own one could not send because it was ended as well. It
+    needs nobody and is gone soon; wait for it at most so long, where it would be ended with this process.
+
+    Where none can be started, and for what it cannot send, there is `orchestrator sync`.
+    """
+    try:
+        follower = _start(run, DRAIN_SECONDS, subprocess.DEVNULL)
+    except OSError:
+        return
+    try:
+        follower.wait(most_seconds)
+    except subprocess.TimeoutExpired:
+        follower.returncode = 0  # it goes on by itself, and nobody will ask how it went
+
+
+def _start(run: RunDir, drain_seconds: float, stdin: int) -> subprocess.Popen[bytes]:
     run.logs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "orchestrator.tracking", str(run.path.resolve()), "--follow"]
     with open(run.logs / LOG_NAME, "ab") as log:
-        follower = subprocess.Popen(
+        return subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--drain-seconds", str(drain_seconds)],
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.DEVNULL,
             stderr=log,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-    # The ranks come first, from the start: importing MLflow takes as long as a rank's imports.
-    with contextlib.suppress(OSError):  # it may be gone already, or this system forbids it
-        os.setpriority(os.PRIO_PROCESS, follower.pid, os.getpriority(os.PRIO_PROCESS, 0) + _LOWER_PRIORITY)
-    return follower
 
 
 def finish_follower(

@@ -18,6 +18,8 @@ from orchestrator.launch.startable import last_launch
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.stopping import ended_by_force, request_stop
 from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import load_resolved
+from orchestrator.tracking.follower import send_the_end
 
 _SECONDS_FOR_THE_LAUNCHER = 10.0
 _SECONDS_BETWEEN_QUESTIONS = 2.0
@@ -94,3 +96,10 @@ def _end_without_the_launcher(run: RunDir, status: RunStatus, by: str) -> None:
             iteration=end.iteration,
             evidence=[],
         )
+    _send_the_end(run)
+
+
+def _send_the_end(run: RunDir) -> None:
+    """The trackers' too: whoever sends to them while it runs is gone."""
+    if load_resolved(run.resolved()).tracking.trackers:
+        send_the_end(run)
