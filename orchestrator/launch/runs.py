@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -131,9 +132,13 @@ def changed_original(run: RunDir, job: JobSpec) -> RunDir | None:
 
 
 def remove_new_run(run: RunDir) -> None:
-    """Take back a run that was created a moment ago and of which nothing has come."""
+    """Take back a run that was created a moment ago and of which nothing has come, and its job's folder if it was the
+    only one.
+    """
     if {event.get("event") for event in run.events()} <= {"created"}:
         shutil.rmtree(run.path)
+        with contextlib.suppress(OSError):  # others are in it
+            run.path.parent.rmdir()
 
 
 def create_run(job: JobSpec, written: str, runs_dir: Path, code: CodeState | None = None) -> RunDir:
@@ -146,11 +151,14 @@ def create_run(job: JobSpec, written: str, runs_dir: Path, code: CodeState | Non
 
 
 def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: CodeState | None = None) -> RunDir | None:
-    """Create that run directory; None when someone else was faster."""
+    """Create that run directory; None when someone else was faster, in making it or in clearing up."""
     folder = runs_dir.absolute() / job.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+        try:
+            draft = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+        except FileNotFoundError:  # taken away this moment, with a run that was refused
+            return None
     except OSError as error:
         raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
     try:

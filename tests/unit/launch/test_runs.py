@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from orchestrator.launch.runs import (
     find_run,
     find_same,
     next_run_dir,
+    remove_new_run,
     runs_dir_of,
 )
 from orchestrator.spec.job import JobSpec
@@ -45,6 +47,28 @@ def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_run_that_is_taken_back_leaves_nothing(make_job: MakeJob, runs_dir: Path) -> None:
+    refused, kept = (create_run(make_job(), "", runs_dir) for _ in range(2))
+    remove_new_run(refused)
+    assert os.listdir(runs_dir / "tiny") == [kept.run_id]
+    remove_new_run(kept)
+    assert os.listdir(runs_dir) == []
+
+
+def test_a_folder_that_goes_while_a_run_is_made_in_it_is_made_again(
+    make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tempfile.mkdtemp
+
+    def goes_at_first(prefix: str, dir: Path) -> str:
+        monkeypatch.setattr(tempfile, "mkdtemp", made)
+        dir.rmdir()
+        return made(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", goes_at_first)
+    assert create_run(make_job(), "", runs_dir).path.is_dir()
 
 
 def test_more_runs_of_one_spec_are_numbered(make_job: MakeJob, runs_dir: Path) -> None:
