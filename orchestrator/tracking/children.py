@@ -5,15 +5,17 @@ asks the store for itself alone, and a sweep of a thousand cells is not asked fo
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
-from orchestrator.rundir import write_atomically
-from orchestrator.tracking.cursor import Cursor
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.tracking.cursor import Cursor, read_cursor
 from orchestrator.tracking.limits import entity_name
 from orchestrator.tracking.sweep_summary import DEFAULT_METRICS, Child
 
@@ -40,6 +42,31 @@ def children_of(
     cells = {run_id: asdict(child) for run_id, child in children.items()}
     write_atomically(home / FILE_NAME, json.dumps({"parent": parent_id, "metric": metric, "cells": cells}) + "\n")
     return children
+
+
+def adopted_cells(
+    client: MlflowClient, home: Path, plan: Mapping[str, Any], children: Iterable[Child], cursor: Cursor
+) -> list[Child]:
+    """The cells of a sweep that the store of `cursor` knows although they are no children of the sweep's run: they ran
+    before it was, or for another one, and nobody may ever send them again.
+    """
+    known = {child.run for child in children}
+    names = {entity_name(name) for name in (plan.get("metric"), *DEFAULT_METRICS) if name}
+    found = []
+    for cell in plan.get("cells") or []:
+        run = RunDir(home.parent.parent / str(cell.get("run")))
+        own = read_cursor(run) if run.run_id not in known else None
+        if own is None or own.store != cursor.store:
+            continue
+        try:
+            stored = client.get_run(own.run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+        else:
+            if stored.info.lifecycle_stage == "active":
+                found.append(replace(_child(stored, names), cell=str(cell.get("name")), run=run.run_id))
+    return found
 
 
 def _kept(home: Path, parent_id: str, metric: str | None) -> dict[str, Child] | None:

@@ -19,7 +19,7 @@ from mlflow.exceptions import MlflowException
 
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.tracking import limits
-from orchestrator.tracking.children import CELL_TAG, PARENT_ID_TAG, children_of
+from orchestrator.tracking.children import CELL_TAG, PARENT_ID_TAG, adopted_cells, children_of
 from orchestrator.tracking.cursor import FILE_NAME, Cursor
 from orchestrator.tracking.locking import alone
 from orchestrator.tracking.sweep_summary import created, newest_plan, status_of, summary_tags
@@ -71,7 +71,8 @@ def update_parent(client: MlflowClient, parent: Parent, cursor: Cursor) -> None:
     with _lock(parent.home):
         plan = newest_plan(parent.home)
         children = list(children_of(client, parent.home, parent.run_id, plan.get("metric"), cursor).values())
-        tags = summary_tags(parent.home, plan, children)
+        adopted = adopted_cells(client, parent.home, plan, children, cursor)
+        tags = summary_tags(parent.home, plan, [*children, *adopted])
         key, known = f"note {_key(cursor)}", _read_object(parent.home / FILE_NAME)
         written = client.get_run(parent.run_id).data.tags.get(NOTE_TAG)
         if written is not None and known.get(key) != written:

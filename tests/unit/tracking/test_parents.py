@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, append_line
 from tests.unit.tracking.conftest import log_steps, make_run, once, start_once, stored_runs
 
 
@@ -42,6 +42,22 @@ def test_cells_have_one_parent_however_many_send_at_once(tmp_path: Path, empty_s
     (home / "mlflow.cells.json").unlink()  # asked of the store again
     assert once(*cells)[0] == 0
     check_family(runs_dir / "mlflow.db", {"lr=1e-0", "lr=1e-1", "lr=1e-2"})
+
+
+def test_a_cell_that_ran_before_its_sweep_does_not_wait_for_good(tmp_path: Path, store_in: Path) -> None:
+    before = make_run(tmp_path, "0a1b2c30")
+    log_steps(before, range(1, 4), lambda step: 0.5)
+    before.append_event("exited", launch_id="l1", code=0, cause="completed", iteration=3)
+    assert once(before)[0] == 0
+    cell = make_cell(tmp_path, "0a1b2c31", "lr=2")
+    runs = {"lr=1": before, "lr=2": cell, "lr=3": make_run(tmp_path, "0a1b2c32")}
+    cells = [{"id": name, "name": name, "values": {}, "run": f"tiny/{run.run_id}"} for name, run in runs.items()]
+    append_line(tmp_path / "sweeps" / "lr" / "ledger.jsonl", {"time": 1.0, "event": "planned", "cells": cells})
+    assert once(cell)[0] == 0
+    [parent] = [run for run in stored_runs(store_in) if run.name == "lr"]
+    states = {name: parent.tags[f"orchestrator.sweep.states.{name}"] for name in ("finished", "waiting")}
+    assert states == {"finished": "2", "waiting": "1"}
+    assert parent.tags["orchestrator.sweep.best_cell"] == "lr=1"
 
 
 def check_family(database: Path, names: set[str]) -> None:
