@@ -7,6 +7,7 @@ allow (context and expert parallelism, say) is searched from then on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 from orchestrator.errors import Problem
@@ -16,6 +17,7 @@ from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, la
 
 DEGREES = ("tp", "pp", "cp", "ep")
 _KEY_OF = {field: key for key, field in KEYS.items() if field != "recompute"}
+_KEY_OF_RECOMPUTE = "runtime.recompute_granularity"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Space:
         layers = self.job.model.num_layers // (degrees.pp * vp)
         if "recompute" in self.kept:
             return [self.own.recompute]
+        if not self._may_recompute:
+            return [NO_RECOMPUTE]
         some = [Recompute("full", "block", count) for count in range(1, layers)]
         return [NO_RECOMPUTE, *some, *(Recompute("full", "uniform", size) for size in (1, 2) if layers % size == 0)]
 
@@ -89,6 +93,12 @@ class Space:
     def without_sequence_parallel(self, layout: Layout) -> Layout:
         """The same with whole activations between tensor-parallel regions."""
         return layout._replace(sequence_parallel=False)
+
+    @cached_property
+    def _may_recompute(self) -> bool:
+        """Whether no rule refuses it by itself, as for CUDA graphs."""
+        layout = self.own._replace(recompute=Recompute("full", "uniform", 1))
+        return not any(_KEY_OF_RECOMPUTE in each.paths for each in check(with_layout(self.job, layout)))
 
     def _values_of_degrees(self) -> tuple[dict[str, list[int]], list[tuple[Layout, Problem]]]:
         """The values of each degree that no rule refuses by itself. What is left out here is out in any combination."""

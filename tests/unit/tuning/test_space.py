@@ -76,6 +76,13 @@ def test_recomputation_grows_step_by_step(space: Spaces) -> None:
         assert one.problem(layout) is None, with_layout(one.job, layout)
 
 
+def test_what_may_not_be_recomputed_is_not(space: Spaces) -> None:
+    """As with CUDA graphs, which who asked for them keeps."""
+    graphs = space(runtime={"cuda_graphs": True})
+    assert graphs.recomputes(graphs.own, 1) == [NO_RECOMPUTE]
+    assert {each.model_parallel_size for each in graphs.degrees()[0]} == {1}
+
+
 def test_other_stages_are_split_evenly(space: Spaces) -> None:
     """The job's own uneven split, and what it recomputes, are no obstacle to other layouts."""
     uneven = {"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 3}
