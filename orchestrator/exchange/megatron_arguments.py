@@ -133,8 +133,10 @@ def require_representable(job: JobSpec) -> None:
             "export it --to hf, which adds them to the weights, import that, and export the import"
         )
     unsaid = [each for each in to_megatron(job).unsaid if each.path.startswith("model.")]
-    # A checkpoint's arguments say how many rows there are, whatever Megatron-LM takes from the tokenizer.
-    unsaid = [each for each in unsaid if not each.path.startswith(("model.preset", "model.vocab_size"))]
+    # A checkpoint's arguments say how many rows there are, whatever Megatron-LM takes from the tokenizer, and the
+    # longest sequence, which an imported model names also where its positions have no table.
+    said = ("model.preset", "model.vocab_size", "model.max_position_embeddings")
+    unsaid = [each for each in unsaid if not each.path.startswith(said)]
     if unsaid:
         listed = "; ".join(f"{each.path} is {each.value} ({each.reason})" for each in unsaid)
         raise UserError(f"Megatron-LM has no such network: {listed}")

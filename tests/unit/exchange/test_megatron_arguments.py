@@ -85,11 +85,23 @@ def test_what_megatron_has_not_is_refused(model: dict[str, Any], said: str) -> N
         require_representable(tiny_job("job", model=model))
 
 
+def test_adapters_are_refused_with_the_way_out() -> None:
+    with pytest.raises(UserError, match="export it --to hf, which adds them to the weights, import that"):
+        require_representable(tiny_job("job", model={**MODELS["llama"], "lora": {"rank": 4}}))
+
+
 def test_a_vocabulary_that_the_tokenizer_has_too_is_no_reason() -> None:
     tokenizer = {"type": "huggingface", "path": "tokenizer.json"}
     job = tiny_job("job", model={"vocab_size": 300}, data={"tokenizer": tokenizer})
     require_representable(job)
     assert to_arguments(job, iteration=1, consumed_samples=4, padded_vocab=384)["padded_vocab_size"] == 384
+
+
+def test_the_longest_sequence_without_a_table_is_said() -> None:
+    """As an import writes it."""
+    job = tiny_job("imported", model={**MODELS["llama"], "max_position_embeddings": 128})
+    require_representable(job)
+    assert to_arguments(job, iteration=0, consumed_samples=0, padded_vocab=256)["max_position_embeddings"] == 128
 
 
 def test_the_schedule_is_in_samples() -> None:
