@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 
 from orchestrator.data.chat.conversations import Message
 from orchestrator.errors import UserError
@@ -36,6 +37,8 @@ from orchestrator.spec.prompts import NO_TEXT, is_text
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::\d*)?")
 """A Host header in lower case: a name or an address, that of IPv6 in brackets, and perhaps a port."""
+
+_PATHS = "GET /health, GET /v1/models, POST /v1/completions, POST /v1/chat/completions"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,16 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
     @app.exception_handler(UserError)
     async def wrong(request: Request, error: UserError) -> Response:
         return _refusal(RequestError(400, str(error)))
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        """What the framework refuses: another path, another method."""
+        asked = f"{request.method} {request.url.path}"
+        allowed = (error.headers or {}).get("Allow")
+        said = {404: f"there is no {asked} here: {_PATHS}", 405: f"{asked} is not answered, but {allowed} is"}
+        answer = _refusal(RequestError(error.status_code, said.get(error.status_code, str(error.detail))))
+        answer.headers.update(error.headers or {})
+        return answer
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -217,7 +217,30 @@ def test_a_form_of_a_web_page_is_refused(server: Server) -> None:
     status, _ = server.ask("/v1/completions", {"prompt": "x"}, headers={"Content-Type": "text/plain"})
     assert status == 415
     assert server.ask("/v1/completions", b"{}", token="wrong-token-wrong-token")[0] == 401
-    assert server.ask("/docs")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        (
+            "/docs",
+            None,
+            404,
+            "there is no GET /docs here: GET /health, GET /v1/models, POST /v1/completions, POST /v1/chat",
+        ),
+        ("/v1/embeddings", {"input": "x"}, 404, "there is no POST /v1/embeddings here"),
+        ("/v1/completions", None, 405, "GET /v1/completions is not answered, but POST is"),
+        ("/v1/models", {}, 405, "POST /v1/models is not answered, but GET is"),
+    ],
+)
+def test_another_path_and_another_method_are_refused_in_the_same_words(
+    server: Server, path: str, body: Any, status: int, message: str
+) -> None:
+    found, content = server.ask(path, body)
+    assert found == status
+    error = json.loads(content)["error"]
+    assert message in error["message"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", status)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
