@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from orchestrator.launch.choices import choices_line, newest_choices
 from orchestrator.launch.local import Watcher
 from orchestrator.planning.figures import disk_size
 from orchestrator.planning.hardware import computing_unit
@@ -126,7 +127,9 @@ def event_line(event: dict[str, Any]) -> str | None:
     match event["event"]:
         case "started":
             size = event.get("world_size", "?")
-            return f"started {size} process{'' if size == 1 else 'es'} at iteration {iteration}"
+            choices = newest_choices([event])
+            computing = "" if choices is None else f", on {choices_line(choices)}"
+            return f"started {size} process{'' if size == 1 else 'es'} at iteration {iteration}{computing}"
         case "resumed":
             return f"resumed from the checkpoint of iteration {iteration}"
         case "checkpoint_saved":

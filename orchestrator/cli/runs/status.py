@@ -10,6 +10,7 @@ import typer
 from orchestrator.causes import cause_of
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, label
+from orchestrator.launch.choices import choices_line, newest_choices
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.startable import begins_anew
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
@@ -38,7 +39,12 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     unsent = unsent_bytes(run) if job.tracking.mlflow and not status.is_active else 0
     if as_json:
         found = [result.to_json() for result in newest_results(run)]
-        also = {"goodput": goodput.to_json(), "first_step": _first_step(run), "evaluations": found}
+        also = {
+            "computes_on": newest_choices(run.events()),
+            "goodput": goodput.to_json(),
+            "first_step": _first_step(run),
+            "evaluations": found,
+        }
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
         print_json({**status.to_json(), "train_iters": total, **also, **sent})
         return
@@ -63,6 +69,8 @@ def _lines(status: RunStatus, goodput: Goodput, total: int, unsent: int) -> list
     if goodput.launches:
         lines.append(("launches", f"{goodput.launches}, {goodput.lost_steps} steps lost"))
         lines += _goodput_line(goodput)
+    if (choices := newest_choices(run.events())) is not None:
+        lines.append(("computes on", choices_line(choices)))
     if (first := _first_step(run)) is not None:
         lines.append(("first step", _first_step_words(first)))
     if status.holder is not None and status.holder.live:

@@ -22,6 +22,10 @@ FACTORIES = ("tensor", "zeros")
 
 def install() -> None:
     """Patch torch. Call once, before any tensor is made."""
+    with torch.device("cpu"):
+        # torch notes which functions make tensors when it is first asked for a device in this way: a model of
+        # transformers that is loaded later in this process asks for `meta`, also of those that are wrapped below.
+        torch.empty(0)
     cuda: Any = torch.cuda
     cuda.current_device = lambda: _CPU
     cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()

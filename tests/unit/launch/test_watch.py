@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from orchestrator.launch.choices import FIELDS, newest_choices
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.logs import LineTail, LogFollower
 from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, event_line, watcher_for
@@ -113,6 +114,29 @@ def test_what_ends_a_run_at_once_is_said_and_does_so(
 
 def test_one_process_is_no_crowd() -> None:
     assert event_line({"event": "started", "world_size": 1, "iteration": 4}) == "started 1 process at iteration 4"
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"device": "cpu", "layers": "torch", "attention_backend": "fused"}, "cpu, torch's layers"),
+        ({"device": "NVIDIA H200", "layers": "transformer_engine"}, "NVIDIA H200, Transformer Engine's layers"),
+        (
+            {
+                "device": "X",
+                "layers": "new",
+                "attention_backend": "flash",
+                "tp_comm_overlap": True,
+                "cuda_graphs": True,
+            },
+            "X, new, FlashAttention 4, tensor parallelism overlapped, CUDA graphs",
+        ),
+    ],
+)
+def test_what_the_ranks_chose_is_said(choices: dict[str, Any], words: str) -> None:
+    started = {"event": "started", "world_size": 2, "iteration": 0, **choices}
+    assert event_line(started) == f"started 2 processes at iteration 0, on {words}"
+    assert newest_choices([started, {"event": "first_step"}]) == {**dict.fromkeys(FIELDS), **choices}
 
 
 def test_lines_are_rate_limited_but_the_last_is_shown(run: RunDir) -> None:

@@ -51,6 +51,22 @@ def test_each_patch_is_needed() -> None:
     assert [patch for patch in wanted if broken[patch] is None] == [], "no longer needed: remove them"
 
 
+ON_META = f"""
+import torch
+from orchestrator.runtime.processes import cpu_shim
+cpu_shim.install()
+with torch.device("meta"):
+    made = torch.zeros(2), torch.tensor([1.0])
+assert {{each.device.type for each in made}} == {{"meta"}}, made
+assert {{torch.zeros(2, device="cuda").device.type, torch.{cpu_shim.FACTORIES[0]}(1).device.type}} == {{"cpu"}}
+"""
+
+
+def test_others_in_the_process_still_say_where_tensors_are_made() -> None:
+    """transformers, which loads weights into tensors that it made on `meta`, found them made, and left them empty."""
+    subprocess.run([sys.executable, "-c", ON_META], check=True)
+
+
 WITHOUT_CUDA_OF_TENSORS = """
 import torch
 from orchestrator.runtime.processes import cpu_shim
