@@ -119,7 +119,7 @@ def test_one_process_is_no_crowd() -> None:
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"device": "cpu", "layers": "torch", "attention_backend": "fused"}, "cpu, torch's layers"),
+        ({"device": "cpu", "layers": "torch", "attention_backend": "fused"}, "the CPU, torch's layers"),
         ({"device": "NVIDIA H200", "layers": "transformer_engine"}, "NVIDIA H200, Transformer Engine's layers"),
         (
             {
