@@ -11,6 +11,7 @@ from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.render import refuse_missing_python, render
 from orchestrator.lease import held_message, read_holder
+from orchestrator.planning.surroundings import missing_train_step, unwritable_cache
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -35,7 +36,7 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
                 f"`orchestrator cancel {run.run_id}`."
             )
     refuse_without_checkpoint(run, from_scratch=from_scratch)
-    refuse_unset_environment(job)
+    refuse_missing(job)
     refuse_missing_python(job)
     if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
         raise UserError(
@@ -45,7 +46,20 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
     render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
 
 
-def refuse_unset_environment(job: JobSpec) -> None:
+def refuse_missing(job: JobSpec) -> None:
+    """Raises UserError for what the ranks would end over on this machine and can be looked at before they start.
+    Another Python, or a template of the user's own, may find a module that is not found from here.
+    """
+    _refuse_unset_environment(job)
+    looked_at = [unwritable_cache(job)]
+    if job.launch.python is None and job.launch.template is None:
+        looked_at.append(missing_train_step(job))
+    problems = [f"{each.paths[0]}: {each.message}; {each.hint}" for found in looked_at for each in found]
+    if problems:
+        raise UserError("\n       ".join(problems))
+
+
+def _refuse_unset_environment(job: JobSpec) -> None:
     """Raises UserError for what `launch.env` takes from the environment and is not there; a template of the user's own
     may set it in the launch script.
     """

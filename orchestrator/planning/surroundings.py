@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 
 from orchestrator.errors import Problem
 from orchestrator.planning.forecast import Forecast
@@ -22,13 +24,46 @@ _STEP = "runtime.train_step"
 
 def train_step_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """No more than a doubt: the nodes may have what this machine has not."""
-    if plan.job.runtime.train_step is None:
+    yield from missing_train_step(plan.job)
+
+
+def cache_is_unwritable(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """No more than a doubt: the nodes may have other disks, and let others write."""
+    yield from unwritable_cache(plan.job)
+
+
+def missing_train_step(job: JobSpec) -> Iterator[Problem]:
+    """What keeps this machine from a step of the user's own: its module, or its class, is not found."""
+    if job.runtime.train_step is None:
         return
-    module = plan.job.runtime.train_step.partition(":")[0]
-    if not _is_found(module, _search_path(plan.job)):
+    module, _, name = job.runtime.train_step.partition(":")
+    spec = _found(module, _search_path(job))
+    if spec is None:
         message = f"there is no module {module}, looked for from here: in {os.getcwd()} and where Python looks"
         hint = "start from the folder that holds it, or name that in launch.env: {PYTHONPATH: FOLDER}"
         yield Problem(message, (_STEP,), hint)
+    elif not _may_hold(spec, name):
+        yield Problem(
+            f"there is no {name} in {spec.origin}", (_STEP,), "write MODULE:CLASS as the class is called there"
+        )
+
+
+def unwritable_cache(job: JobSpec) -> Iterator[Problem]:
+    """Why the indices of the samples cannot be kept where they are asked to be: each start locks that folder."""
+    if job.data.cache_dir is None or job.data.blend is None:
+        return
+    folder = Path(job.data.cache_dir).absolute()
+    nearest = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    if not nearest.is_dir():
+        trouble = f"{nearest} is no folder"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        trouble = (
+            "it is not yours to write to" if nearest == folder else f"it is not there, nor can {nearest} be written to"
+        )
+    else:
+        return
+    hint = "name a folder that every rank can write to, or leave it out: they are kept beside the runs then"
+    yield Problem(f"{job.data.cache_dir} cannot be written from here: {trouble}", ("data.cache_dir",), hint)
 
 
 def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -87,21 +122,34 @@ def nobody_can_be_told(plan: Plan, forecast: Forecast, cluster: ClusterSpec | No
 def _search_path(job: JobSpec) -> list[str]:
     """Where the ranks will look, as far as it is known here."""
     asked = os.path.expandvars(job.launch.env.get("PYTHONPATH", "").replace("${env:", "${"))
-    return [os.getcwd(), *(entry for entry in asked.split(os.pathsep) if entry), *sys.path]
+    entries = [*asked.split(os.pathsep), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return [os.getcwd(), *(entry for entry in entries if entry), *sys.path]
 
 
-def _is_found(module: str, path: Sequence[str]) -> bool:
-    """Whether a module is there. Finders read folders; no code of a package runs."""
+def _found(module: str, path: Sequence[str]) -> ModuleSpec | None:
+    """Where a module is; None where it is not there. Finders read folders; no code of a package runs."""
+    found: ModuleSpec | None = None
     places: Sequence[str] | None = path
     name = ""
     for part in module.split("."):
         if places is None:
-            return False  # what is above it is no package
+            return None  # what is above it is no package
         name = f"{name}.{part}" if name else part
         spec = PathFinder.find_spec(name, list(places))
         if spec is None and name == part and name != "__main__":
             spec = importlib.util.find_spec(name)  # installed in another way: built in, or editable
         if spec is None:
-            return False
-        places = spec.submodule_search_locations
-    return True
+            return None
+        found, places = spec, spec.submodule_search_locations
+    return found
+
+
+def _may_hold(spec: ModuleSpec, name: str) -> bool:
+    """Whether a module may have something of that name: not where its source never says it."""
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return True
+    try:
+        source = Path(spec.origin).read_text(errors="replace")
+    except OSError:
+        return True
+    return re.search(rf"\b{re.escape(name)}\b|import\s*\*|__getattr__|globals\(|setattr", source) is not None

@@ -19,6 +19,7 @@ from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.memory.remedies import Remedy, remedies
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.surroundings import (
+    cache_is_unwritable,
     kernels_are_missing,
     nobody_can_be_told,
     trackers_are_missing,
@@ -313,6 +314,7 @@ DOUBTS = (
     _data,
     _weights_to_start_from,
     train_step_is_missing,
+    cache_is_unwritable,
     transformer_engine_is_missing,
     kernels_are_missing,
     nobody_can_be_told,

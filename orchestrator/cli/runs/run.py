@@ -23,7 +23,7 @@ from orchestrator.cli.running import (
 )
 from orchestrator.cli.runs.submitting import describe_active
 from orchestrator.launch.runs import attach_or_create, create_run, find_same, runs_dir_of
-from orchestrator.launch.startable import check_startable, refuse_unset_environment
+from orchestrator.launch.startable import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job
 
@@ -50,9 +50,9 @@ def command(
     plan = plan_loaded(loaded)
     job = loaded.job
     check_installed(job)
+    refuse_missing(job)
     check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
-    refuse_unset_environment(job)
     if job.checkpoint.pretrained is not None and (new or find_same(job, folder) is None):
         find_weights(job.checkpoint.pretrained, folder)
     if new:

@@ -17,8 +17,10 @@ from support.gate import Gate
 from orchestrator.cli import running
 from orchestrator.cli.models import generate
 from orchestrator.cli.runs import cancel
+from orchestrator.errors import UserError
 from orchestrator.launch.processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
+from orchestrator.launch.startable import refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
@@ -285,6 +287,8 @@ def test_missing_data_is_told_before_a_run_is_made(orchestrator: Orchestrator, j
     ("change", "said"),
     [
         ("launch.env={TOKEN: '${env:NOWHERE_SET}'}", "launch.env.TOKEN: ${env:NOWHERE_SET} is used here"),
+        ("runtime.train_step=nowhere.steps:Loss", "runtime.train_step: there is no module nowhere.steps"),
+        ("runtime.train_step=json.decoder:Loss", "runtime.train_step: there is no Loss in "),
         ("checkpoint.pretrained=nowhere", "checkpoint.pretrained nowhere: there is no checkpoint and no run at"),
     ],
 )
@@ -295,6 +299,14 @@ def test_what_this_machine_lacks_is_told_before_a_run_is_made(
     assert code == 2
     assert said in err
     assert not runs_dir.exists()
+
+
+def test_a_folder_of_indices_that_cannot_be_written_is_told_before_a_start(make_job: MakeJob) -> None:
+    job = make_job(data={"blend": [{"path": "d"}], "cache_dir": "/dev/null/index"}, model__vocab_size=300)
+    with pytest.raises(
+        UserError, match=r"^data\.cache_dir: /dev/null/index cannot be written from here: /dev/null is no"
+    ):
+        refuse_missing(job)
 
 
 def test_background_run_can_be_followed_and_cancelled(

@@ -29,7 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "code" / "my_package"
     folder.mkdir(parents=True)
     for name in ("__init__", "steps"):
-        (folder / f"{name}.py").write_text(EXPLODES)
+        (folder / f"{name}.py").write_text(f"{EXPLODES}class Loss: ...\n")
     monkeypatch.chdir(tmp_path)
     return folder.parent
 
@@ -64,14 +64,39 @@ def test_the_program_itself_is_no_module_of_a_step(make_job: Any, monkeypatch: p
     )
 
 
-@pytest.mark.parametrize("module", ["json", "json.decoder", "orchestrator.runtime.steps.gpt", "sys"])
-def test_installed_modules_are_found(make_job: Any, module: str) -> None:
-    assert "runtime.train_step" not in doubts(make_job, runtime={"train_step": f"{module}:Loss"})
+INSTALLED = ("json:JSONDecoder", "json.decoder:JSONDecoder", "orchestrator.runtime.steps.gpt:NextToken", "sys:Loss")
+
+
+@pytest.mark.parametrize("step", INSTALLED)
+def test_installed_modules_are_found(make_job: Any, step: str) -> None:
+    assert "runtime.train_step" not in doubts(make_job, runtime={"train_step": step})
 
 
 def test_a_module_has_no_modules_inside(make_job: Any) -> None:
     said = doubts(make_job, runtime={"train_step": "json.decoder.steps:Loss"})
     assert "there is no module json.decoder.steps, looked for from here" in said["runtime.train_step"]
+
+
+def test_a_class_is_looked_for_in_its_module(make_job: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(package)
+    steps = package / "my_package" / "steps.py"
+    for source, there in (("class Loss: ...", True), ("class Loss2: ...", False), ("from os import *", True)):
+        steps.write_text(f"{EXPLODES}{source}\n")
+        said = doubts(make_job, runtime={"train_step": "my_package.steps:Loss"}).get("runtime.train_step")
+        assert said == (None if there else f"there is no Loss in {steps}")
+
+
+def test_the_folder_of_the_indices_is_looked_at(make_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(folder: Path) -> str:
+        return doubts(make_job, data={"blend": [{"path": "d"}], "cache_dir": str(folder)}).get("data.cache_dir", "")
+
+    (tmp_path / "file").touch()
+    assert said(tmp_path / "not" / "yet") == said(tmp_path) == ""
+    assert not (tmp_path / "not").exists()
+    assert said(tmp_path / "file" / "index").endswith(f"cannot be written from here: {tmp_path / 'file'} is no folder")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert said(tmp_path).endswith("it is not yours to write to")
+    assert said(tmp_path / "not" / "yet").endswith(f"it is not there, nor can {tmp_path} be written to")
 
 
 WITH_EXPERTS = {"num_experts": 4, "add_bias_linear": False}
