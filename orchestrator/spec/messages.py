@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -66,6 +67,8 @@ def _problem(place: Place, errors: list[ErrorDetails], root: Shape) -> Problem:
         return Problem(message, paths)
     if "[key]" in error["loc"] and error["type"] == "string_pattern_mismatch":
         return Problem("a variable's name has letters, digits and _ only, and does not start with a digit", paths)
+    if isinstance(value, int) and error["type"] == "float_type" and abs(value) > sys.float_info.max:
+        return Problem(f"must be within ±{sys.float_info.max:.2g}, not {show(value)}", paths)
     kinds = [_KINDS[error["type"]] for error in errors if error["type"] in _KINDS]
     if kinds:
         return Problem(

@@ -30,7 +30,10 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_INT = re.compile(r"[-+]?[0-9]{1,400}|0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_MOST_DIGITS = 400
+_HUGE: int = 10**400
+"""Stands for every integer of more digits: Python does not read those of some thousand."""
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _TEXT_TAGS = frozenset(("!", "tag:yaml.org,2002:str"))
 
@@ -122,6 +125,8 @@ def resolve_scalar(text: str) -> Scalar:
         return _BOOL[text]
     if _INT.fullmatch(text):
         digits = text.lstrip("-+")
+        if len(digits) > _MOST_DIGITS:
+            return -_HUGE if text.startswith("-") else _HUGE
         base = {"0x": 16, "0o": 8}.get(digits[:2], 10)
         return int(text, base)
     if _FLOAT.fullmatch(text):
