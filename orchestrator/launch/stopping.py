@@ -50,12 +50,12 @@ def caught_signals() -> Iterator[StopSignals]:
 
 
 def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
-    """Ask whoever runs it to stop: cleanly, or at once without saving."""
+    """Ask whoever runs it to stop: cleanly, or at once, without waiting for a save."""
     write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))
 
 
 def stop_at_once(run: RunDir) -> str | None:
-    """Who asked, through the stop file, for an end without saving; None when nobody did."""
+    """Who asked, through the stop file, for an end at once; None when nobody did."""
     request = run.stop_request()
     return str(request.get("by")) if request.get("at_once") is True else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from orchestrator.causes import NO_FAILURES, cause_of
@@ -22,6 +22,7 @@ _NEWS = {
     "failed": "that it had failed",
     "stopped": "that it had stopped",
 }
+_IN_NUMBERS = {"checkpoint_saved": "checkpoints saved", "exported": "checkpoints exported"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,30 @@ class Told:
 def told(events: Iterable[Event]) -> list[Told]:
     """Every event as a sentence, in the order of the log; whatever is in it."""
     return [_told(number, event) for number, event in enumerate(events, 1)]
+
+
+def thinned(events: Iterable[Event]) -> list[Told]:
+    """The same in fewer lines: of several checkpoints, or exports, with nothing else between them the last is told."""
+    found: list[Told] = []
+    stretch: dict[str, list[tuple[Event, Told]]] = {}
+    for number, event in enumerate(events, 1):
+        each = _told(number, event)
+        if each.kind in _IN_NUMBERS:
+            stretch.setdefault(each.kind, []).append((event, each))
+        else:
+            found += [*_counted(stretch), each]
+            stretch = {}
+    return [*found, *_counted(stretch)]
+
+
+def _counted(stretch: Mapping[str, Sequence[tuple[Event, Told]]]) -> list[Told]:
+    """One for all of a kind, in the order of the log."""
+    lines = []
+    for kind, known in stretch.items():
+        event, line = known[-1]
+        many = f"{len(known)} {_IN_NUMBERS[kind]}, the last at iteration {event.get('iteration')}"
+        lines.append(replace(line, text=many) if len(known) > 1 else line)
+    return sorted(lines, key=lambda line: line.number)
 
 
 def last(events: Sequence[Event], kind: str) -> Event:

@@ -27,12 +27,13 @@ _SECONDS_BETWEEN_QUESTIONS = 2.0
 
 def command(
     run_name: RunName,
-    now: Annotated[bool, typer.Option("--now", help="End it at once, without saving.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="End it at once, without waiting for a save.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until it has ended.")] = True,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a run cleanly: it saves after its current step and ends. `--now` ends it without saving.
+    """Stop a run cleanly: it saves after its current step and ends. `--now` ends it at once, with the
+    checkpoints that it has by then.
 
     \b
     Example:

@@ -254,7 +254,7 @@ def results_(
 @app.command("cancel")
 def cancel_(
     name: SweepName,
-    now: Annotated[bool, typer.Option("--now", help="End running cells at once, without saving.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="End running cells at once, without waiting for a save.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -25,7 +25,7 @@ from orchestrator.review.discretion import Discretion
 from orchestrator.review.measured import Unit, planned_of, references_of, rows_of
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.series import Series
-from orchestrator.review.story import last, told
+from orchestrator.review.story import last, thinned
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.timeline import marks_of
 from orchestrator.rundir import RunDir
@@ -308,11 +308,9 @@ def _evaluations(run: RunDir) -> Block | None:
 
 
 def _events(run: RunDir) -> list[Block | None]:
-    events = told(run.events())
-    shown = events if len(events) <= _MOST_EVENTS else [each for each in events if each.group != "checkpoint"]
-    shown = shown[-_MOST_EVENTS:]
-    hidden = len(events) - len(shown)
+    events = thinned(run.events())
+    shown = events[-_MOST_EVENTS:]
     return [
         table(("When", "What"), [(clock(each.time), each.text) for each in shown]),
-        Words(f"{hidden} more events are in events.jsonl.", "dim") if hidden else None,
+        Words("Earlier events are in events.jsonl.", "dim") if len(events) > len(shown) else None,
     ]

@@ -149,6 +149,16 @@ def test_a_drawing_says_what_happened_by_signs_and_not_by_colours_alone(tmp_path
     assert "asked to stop" not in quiet
 
 
+def test_many_checkpoints_are_one_event(tmp_path: Path) -> None:
+    run = run_of(tiny_job("saves"), tmp_path)
+    for step in range(1, 101):
+        run.append_event("checkpoint_saved", iteration=step, bytes=1000, seconds=0.1)
+    page = Read(to_html(build(Wanted((run,))), light=True)).text
+    assert "100 checkpoints saved, the last at iteration 100" in page
+    assert "checkpoint 50 saved" not in page
+    assert "created" in page
+
+
 def test_a_state_is_said_once(tmp_path: Path) -> None:
     runs = tuple(run_of(tiny_job(name), tmp_path) for name in ("a", "b"))
     for run in runs:

@@ -11,7 +11,25 @@ from hypothesis import strategies as st
 
 import orchestrator
 from orchestrator.review import story
-from orchestrator.review.story import last_end, told
+from orchestrator.review.story import last_end, thinned, told
+
+
+def test_checkpoints_are_counted_where_nothing_else_happened() -> None:
+    saved = [{"event": "checkpoint_saved", "iteration": step, "bytes": 1, "seconds": 1.0} for step in range(1, 8)]
+    exported = {"event": "exported", "iteration": 2, "format": "hf", "bytes": 1, "seconds": 1.0}
+    more = {**exported, "iteration": 3}
+    end = {"event": "finished", "iteration": 7}
+    lines = thinned([{"event": "created"}, *saved[:2], exported, saved[2], more, end, saved[3], end, exported])
+    assert [line.text for line in lines] == [
+        "created",
+        "3 checkpoints saved, the last at iteration 3",
+        "2 checkpoints exported, the last at iteration 3",
+        "all steps are done: iteration 7",
+        told([saved[3]])[0].text,
+        "all steps are done: iteration 7",
+        told([exported])[0].text,
+    ]
+
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
