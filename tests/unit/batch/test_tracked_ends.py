@@ -1,0 +1,29 @@
+"""What MLflow is told by a supervisor whose ranks, and the follower beside them, were ended at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.batch import aftermath
+from orchestrator.batch.slurm_job import SlurmJob
+from orchestrator.causes import Exit
+from orchestrator.spec.loading import load_text
+from orchestrator.spec.tracking import TrackingSpec
+from tests.unit.sweeps.conftest import JOB
+from tests.unit.tracking.conftest import empty_store, make_run, only_run, store_in
+
+__all__ = ["empty_store", "store_in"]
+
+
+def test_the_end_is_sent_before_the_batch_script_ends(
+    tmp_path: Path, store_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aftermath, "_SECONDS_TO_SEND_THE_END", 200.0)
+    run, slurm = make_run(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
+    run.append_event("launched", launch_id=slurm.launch_id, job_id="5")
+    job = load_text(JOB).job.model_copy(update={"tracking": TrackingSpec()})
+    aftermath.conclude(run, job, slurm, Exit.of("cancelled", "ended at once", 3), -15)
+    stored = only_run(store_in)
+    assert (stored.status, stored.tags["orchestrator.exit_cause"]) == ("KILLED", "cancelled")
