@@ -64,8 +64,10 @@ def adopted_cells(
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
         else:
-            if stored.info.lifecycle_stage == "active":
-                found.append(replace(_child(stored, names), cell=str(cell.get("name")), run=run.run_id))
+            child = _child(stored, names)
+            # One that has no state yet is just made, and is about to say whose cell it is.
+            if stored.info.lifecycle_stage == "active" and child.state:
+                found.append(replace(child, cell=str(cell.get("name")), run=run.run_id))
     return found
 
 
