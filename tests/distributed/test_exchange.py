@@ -42,24 +42,11 @@ FAMILIES = {
 }
 
 
-def families_program(ranks: Ranks, way: str, folder: Path) -> str:
-    finished = subprocess.run(
-        [sys.executable, "-m", "families_program", way, str(folder)],
-        env={**os.environ, **ranks.for_commands(HERE)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
 @pytest.fixture(scope="module")
 def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Imported models, loaded and written anew at every layout."""
     folder = tmp_path_factory.mktemp("families")
-    families_program(ranks, "make", folder)
+    ranks.program(HERE, "families_program", "make", folder)
     for name, (tp, pp) in LAYOUTS.items():
         degrees = (name, str(tp), str(pp))
         started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
@@ -69,7 +56,7 @@ def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
-    answer: dict[str, dict[str, Any]] = json.loads(families_program(ranks, "check", folder))
+    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "families_program", "check", folder))
     return answer
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +33,11 @@ RUNS: dict[str, dict[str, Any]] = {
 """Of the name of a model, and of a run that tunes it."""
 
 
-def program(ranks: Ranks, *arguments: str | Path) -> str:
-    finished = subprocess.run(
-        [sys.executable, "-m", *map(str, arguments)],
-        env={**os.environ, **ranks.for_commands(HERE)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
 @pytest.fixture(scope="module")
 def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Imported models, each with the runs that tuned it."""
     folder = tmp_path_factory.mktemp("tuned")
-    program(ranks, "families_program", "make", folder, *sorted({name.partition("/")[0] for name in RUNS}))
+    ranks.program(HERE, "families_program", "make", folder, *sorted({name.partition("/")[0] for name in RUNS}))
     for name, sections in RUNS.items():
         ranks.must_train(*tuning(folder, name, **sections))
     return folder
@@ -80,7 +64,7 @@ def tuning(
 
 @pytest.fixture(scope="module")
 def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
-    answer: dict[str, dict[str, Any]] = json.loads(program(ranks, "adapters_program", folder))
+    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "adapters_program", folder))
     for name in RUNS:  # they are as they were
         assert verify(committed(RunDir(folder / name / "run"))[-1].path) == []
     return answer

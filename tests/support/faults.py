@@ -47,6 +47,19 @@ class Ranks:
         """
         return {"PYTHONPATH": ":".join(map(str, (FORKED, *folders))), "RANKS_FROM": self.starter.name}
 
+    def program(self, folder: Path, module: str, *arguments: str | Path) -> str:
+        """What a Python program of `folder` prints; it has to succeed."""
+        finished = subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            env={**os.environ, **self.for_commands(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
     def start(self, run: RunDir, job: JobSpec, *arguments: str, **options: object) -> Started:
         return self.starter.start(run.path, job.world_size, *arguments, **options)  # type: ignore[arg-type]
 
