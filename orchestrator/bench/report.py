@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.bench.measuring import Measurement
 from orchestrator.errors import UserError
+from orchestrator.planning.graphs import with_graphs
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.time import StepTime, estimate_time
@@ -200,7 +201,8 @@ class Report:
 
 def report_of(measured: Measurement) -> Report:
     """Hold a measurement against the plan for the device that it ran on."""
-    job, result = measured.job, measured.result
+    result = measured.result
+    job = with_graphs(measured.job, result["setup"]["choices"]["cuda_graphs"])
     padded, layers = result["padded_vocab"], result["layers"]
     try:
         device = device_named(result["device"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import evaluations
+from orchestrator.planning.graphs import settled
 from orchestrator.planning.hardware.choice import device_of
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
@@ -46,6 +47,8 @@ class Forecast:
     """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
     tp_comm_overlap: bool
     """Whether tensor parallelism sends while it multiplies, in memory and time."""
+    cuda_graphs: bool
+    """Whether the passes over a micro-batch are a CUDA graph, in memory and time."""
     training_seconds: float
     """From the first step to the last, evaluations included, queues and restarts not."""
     gpu_hours: float
@@ -87,6 +90,7 @@ class Forecast:
                 "mfu": time.mfu,
                 "in_fp8": self.in_fp8,
                 "tp_comm_overlap": self.tp_comm_overlap,
+                "cuda_graphs": self.cuda_graphs,
                 "training_seconds": self.training_seconds,
                 "gpu_hours": self.gpu_hours,
                 "energy_kwh": self.energy_kwh,
@@ -96,9 +100,10 @@ class Forecast:
 
 def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     """Forecast a planned job on the GPUs that it names, or else its cluster's, this machine's, or assumed ones."""
-    job, words = plan.job, plan.vocabulary.padded_size
-    choice = device_of(job, cluster)
-    layers, why = layers_of(job, choice.device)
+    words = plan.vocabulary.padded_size
+    choice = device_of(plan.job, cluster)
+    layers, why = layers_of(plan.job, choice.device)
+    job = settled(plan.job, words, layers, choice.device)
     memory = estimate_memory(job, words, layers)
     time = estimate_time(job, words, layers, choice.device)
     seconds = training_seconds(job, plan.batch, time.step_seconds)
@@ -116,6 +121,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         time=time,
         in_fp8=job.precision.fp8 is not None,
         tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
+        cuda_graphs=job.runtime.cuda_graphs is True,
         training_seconds=seconds,
         gpu_hours=hours,
         energy_kwh=hours * choice.device.power_watts / 1000,

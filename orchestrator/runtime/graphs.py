@@ -13,12 +13,16 @@ from typing import Any, Protocol
 import torch
 
 from orchestrator.errors import UserError
+from orchestrator.planning.hardware import shipped
+from orchestrator.planning.time import captures_passes
+from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.cuda_graphs import GRAPHS
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
 
 _WARM_UP = 3
 """Micro-batches of one shape that are computed as they come: what compiles, and what is looked up once, does so."""
@@ -69,13 +73,23 @@ class CUDAGraphs:
         return replay
 
 
-def choose_graphs(job: JobSpec, device: Device) -> Graphs | None:
-    """What captures the passes of this job; None where they are not captured. Raises UserError without a GPU."""
-    if not job.runtime.cuda_graphs:
-        return None
-    if not device.is_cuda:
+def choose_graphs(job: JobSpec, device: Device, padded_vocab: int, layers: Layers, control: Control) -> Graphs | None:
+    """What captures the passes of this job, on all ranks or on none; None where they are not captured. Raises UserError
+    where they are to be, and this is no GPU.
+    """
+    asked = job.runtime.cuda_graphs
+    if asked is None:
+        # Replicas of which some reduce gradients as they come and others behind them all would wait for ever.
+        return None if control.any(not _gains(job, device, padded_vocab, layers)) else CUDAGraphs()
+    if asked and not device.is_cuda:
         raise UserError(f"{GRAPHS} is true, and this process computes on the CPU; leave it out")
-    return CUDAGraphs()
+    return CUDAGraphs() if asked else None
+
+
+def _gains(job: JobSpec, device: Device, padded_vocab: int, layers: Layers) -> bool:
+    """Of a GPU that no plan is made for nothing is known."""
+    planned = shipped(device.name) if device.is_cuda else None
+    return planned is not None and captures_passes(job, padded_vocab, layers, planned)
 
 
 class CapturedPasses:
@@ -87,7 +101,7 @@ class CapturedPasses:
     def __init__(self, step: TrainStep, chunk: Any, graphs: Graphs) -> None:
         """`chunk`: wrapped in data parallelism. Takes the place of what scales its loss and reduces its gradients."""
         config, device = chunk.config, next(chunk.parameters()).device
-        self._step, self._chunk, self._graphs = step, chunk, graphs
+        self._step, self._chunk, self._graphs, self._captures = step, chunk, graphs, True
         self._replay: Callable[[], None] | None = None
         self._shape: _Shape | None = None
         self._inputs: Batch = {}
@@ -115,9 +129,13 @@ class CapturedPasses:
         self._reduce([self._chunk], self._tokens if self._per_token else None, **self._options)
         return self._sums
 
+    def release(self) -> None:
+        """Compute all micro-batches as they come from now on; the graph's memory is free."""
+        self._replay, self._captures = None, False
+
     def _micro_batch(self, batch: Batch) -> None:
         shape = tuple((name, values.shape, values.dtype) for name, values in batch.items())
-        if self._replay is None:
+        if self._replay is None and self._captures:
             seen = self._seen[shape] = self._seen.get(shape, 0) + 1
             if seen > _WARM_UP:
                 self._shape = shape

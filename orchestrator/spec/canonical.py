@@ -18,7 +18,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
     },
     ("parallelism", "tp_comm_overlap"): None,
     ("runtime", "attention_backend"): "fused",
-    ("runtime", "cuda_graphs"): False,
+    ("runtime", "cuda_graphs"): None,
     ("tracking", "dashboard_url"): None,
     ("tracking", "system_metrics_seconds"): 10.0,
     ("tracking", "tensorboard"): False,

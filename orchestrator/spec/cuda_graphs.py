@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections import JobSections
 
 GRAPHS = "runtime.cuda_graphs"
@@ -27,13 +28,16 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.architecture", "it was not measured for state space layers"
     if model.num_experts is not None:
         yield "model.num_experts", "how many tokens an expert gets is another number in each pass"
-    if model.lora is not None:
-        yield "model.lora", "it was not measured for adapters"
     if job.precision.fp8 is not None:
         yield "precision.fp8", "it was not measured with products in FP8"
     if runtime.train_step is not None:
         yield "runtime.train_step", "what a step of your own does on the host would be done once"
-    if runtime.recompute_granularity is not None:
-        yield "runtime.recompute_granularity", "it was not measured where activations are recomputed"
+    if runtime.recompute_granularity is not None and _drops(model):
+        yield "runtime.recompute_granularity", "what is recomputed would drop other elements than before"
     if runtime.cpu_offloading_num_layers is not None:
         yield "runtime.cpu_offloading_num_layers", "copies to the host's memory are not captured"
+
+
+def _drops(model: ModelSpec) -> bool:
+    of_adapters = 0.0 if model.lora is None else model.lora.lora_dropout
+    return max(model.hidden_dropout, model.attention_dropout, of_adapters) > 0

@@ -48,9 +48,10 @@ class RuntimeSpec(Section):
     gradient_accumulation_fusion: Literal["auto"] | bool = "auto"
     """Let the matrix products that compute weight gradients add them to the gradients' buffers themselves; `auto` does
     so with Transformer Engine's layers, in 16 bits with gradients in fp32, where torch is 2.10 or later."""
-    cuda_graphs: bool = False
-    """Run the passes over a micro-batch as one CUDA graph, which the host only starts: for models so small that the GPU
-    waits for the host. Gradients are then reduced behind the last micro-batch."""
+    cuda_graphs: bool | None = None
+    """Run the passes over a micro-batch as one CUDA graph, which the host only starts; gradients are then reduced
+    behind the last micro-batch. Left out: where nothing stands in the way and, by the plan, the GPU may
+    wait for the host."""
     recompute_granularity: Literal["selective", "full"] | None = None
     """Recompute activations in the backward pass: some modules of every layer, or whole layers."""
     recompute_modules: list[RecomputedModule] | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from orchestrator.planning.graphs import settled
 from orchestrator.planning.hardware import Device
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.time import StepTime, estimate_time
@@ -45,7 +46,8 @@ class Planned:
 
     def memory(self, job: JobSpec) -> Memory:
         """What each rank needs."""
-        return estimate_memory(job, self._padded(job), self.layers)
+        padded = self._padded(job)
+        return estimate_memory(settled(job, padded, self.layers, self.device), padded, self.layers)
 
     def time(self, job: JobSpec) -> StepTime:
         """What a step takes."""

@@ -22,19 +22,26 @@ ONE_MICRO_BATCH = "batch.global_batch_size=4"
 KNOWN = 0.95
 
 
-def overrides(layers: str) -> list[str]:
-    return [ONE_MICRO_BATCH, f"runtime.layers={layers}"]
+WAYS = {
+    "torch": ["runtime.layers=torch"],
+    "transformer_engine": ["runtime.layers=transformer_engine"],
+    "captured": ["runtime.layers=transformer_engine", "runtime.cuda_graphs=true"],
+}
+
+
+def overrides(way: str) -> list[str]:
+    return [ONE_MICRO_BATCH, *WAYS[way]]
 
 
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file."""
-    return [load_job([JOB], overrides(layers)).job for layers in ("torch", "transformer_engine")]
+    return [load_job([JOB], overrides(way)).job for way in WAYS]
 
 
-@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
-def test_the_step_of_the_1_7b_by_part(layers: str, tmp_path: Path) -> None:
-    needs_gpus(1, layers)
-    changes = [f"--set={each}" for each in overrides(layers)]
+@pytest.mark.parametrize("way", WAYS)
+def test_the_step_of_the_1_7b_by_part(way: str, tmp_path: Path) -> None:
+    needs_gpus(1, load_job([JOB], overrides(way)).job.runtime.layers)
+    changes = [f"--set={each}" for each in overrides(way)]
     trace, page = tmp_path / "step.json", tmp_path / "page.md"
     files = ["--trace", str(trace), "-o", str(page), "--runs-dir", str(tmp_path / "runs")]
     command = [sys.executable, "-m", "orchestrator", "bench", str(JOB), *changes, "--steps", "10", *files, "--json"]
@@ -44,7 +51,7 @@ def test_the_step_of_the_1_7b_by_part(layers: str, tmp_path: Path) -> None:
     [rank] = found["ranks"]
     profile, step = rank["profile"], found["step"]["seconds"]
     shown = ", ".join(f"{part} {seconds * 1e3:.1f}" for part, seconds in profile["parts"].items())
-    print(f"\nRESULT {layers}: {step * 1e3:.1f} ms, MFU {found['mfu']:.1%}; {shown}, idle {profile['idle'] * 1e3:.1f}")
+    print(f"\nRESULT {way}: {step * 1e3:.1f} ms, MFU {found['mfu']:.1%}; {shown}, idle {profile['idle'] * 1e3:.1f}")
     print(f"unknown: {profile['unclassified']}\nlargest: {profile['largest']}")
     assert profile["classified"] >= KNOWN
     assert sum(profile["parts"].values()) + profile["idle"] == pytest.approx(profile["seconds"], rel=1e-6)

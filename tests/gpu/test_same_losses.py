@@ -20,6 +20,8 @@ from support.measured import Measured, Meter, needs_gpus
 from support.peer import JOBS, ROWS, peer_meter
 from support.training import tiny_job
 
+from orchestrator.runtime.layers.attention_choice import missing
+from orchestrator.runtime.processes.device import select_device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 
@@ -35,6 +37,12 @@ the last ten steps; the rows that may be farther, by their names. One training a
 itself (the page of 2026-11-21), FP8 up to 0.9 % from bf16.
 """
 COMPARED = ("1.7b", "1.7b-fp8", "1.7b-dp2", "1.7b-pp2-vp2", "7.1b-tp2", "7.1b-tp2-dp2")
+VARIANTS = {
+    "flash": ["runtime.attention_backend=flash"],
+    "captured": ["runtime.cuda_graphs=true"],
+    "flash-captured": ["runtime.attention_backend=flash", "runtime.cuda_graphs=true"],
+}
+"""How else ours trains the row of one GPU."""
 SMALL = {
     **{"hidden_size": 512, "num_attention_heads": 8, "seq_length": 512, "vocab_size": 8192},
     **{"position_embedding_type": "rope", "add_bias_linear": False, "untie_embeddings_and_output_weights": True},
@@ -46,10 +54,11 @@ loss falls fast, and any bf16 is up to 6 % from fp32, torch's on a CPU as well.
 """
 
 
-def row_job(name: str, text: str) -> JobSpec:
+def row_job(name: str, text: str, variant: str | None = None) -> JobSpec:
     """A row as a job; `text` is the prefix of a data set."""
     row = ROWS[name]
-    job = row.at_size(f"same-{name}", STEPS, ["schedule.lr_warmup_iters=10"])
+    own = [] if variant is None else VARIANTS[variant]
+    job = row.at_size("-".join(filter(None, ("same", name, variant))), STEPS, ["schedule.lr_warmup_iters=10", *own])
     return job.model_copy(update={"data": data_of(row.job, text)})
 
 
@@ -74,7 +83,8 @@ def small_job(text: str, dtype: str, layers: str) -> JobSpec:
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file; `text` is the prefix of a data set."""
     small = [small_job(text, "fp32", "torch"), small_job(text, "bf16", "transformer_engine")]
-    return [*(row_job(name, text) for name in COMPARED), *small]
+    varied = [row_job("1.7b", text, variant) for variant in VARIANTS]
+    return [*(row_job(name, text) for name in COMPARED), *varied, *small]
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +142,18 @@ def test_ours_learns_what_the_peer_learns(name: str, both: tuple[Meter, Meter], 
     assert ours.losses[0] - ours.losses[-1] > 4, "it learned"
     assert first < FIRST_APART.get(name, _FIRST)
     assert last < LAST_APART.get(name, _LAST)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_learns_what_the_peer_learns(variant: str, both: tuple[Meter, Meter], text: str) -> None:
+    job = row_job("1.7b", text, variant)
+    needs_gpus(1, "transformer_engine")
+    if job.runtime.attention_backend == "flash" and (why := missing(select_device("cuda"))) is not None:
+        pytest.skip(f"FlashAttention 4 is an extra, of Hopper GPUs: {why}")
+    ours, plain = both
+    first, last = compared(f"1.7b {variant}, ours and plain", ours.measure(job), plain.measure(row_job("1.7b", text)))
+    assert first < _FIRST
+    assert last < _LAST
 
 
 def test_the_peer_is_as_far_from_itself(

@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.cli.running import label
 from orchestrator.errors import JobError, MissingDependency, UserError
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.graphs import with_graphs
 from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary
@@ -93,5 +94,6 @@ def measured_run(run: RunDir) -> MeasuredRun:
             "let it run longer, with a small tracking.log_interval"
         )
     kernels = kernels_of(job, starts[-1]["layers"])
+    job = with_graphs(job, starts[-1].get("cuda_graphs") is True)
     observation = Observation(job, vocabulary(job).padded_size, kernels, statistics.median(seconds.values()))
     return MeasuredRun(label(run), starts[-1]["device"], observation)

@@ -23,6 +23,7 @@ from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.cuda_graphs import GRAPHS, obstacles
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
@@ -165,7 +166,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
+def forecast_rows(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
     """What the job would take, a line for each aspect."""
     device, time = forecast.device, forecast.time
     of_which = " of the bf16 peak" if forecast.in_fp8 else ""
@@ -173,8 +174,9 @@ def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
     processor = computing_unit(device.name)
     chosen = f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
+    also = {"tensor parallelism overlapped": forecast.tp_comm_overlap, "CUDA graphs": forecast.cuda_graphs}
     return [
-        ("planned for", ", ".join([chosen, *(["tensor parallelism overlapped"] if forecast.tp_comm_overlap else [])])),
+        ("planned for", ", ".join([chosen, *(name for name, used in also.items() if used)])),
         ("memory", _memory_row(forecast)),
         (
             "speed",
@@ -182,13 +184,13 @@ def forecast_rows(forecast: Forecast) -> list[tuple[str, str]]:
             f"{amount(time.tokens_per_second_per_gpu)} tokens/s per {processor}, "
             f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
         ),
-        *_bound_by_host(forecast),
+        *_bound_by_host(job, forecast),
         ("takes", f"{time_span(forecast.training_seconds)}, {amount(forecast.gpu_hours)} {processor} hours{energy}"),
         ("checkpoint", f"{disk_size(forecast.checkpoint_bytes)} each"),
     ]
 
 
-def _bound_by_host(forecast: Forecast) -> list[tuple[str, str]]:
+def _bound_by_host(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
     share = forecast.time.parts["host"] / forecast.time.step_seconds
     if share < WAITING:
         return []
@@ -198,7 +200,9 @@ def _bound_by_host(forecast: Forecast) -> list[tuple[str, str]]:
         if forecast.micro_batches > 1
         else "a larger global batch takes no longer, this one little longer on fewer GPUs"
     )
-    return [("bound by", f"the host: {waits}; {instead}")]
+    field = GRAPHS if job.runtime.cuda_graphs is False else next((name for name, _ in obstacles(job)), None)
+    graphs = "" if field is None else f"; {field} rules out a CUDA graph, which would spare it"
+    return [("bound by", f"the host: {waits}; {instead}{graphs}")]
 
 
 def _memory_row(forecast: Forecast) -> str:

@@ -105,12 +105,17 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         lasting = _without_frozen(job, lasting, trained[pp], count)
         if copies := copies_of_weights(job, pp, *(sum(each) for each in zip(*in_stages[pp], strict=True))):
             lasting["fp8_weights"] = copies
-        moment, parts = max(
-            _moments(job, padded_vocab, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last),
-            key=lambda each: sum(each[1].values()),
+        moments = _moments(
+            job, padded_vocab, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last
         )
+        moment, parts = max(moments, key=lambda each: sum(each[1].values()))
         peak = sum(parts.values())
-        stages.append(StageMemory(pp, parts, peak, outside.device_bytes(parts), moment))
+        device_bytes = outside.device_bytes(parts)
+        if job.runtime.cuda_graphs is True:
+            # What the passes take stays the graph's: an evaluation has the logits and a layer's tensors beside it, and
+            # of the passes before it the allocator kept as much.
+            device_bytes += max(held.get("logits", 0) for _, held in moments) + chunks[0].backward
+        stages.append(StageMemory(pp, parts, peak, device_bytes, moment))
     fullest = max(stages, key=lambda stage: stage.device_bytes)
     return Memory(tuple(stages), max(stage.peak_bytes for stage in stages), fullest.device_bytes)
 

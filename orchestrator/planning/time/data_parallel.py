@@ -50,7 +50,7 @@ def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass
         last = max(last, 1 / len(chunks))
     forward = together * sum(sum(each.forward.values()) for each in chunks)
     backward = together * sum(sum(each.backward.values()) for each in chunks)
-    if job.runtime.cuda_graphs:  # they hold no communication
+    if setting.captured:  # a graph holds no communication
         return reduction + gathering
     wait = _beside(group, reduction, backward, last) if degrees.overlap_grad_reduce else reduction
     return wait + (_beside(group, gathering, forward, last) if degrees.overlaps_param_gather else gathering)

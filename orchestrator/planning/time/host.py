@@ -32,8 +32,8 @@ def with_host(setting: Setting, each: Pass, layers: float, share: float, again: 
     """
     device = setting.device
     # On the CPU the host computes itself: nothing waits for it.
-    work = device.efficiency.launch * (1.0 if device.is_cpu else _WORK)
-    if setting.job.runtime.cuda_graphs:  # a start for each micro-batch
+    work = device.efficiency.launch * (1.0 if device.is_cpu else _WORK * setting.host_slowness)
+    if setting.captured:  # a start for each micro-batch
         work = 0.0
     kernels, beside = _kernels(setting, share), _beside(setting)
     hosts = (

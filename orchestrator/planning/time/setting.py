@@ -40,6 +40,10 @@ class Setting:
     """Width of all query heads."""
     key: int
     """Width of all key heads."""
+    captured: bool
+    """Whether the passes over a micro-batch are a CUDA graph."""
+    host_slowness: float = 1.0
+    """How many times as long as planned the host takes to start what a layer needs."""
 
     @property
     def is_frozen(self) -> bool:
@@ -76,4 +80,5 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
         own_tokens=tokens / tp if sp else tokens,
         query=model.num_attention_heads * model.head_dim,
         key=model.query_groups * model.head_dim,
+        captured=job.runtime.cuda_graphs is True,
     )

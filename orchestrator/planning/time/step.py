@@ -34,6 +34,7 @@ from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.time.t5 import LAUNCHES, half_layer_pass, settings_of_halves
 from orchestrator.planning.topology import layers_of_stages
+from orchestrator.spec.cuda_graphs import obstacles
 from orchestrator.spec.halves import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
@@ -61,6 +62,8 @@ _TENSORS_PER_LAYER = 6
 """Weights of four linear layers and two norms; biases go with them in small kernels."""
 _SPREAD = 0.02
 """Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
+_SLOW_HOST = 2.0
+"""How many times as long as planned a slow machine's host takes (docs/benchmarks/2026-11-23-h200-5.md)."""
 _STEP_OVERHEAD = 7e-3
 """Seconds of a step on a GPU in which nothing is computed: fetching the batch, waiting for the gradient's norm."""
 
@@ -87,7 +90,7 @@ def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Devic
 
 def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Timeline:
     """When each stage of a job does which pass of a step, in seconds."""
-    setting = setting_of(job, padded_vocab, kernels_of(job, layers), device)
+    setting = _chosen(setting_of(job, padded_vocab, kernels_of(job, layers), device))
     stages = _stages(setting, _trained_in_stages(job, padded_vocab))
     forward, backward, _, transfer = _pass_seconds(setting, stages)
     return timeline(forward, backward, job.num_micro_batches, transfer)
@@ -95,13 +98,7 @@ def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Devic
 
 def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device) -> StepTime:
     """The same for a layer backend that is described by its kernels."""
-    setting = setting_of(job, padded_vocab, kernels, device)
-    held = _trained_in_stages(job, padded_vocab)
-    experts = stage_expert_parameters(job)
-    stages = _stages(setting, held)
-    parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held, experts))
-    parts["data_parallel"] += data_parallel_seconds(setting, held, experts, stages)
-    parts["overhead"] += _slowest_rank(job.world_size) * sum(parts.values())
+    parts = _parts(_chosen(setting_of(job, padded_vocab, kernels, device)))
     seconds = sum(parts.values())
     tokens = job.global_batch_size * job.tokens_per_sample
     flops = model_flops(job, tokens, padded_vocab)
@@ -115,6 +112,35 @@ def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Dev
         tflops_per_gpu=per_gpu / 1e12,
         mfu=per_gpu / peak if peak else None,
     )
+
+
+def captures_passes(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:
+    """Whether the passes of a job are a CUDA graph on a device: where the spec says so or, where it says nothing, where
+    they can be and the device is expected to wait for the host.
+    """
+    return _chosen(setting_of(job, padded_vocab, kernels_of(job, layers), device)).captured
+
+
+def _chosen(setting: Setting) -> Setting:
+    """With graphs where they are chosen. One replica loses nothing by them, and hosts differ by a factor of two;
+    several could have reduced gradients meanwhile.
+    """
+    job = setting.job
+    if job.runtime.cuda_graphs is not None or setting.device.is_cpu or next(obstacles(job), None) is not None:
+        return setting
+    captured = replace(setting, captured=True)
+    plain = replace(setting, host_slowness=_SLOW_HOST) if job.data_parallel_size == 1 else setting
+    return captured if sum(_parts(captured).values()) < sum(_parts(plain).values()) else setting
+
+
+def _parts(setting: Setting) -> Parts:
+    """Seconds of a step by PARTS."""
+    held, experts = _trained_in_stages(setting.job, setting.padded_vocab), stage_expert_parameters(setting.job)
+    stages = _stages(setting, held)
+    parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held, experts))
+    parts["data_parallel"] += data_parallel_seconds(setting, held, experts, stages)
+    parts["overhead"] += _slowest_rank(setting.job.world_size) * sum(parts.values())
+    return parts
 
 
 def _trained_in_stages(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:

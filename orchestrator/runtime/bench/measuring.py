@@ -78,6 +78,8 @@ class Benchmark(Callback):
         """`number`: how many of the profiled steps are done."""
         on_gpu = session.device.is_cuda
         if number == 0:
+            if session.captured is not None:  # torch's profiler fails with graphs that were captured before it began
+                session.captured.release()
             # Operations on the host are left out where kernels tell more: noting them slows the host.
             self._start([ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU])
             return

@@ -99,6 +99,7 @@ def _gpu() -> dict[str, Any]:
 def _choices(session: Session) -> dict[str, Any]:
     """What `auto` and the machine decided: the layers, settings of megatron-core's and of our own layers."""
     found: dict[str, Any] = {"layers": session.layers, "device": session.device.kind}
+    found["cuda_graphs"] = session.captured is not None
     for config in (session.chunks[0].config, session.chunks[0].ddp_config):
         own = LayerConfig.__annotations__ if isinstance(config, LayerConfig) else ()
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

@@ -197,7 +197,8 @@ def seed_everything(seed: int, ranks: Ranks, *, for_graphs: bool = False) -> Non
     """
     own_seed = seed + 100 * ranks.pp + 10 * (ranks.dp * ranks.cp_size + ranks.cp) * 1009
     torch.manual_seed(own_seed)
-    tensor_parallel.model_parallel_cuda_manual_seed(own_seed, use_cudagraphable_rng=for_graphs)
+    # What a process keeps was made for the first job that it seeded.
+    tensor_parallel.model_parallel_cuda_manual_seed(own_seed, use_cudagraphable_rng=for_graphs, force_reset_rng=True)
 
 
 def rng_generators() -> list[torch.Generator]:

@@ -66,6 +66,19 @@ def test_tensor_parallelism_that_is_to_overlap_is_said(orchestrator: Any, tmp_pa
         assert orchestrator(*asked, "--json").json["time"]["tp_comm_overlap"] == overlaps
 
 
+def test_that_passes_are_captured_is_said(orchestrator: Any) -> None:
+    small = resource_root("jobs") / "gpt-345m.yaml"
+    asked = ("plan", small, "--gpu", "H200", "--set", "batch.micro_batch_size=1", "--set", "batch.global_batch_size=8")
+    assert ", CUDA graphs" in " ".join(orchestrator(*asked).out.split())
+    without = (*asked, "--set", "runtime.cuda_graphs=false")
+    said = " ".join(orchestrator(*without).out.split())
+    assert ", CUDA graphs" not in said
+    assert "runtime.cuda_graphs rules out a CUDA graph, which would spare it" in said
+    times = [orchestrator(*each, "--json").json["time"] for each in (asked, without)]
+    assert [each["cuda_graphs"] for each in times] == [True, False]
+    assert times[0]["step_seconds"] < 0.5 * times[1]["step_seconds"]
+
+
 def test_that_the_host_is_the_limit_is_said_and_no_doubt(orchestrator: Any, seed: Path) -> None:
     for micro, bound in ((1, True), (24, False)):
         asked = ("plan", seed, "--gpu", "H200", "--set", f"batch.micro_batch_size={micro}")
@@ -87,14 +100,14 @@ def test_what_to_do_about_the_host(orchestrator: Any, seed: Path, micro_batches:
     assert way_out in " ".join(said.split())
 
 
-IN_SMALL_BATCHES = {"bert-mnli", "bert-race", "t5-220m"}
-"""As their papers tune them; and a pipeline of T5."""
+WAITING = {"t5-220m"}
+"""A pipeline of T5, which cannot be a CUDA graph."""
 
 
 @pytest.mark.parametrize("job", sorted(resource_root("jobs").glob("*.yaml")), ids=lambda path: str(path.stem))
 def test_gpus_do_not_wait_for_the_host_in_shipped_jobs(orchestrator: Any, job: Path) -> None:
     said = orchestrator("plan", job).out
-    assert ("bound by" in said) == (job.stem in IN_SMALL_BATCHES)
+    assert ("bound by" in said) == (job.stem in WAITING)
 
 
 def test_the_parameters_of_the_seeds_log(orchestrator: Any, seed: Path) -> None:

@@ -50,6 +50,17 @@ def test_a_plan_is_of_the_gpu_that_a_run_started_on(tmp_path: Path) -> None:
     assert timeline_of(planned) is not None
 
 
+@pytest.mark.parametrize(
+    ("said", "is_captured"), [({"cuda_graphs": True}, True), ({"cuda_graphs": False}, False), ({}, False)]
+)
+def test_a_plan_is_of_graphs_where_a_run_has_them(said: dict[str, bool], is_captured: bool, tmp_path: Path) -> None:
+    """So small a model would have them; older versions had none and did not say so."""
+    run = created(tiny_job("planned", precision={"dtype": "bf16"}), tmp_path)
+    assert planned_of(run).forecast.cuda_graphs
+    run.append_event("started", device="NVIDIA H200", layers="torch", **said)
+    assert planned_of(run).forecast.cuda_graphs == is_captured
+
+
 def test_on_a_cpu_no_nominal_figure_is_drawn(tmp_path: Path) -> None:
     run = created(tiny_job("planned"), tmp_path)
     run.append_event("started", device="cpu", layers="torch")

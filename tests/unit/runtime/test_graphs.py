@@ -10,20 +10,56 @@ from megatron.core import tensor_parallel
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
+from orchestrator.runtime import graphs
 from orchestrator.runtime.graphs import choose_graphs
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import rng_generators, rng_state, set_rng_state
+from orchestrator.spec.job import JobSpec
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
 
-def test_nothing_is_captured_unasked() -> None:
-    assert choose_graphs(tiny_job("plain"), CPU) is None
+H200 = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA H200")
+UNKNOWN = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA of tomorrow")
+SMALL, LARGE = tiny_job("small"), tiny_job("large", model={"hidden_size": 4096, "seq_length": 4096})
+
+
+class OneOf:
+    """What ranks agree on where another one says this."""
+
+    def __init__(self, other: bool) -> None:
+        self._other = other
+
+    def any(self, own: bool) -> bool:
+        return own or self._other
+
+
+@pytest.mark.parametrize(
+    ("job", "device", "another_cannot", "is_captured"),
+    [
+        (SMALL, H200, False, True),
+        (LARGE, H200, False, False),
+        (SMALL, H200, True, False),
+        (SMALL, UNKNOWN, False, False),
+        (SMALL, CPU, False, False),
+        (tiny_job("refused", runtime={"cuda_graphs": False}), H200, False, False),
+        (tiny_job("demanded", model=LARGE.model.model_dump(), runtime={"cuda_graphs": True}), UNKNOWN, True, True),
+    ],
+    ids=["small", "large", "another rank", "unknown", "cpu", "refused", "demanded"],
+)
+def test_who_is_captured(
+    job: JobSpec, device: Device, another_cannot: bool, is_captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = object()
+    monkeypatch.setattr(graphs, "CUDAGraphs", lambda: made)
+    control: Any = OneOf(another_cannot)
+    assert (choose_graphs(job, device, 384, "torch", control) is made) == is_captured
 
 
 def test_where_there_is_no_gpu_a_demand_is_refused() -> None:
+    control: Any = OneOf(False)
     with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, and this process computes on the CPU"):
-        choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU)
+        choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", control)
 
 
 class Tracker:

@@ -24,12 +24,14 @@ EXPERTS = "model={num_experts: 4, moe_router_topk: 2, add_bias_linear: false}"
         ("precision.dtype=fp16",),
         ("runtime.layers=torch",),
         ("runtime.deterministic=true",),
+        ("runtime.recompute_granularity=selective",),
+        ("model.lora={rank: 4, lora_dropout: 0.1}", "checkpoint.pretrained=another"),
     ],
     ids=" ".join,
 )
 def test_what_can_have_it(small: Any, overrides: tuple[str, ...]) -> None:
     assert small.job(*overrides, DEMANDED).runtime.cuda_graphs
-    assert not small.job(*overrides).runtime.cuda_graphs
+    assert small.job(*overrides).runtime.cuda_graphs is None
 
 
 @pytest.mark.parametrize(
@@ -40,10 +42,13 @@ def test_what_can_have_it(small: Any, overrides: tuple[str, ...]) -> None:
         (("parallelism.pipeline_model_parallel_size=2", TWO), "ranks send each other"),
         (("parallelism.context_parallel_size=2", TWO), "ranks send each other"),
         ((EXPERTS,), "how many tokens an expert gets"),
-        (("model.lora={rank: 4}",), "adapters"),
         (("precision={dtype: bf16, fp8: {recipe: delayed}}",), "FP8"),
         (("runtime.train_step=steps:Own",), "would be done once"),
-        (("runtime.recompute_granularity=selective",), "recomputed"),
+        (("runtime.recompute_granularity=selective", "model.hidden_dropout=0.1"), "recomputed would drop"),
+        (
+            ("runtime.recompute_granularity=selective", "model.lora={rank: 4, lora_dropout: 0.1}"),
+            "recomputed would drop",
+        ),
         (("runtime.cpu_offloading_num_layers=1",), "host's memory"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

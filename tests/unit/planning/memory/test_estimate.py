@@ -154,6 +154,16 @@ def test_tensor_parallelism_that_overlaps_takes_buffers_of_its_own(
     assert taken.device_bytes - without.device_bytes == activations * 4 * 4096 * 4096 * 2 + communicator
 
 
+def test_beside_a_graph_an_evaluation_has_room(make_job: Any) -> None:
+    """torch counts what a graph keeps to itself as free, so that the peak is what it was."""
+    captured, plain = (
+        estimate_memory(make_job(runtime={"cuda_graphs": graphs}), 131072, "torch") for graphs in (True, False)
+    )
+    assert captured.peak_bytes == plain.peak_bytes
+    [parts] = [stage.parts for stage in plain.stages]
+    assert captured.device_bytes - plain.device_bytes > parts["logits"] > 0
+
+
 def test_weights_gradients_and_optimizer_are_the_parameters() -> None:
     job = benchmark_job("gpt-7.1b", 16, tp=2, pp=2)
     counted = {rank.pp: rank.parameters for rank in parameters(job, 131072).per_rank}
