@@ -202,7 +202,7 @@ class Report:
 def report_of(measured: Measurement) -> Report:
     """Hold a measurement against the plan for the device that it ran on."""
     result = measured.result
-    job = with_graphs(measured.job, result["setup"]["choices"]["cuda_graphs"])
+    job = with_graphs(measured.job, result["setup"]["choices"].get("cuda_graphs") is True)
     padded, layers = result["padded_vocab"], result["layers"]
     try:
         device = device_named(result["device"])

@@ -1,11 +1,16 @@
-"""Passes as a CUDA graph: a job that leaves it open, with what is chosen for it."""
+"""Passes as a CUDA graph where a job leaves it open: what is chosen, by the plan and by the runtime."""
 
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time import captures_passes
+from orchestrator.planning.memory import capacity, estimate_memory
+from orchestrator.planning.time import waits_for_host
+from orchestrator.spec.cuda_graphs import obstacles
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
+
+_MEASURED_ON = "Hopper"
+"""A GPU's generation. On others libraries choose other kernels, some of which ask the GPU for numbers."""
 
 
 def with_graphs(job: JobSpec, captured: bool) -> JobSpec:
@@ -14,5 +19,18 @@ def with_graphs(job: JobSpec, captured: bool) -> JobSpec:
 
 
 def settled(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> JobSpec:
-    """A job with what the runtime chooses on such a device."""
-    return with_graphs(job, captures_passes(job, padded_vocab, layers, device))
+    """A job that says what is done on such a device."""
+    return with_graphs(job, chooses_graphs(job, padded_vocab, layers, device))
+
+
+def chooses_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:
+    """What the spec says. Where it says nothing: on GPUs that it was measured on, where nothing stands in the way, the
+    GPU may wait for the host, and memory is left.
+    """
+    if job.runtime.cuda_graphs is not None:
+        return job.runtime.cuda_graphs
+    if device.generation != _MEASURED_ON or next(obstacles(job), None) is not None:
+        return False
+    if not waits_for_host(job, padded_vocab, layers, device):
+        return False
+    return capacity(estimate_memory(with_graphs(job, True), padded_vocab, layers), device) == "fits"

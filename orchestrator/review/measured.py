@@ -141,7 +141,9 @@ def timeline_of(planned: Planned) -> Timeline | None:
     if passes > _MOST_PASSES:
         return None
     taken = planned.forecast
-    return step_timeline(job, planned.plan.vocabulary.padded_size, taken.layers, taken.device)
+    return step_timeline(
+        with_graphs(job, taken.cuda_graphs), planned.plan.vocabulary.padded_size, taken.layers, taken.device
+    )
 
 
 def _version(path: Path) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.planning.hardware import shipped
-from orchestrator.planning.time import captures_passes
+from orchestrator.planning.graphs import chooses_graphs
+from orchestrator.planning.hardware import device_named
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import rng_generators
@@ -62,13 +62,21 @@ class CUDAGraphs:
         current.wait_stream(self._stream)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What it allocates stays the graph's."""
+        """What it allocates stays the graph's. Raises UserError for work that cannot be captured."""
         graph = _CUDA.CUDAGraph()
         for generator in rng_generators():
             graph.register_generator_state(generator)
         # Other threads ask after their copies and their communication meanwhile.
-        with _CUDA.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            work()
+        try:
+            with _CUDA.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                work()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            said = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UserError(
+                f"the passes cannot be a CUDA graph here: {said}; train with --set {GRAPHS}=false"
+            ) from error
         replay: Callable[[], None] = graph.replay
         return replay
 
@@ -80,16 +88,20 @@ def choose_graphs(job: JobSpec, device: Device, padded_vocab: int, layers: Layer
     asked = job.runtime.cuda_graphs
     if asked is None:
         # Replicas of which some reduce gradients as they come and others behind them all would wait for ever.
-        return None if control.any(not _gains(job, device, padded_vocab, layers)) else CUDAGraphs()
-    if asked and not device.is_cuda:
+        asked = not control.any(not _chosen(job, device, padded_vocab, layers))
+    elif asked and not device.is_cuda:
         raise UserError(f"{GRAPHS} is true, and this process computes on the CPU; leave it out")
     return CUDAGraphs() if asked else None
 
 
-def _gains(job: JobSpec, device: Device, padded_vocab: int, layers: Layers) -> bool:
-    """Of a GPU that no plan is made for nothing is known."""
-    planned = shipped(device.name) if device.is_cuda else None
-    return planned is not None and captures_passes(job, padded_vocab, layers, planned)
+def _chosen(job: JobSpec, device: Device, padded_vocab: int, layers: Layers) -> bool:
+    """What the plan for this very GPU says. Of one that is in no list nothing is known."""
+    if not device.is_cuda:
+        return False
+    try:
+        return chooses_graphs(job, padded_vocab, layers, device_named(device.name))
+    except UserError:
+        return False
 
 
 class CapturedPasses:

@@ -46,12 +46,14 @@ class Planned:
 
     def memory(self, job: JobSpec) -> Memory:
         """What each rank needs."""
-        padded = self._padded(job)
-        return estimate_memory(settled(job, padded, self.layers, self.device), padded, self.layers)
+        return estimate_memory(self._settled(job), self._padded(job), self.layers)
 
     def time(self, job: JobSpec) -> StepTime:
         """What a step takes."""
-        return estimate_time(job, self._padded(job), self.layers, self.device)
+        return estimate_time(self._settled(job), self._padded(job), self.layers, self.device)
+
+    def _settled(self, job: JobSpec) -> JobSpec:
+        return settled(job, self._padded(job), self.layers, self.device)
 
     def _padded(self, job: JobSpec) -> int:
         divisible_by, tp = job.model.make_vocab_size_divisible_by, job.parallelism.tensor_model_parallel_size

@@ -40,6 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "te": {"model": {**WIDE, "position_embedding_type": "rope"}, "layers": "transformer_engine"},
     "te-grouped": {"model": GROUPED, "layers": "transformer_engine"},
     "te-recomputed": {"model": GROUPED, "layers": "transformer_engine", "recompute_granularity": "selective"},
+    "te-captured": {"model": GROUPED, "layers": "transformer_engine", "cuda_graphs": True},
 }
 
 
@@ -52,7 +53,7 @@ def flash_job(case: str, backend: str) -> JobSpec:
         batch={"micro_batch_size": 4, "global_batch_size": 8},
         parallelism=layout(),
         precision={"dtype": "bf16"},
-        runtime={**given, "attention_backend": backend},
+        runtime={"cuda_graphs": False, **given, "attention_backend": backend},
         schedule={"train_iters": 12},
     )
 

@@ -97,7 +97,6 @@ batch: {{micro_batch_size: {micro}, global_batch_size: {batch}}}
 data: {{random_tokens: true}}
 optimizer: {{lr: 1e-4}}
 schedule: {{train_iters: 10}}
-runtime: {{cuda_graphs: false}}
 launch: {{nodes: {nodes}, gpus_per_node: {gpus}}}
 """
     ).job

@@ -78,6 +78,7 @@ def measured_run(run: RunDir) -> MeasuredRun:
     starts = [event for event in run.events() if event.get("event") == "started"]
     if not starts:
         raise UserError(f"run {label(run)} was never started: there are no step times in it")
+    starts = _alike(starts)
     schedule = BatchSchedule.of(job)
     warm = {start["iteration"] + number for start in starts for number in range(1, _WARM_UP + 1)}
     seconds: dict[int, float] = {}
@@ -85,7 +86,12 @@ def measured_run(run: RunDir) -> MeasuredRun:
         value = record.get("values", {}).get("throughput/step_seconds")
         iteration = record.get("iteration", 0)
         before = schedule.samples_at(iteration - 1) if iteration else 0
-        if value is None or iteration in warm or schedule.global_batch_size(before) != job.global_batch_size:
+        if (
+            record.get("time", 0.0) < starts[0]["time"]
+            or value is None
+            or iteration in warm
+            or schedule.global_batch_size(before) != job.global_batch_size
+        ):
             continue
         seconds[iteration] = float(value)
     if not seconds:
@@ -97,3 +103,10 @@ def measured_run(run: RunDir) -> MeasuredRun:
     job = with_graphs(job, starts[-1].get("cuda_graphs") is True)
     observation = Observation(job, vocabulary(job).padded_size, kernels, statistics.median(seconds.values()))
     return MeasuredRun(label(run), starts[-1]["device"], observation)
+
+
+def _alike(starts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last starts, as far back as they computed on the same by the same kernels."""
+    choices = [tuple(start.get(name) for name in ("device", "layers", "cuda_graphs")) for start in starts]
+    others = [index for index, each in enumerate(choices) if each != choices[-1]]
+    return starts[others[-1] + 1 :] if others else starts

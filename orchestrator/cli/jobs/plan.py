@@ -15,6 +15,7 @@ from orchestrator.cli.jobs.plan_tables import page_tables, tables
 from orchestrator.cli.jobs.planned import ClusterName, GpuName, Judged, Strict, judge_files
 from orchestrator.cli.jobs.verdict_lines import verdict_lines
 from orchestrator.planning.drawing import Said, write_drawings, write_page
+from orchestrator.planning.graphs import with_graphs
 from orchestrator.planning.time import step_timeline
 
 
@@ -65,7 +66,9 @@ def _draw(judged: Judged, html: Path | None, svg: Path | None) -> Iterator[Path]
     if html is None and svg is None:
         return
     plan, taken = judged.plan, judged.forecast
-    step = step_timeline(plan.job, plan.vocabulary.padded_size, taken.layers, taken.device)
+    step = step_timeline(
+        with_graphs(plan.job, taken.cuda_graphs), plan.vocabulary.padded_size, taken.layers, taken.device
+    )
     if html is not None:
         facts, made = page_tables(judged)
         said = Said(facts, tuple(verdict_lines(judged.verdict)), made)

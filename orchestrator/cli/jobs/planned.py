@@ -200,7 +200,8 @@ def _bound_by_host(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
         if forecast.micro_batches > 1
         else "a larger global batch takes no longer, this one little longer on fewer GPUs"
     )
-    field = GRAPHS if job.runtime.cuda_graphs is False else next((name for name, _ in obstacles(job)), None)
+    refused = GRAPHS if job.runtime.cuda_graphs is False else None
+    field = next((name for name, _ in obstacles(job)), refused)
     graphs = "" if field is None else f"; {field} rules out a CUDA graph, which would spare it"
     return [("bound by", f"the host: {waits}; {instead}{graphs}")]
 

@@ -69,6 +69,8 @@ class Device:
     """One accelerator in its usual machine, and what is reached on it."""
 
     name: str
+    generation: str | None
+    """What its kind is called, "Hopper" for one; None for the CPU."""
     peak_flops: Mapping[str, float]
     """FLOP/s by dtype (bf16, fp16, fp32, fp8), dense, as the datasheet says."""
     memory_bytes: int | None
@@ -166,6 +168,7 @@ def _device(entry: Mapping[str, Any]) -> Device:
     memory = entry["memory_gib"]
     return Device(
         name=entry["name"],
+        generation=entry.get("generation"),
         peak_flops={dtype: tflops * 1e12 for dtype, tflops in entry["peak_tflops"].items()},
         memory_bytes=None if memory is None else int(memory * 2**30),
         memory_bandwidth=entry["memory_gb_per_s"] * 1e9,

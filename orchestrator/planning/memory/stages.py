@@ -26,7 +26,7 @@ from orchestrator.planning.memory.layer import (
     rotary_width,
     saved_by_layer,
 )
-from orchestrator.planning.memory.outside import MIB, outside_the_allocator
+from orchestrator.planning.memory.outside import MIB, Outside, outside_the_allocator
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
@@ -112,12 +112,21 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         peak = sum(parts.values())
         device_bytes = outside.device_bytes(parts)
         if job.runtime.cuda_graphs is True:
-            # What the passes take stays the graph's: an evaluation has the logits and a layer's tensors beside it, and
-            # of the passes before it the allocator kept as much.
-            device_bytes += max(held.get("logits", 0) for _, held in moments) + chunks[0].backward
+            device_bytes = max(device_bytes, _beside_a_graph(moments, chunks[0].backward, outside))
         stages.append(StageMemory(pp, parts, peak, device_bytes, moment))
     fullest = max(stages, key=lambda stage: stage.device_bytes)
     return Memory(tuple(stages), max(stage.peak_bytes for stage in stages), fullest.device_bytes)
+
+
+def _beside_a_graph(moments: list[tuple[str, dict[str, int]]], of_a_layer: int, outside: Outside) -> int:
+    """Bytes on the device where what the passes take at their fullest stays the graph's: beside it the optimizer takes
+    more, an evaluation has logits and a layer's tensors, and of the passes that came before it as much stays reserved.
+    """
+    passes = [held for name, held in moments if name not in ("start", "optimizer")]
+    [update] = [held["temporary"] for name, held in moments if name == "optimizer"]
+    logits = max(held.get("logits", 0) for held in passes)
+    fullest = max(passes, key=lambda held: sum(held.values()))
+    return outside.device_bytes(fullest) + max(update, logits + of_a_layer)
 
 
 @cache

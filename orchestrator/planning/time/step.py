@@ -34,7 +34,6 @@ from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.time.t5 import LAUNCHES, half_layer_pass, settings_of_halves
 from orchestrator.planning.topology import layers_of_stages
-from orchestrator.spec.cuda_graphs import obstacles
 from orchestrator.spec.halves import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
@@ -63,7 +62,7 @@ _TENSORS_PER_LAYER = 6
 _SPREAD = 0.02
 """Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
 _SLOW_HOST = 2.0
-"""How many times as long as planned a slow machine's host takes (docs/benchmarks/2026-11-23-h200-5.md)."""
+"""How many times as long as planned a host may take; 1.5 was seen (docs/benchmarks/2026-11-23-h200-5.md)."""
 _STEP_OVERHEAD = 7e-3
 """Seconds of a step on a GPU in which nothing is computed: fetching the batch, waiting for the gradient's norm."""
 
@@ -84,13 +83,15 @@ class StepTime:
 
 
 def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> StepTime:
-    """Seconds of a step of a job with a vocabulary of `padded_vocab` rows on a device."""
+    """Seconds of a step of a job with a vocabulary of `padded_vocab` rows on a device. A job that leaves CUDA graphs
+    open has none here: `planning.graphs` settles that.
+    """
     return estimate_with(job, padded_vocab, kernels_of(job, layers), device)
 
 
 def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Timeline:
     """When each stage of a job does which pass of a step, in seconds."""
-    setting = _chosen(setting_of(job, padded_vocab, kernels_of(job, layers), device))
+    setting = setting_of(job, padded_vocab, kernels_of(job, layers), device)
     stages = _stages(setting, _trained_in_stages(job, padded_vocab))
     forward, backward, _, transfer = _pass_seconds(setting, stages)
     return timeline(forward, backward, job.num_micro_batches, transfer)
@@ -98,7 +99,7 @@ def step_timeline(job: JobSpec, padded_vocab: int, layers: Layers, device: Devic
 
 def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device) -> StepTime:
     """The same for a layer backend that is described by its kernels."""
-    parts = _parts(_chosen(setting_of(job, padded_vocab, kernels, device)))
+    parts = _parts(setting_of(job, padded_vocab, kernels, device))
     seconds = sum(parts.values())
     tokens = job.global_batch_size * job.tokens_per_sample
     flops = model_flops(job, tokens, padded_vocab)
@@ -114,23 +115,15 @@ def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Dev
     )
 
 
-def captures_passes(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:
-    """Whether the passes of a job are a CUDA graph on a device: where the spec says so or, where it says nothing, where
-    they can be and the device is expected to wait for the host.
+def waits_for_host(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:
+    """Whether a job is faster where its passes are CUDA graphs. One replica loses nothing by them, and a slow host is
+    reckoned with; several could have reduced gradients meanwhile.
     """
-    return _chosen(setting_of(job, padded_vocab, kernels_of(job, layers), device)).captured
-
-
-def _chosen(setting: Setting) -> Setting:
-    """With graphs where they are chosen. One replica loses nothing by them, and hosts differ by a factor of two;
-    several could have reduced gradients meanwhile.
-    """
-    job = setting.job
-    if job.runtime.cuda_graphs is not None or setting.device.is_cpu or next(obstacles(job), None) is not None:
-        return setting
-    captured = replace(setting, captured=True)
-    plain = replace(setting, host_slowness=_SLOW_HOST) if job.data_parallel_size == 1 else setting
-    return captured if sum(_parts(captured).values()) < sum(_parts(plain).values()) else setting
+    setting = setting_of(job, padded_vocab, kernels_of(job, layers), device)
+    plain, captured = replace(setting, captured=False), replace(setting, captured=True)
+    if job.data_parallel_size == 1:
+        plain = replace(plain, host_slowness=_SLOW_HOST)
+    return sum(_parts(captured).values()) < sum(_parts(plain).values())
 
 
 def _parts(setting: Setting) -> Parts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.planning.halves import half_job
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.elementwise import layer_seconds
@@ -20,7 +22,11 @@ _BIAS = Passes(3, 4)
 def settings_of_halves(setting: Setting) -> dict[Half, Setting]:
     """The numbers of both halves by themselves."""
     return {
-        half: setting_of(half_job(setting.job, half), setting.padded_vocab, setting.kernels, setting.device)
+        half: replace(
+            setting_of(half_job(setting.job, half), setting.padded_vocab, setting.kernels, setting.device),
+            captured=setting.captured,
+            host_slowness=setting.host_slowness,
+        )
         for half in HALVES
     }
 

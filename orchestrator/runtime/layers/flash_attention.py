@@ -7,7 +7,6 @@ allocates [b, s, h, d] itself, and what goes through it would be copied once mor
 from __future__ import annotations
 
 import importlib
-import warnings
 from functools import cache
 from typing import Any
 
@@ -81,6 +80,4 @@ def _like(query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.T
 @cache
 def interface() -> Any:
     """The package's module: it takes seconds to import, and is only there on some machines."""
-    # Said as it compiles, of an argument that is none there.
-    warnings.filterwarnings("ignore", "Argument aux_data .* cannot be converted to a JitArgument", UserWarning)
     return importlib.import_module("flash_attn.cute.interface")

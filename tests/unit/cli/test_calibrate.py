@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ def run_on(tmp_path: Path, name: str, *, factor: float, device: str = H200, **se
     for iteration in range(1, 9):
         taken = 100.0 if iteration <= 2 else seconds * (1.01 if iteration % 2 else 0.99)
         values = {"throughput/step_seconds": taken} if iteration != 5 else {"train/loss": 1.0}
-        append_line(run.metrics_file, {"time": 0.0, "iteration": iteration, "samples": 8 * iteration, "values": values})
+        append_line(
+            run.metrics_file, {"time": time.time(), "iteration": iteration, "samples": 8 * iteration, "values": values}
+        )
     return run
 
 
@@ -78,6 +81,17 @@ def test_runs_correct_a_gpu_that_is_not_here(orchestrator: Any, home: Path, tmp_
     assert "one/run" in again.out
     assert "PREDICTED BEFORE" in again.out
     assert (home / "H200.yaml").read_text().count("steps of run one/run") == 1
+
+
+def test_steps_before_a_run_was_captured_are_no_measure_of_it(orchestrator: Any, home: Path, tmp_path: Path) -> None:
+    """Nor those that a resume did not reach again."""
+    run = run_on(tmp_path, "one", factor=1.2)
+    run.append_event("started", iteration=4, device=H200, layers="torch", cuda_graphs=True)
+    for iteration in range(5, 8):
+        values = {"throughput/step_seconds": 0.5}
+        append_line(run.metrics_file, {"time": time.time(), "iteration": iteration, "samples": 0, "values": values})
+    [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
+    assert record["measured_seconds"] == 0.5
 
 
 def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path: Path) -> None:

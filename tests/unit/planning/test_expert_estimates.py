@@ -131,7 +131,6 @@ def test_a_layer_without_experts_is_a_dense_one(make_job: Any) -> None:
         model={**dense, "ffn_hidden_size": 2048},
         parallelism={"data_parallel_size": 8},
         batch={"micro_batch_size": 1, "global_batch_size": 16},
-        runtime={"cuda_graphs": False},
     )
     half, every = (job_of(make_job, {"ffn_hidden_size": 2048, "moe_layer_freq": step}) for step in (2, 1))
     for estimate in (memory, time):

@@ -26,7 +26,6 @@ def hybrid(pattern: str | None, parallelism: dict[str, Any] | None = None, **mod
         parallelism=parallelism or {},
         batch={"micro_batch_size": 1, "global_batch_size": 8},
         precision={"dtype": "bf16"},
-        runtime={"cuda_graphs": False},
     )
 
 

@@ -121,11 +121,7 @@ def test_both_halves_of_a_small_one_are_recomputed_in_the_hosts_time(make_job: A
     def host(encoder: int, decoder: int, *, again: bool) -> float:
         full = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
         model = {**MODEL, "encoder_num_layers": encoder, "decoder_num_layers": decoder}
-        job = make_job(
-            model=model,
-            runtime={"cuda_graphs": False, **(full if again else {})},
-            data={"tokenizer": {"vocab_extra_ids": 100}},
-        )
+        job = make_job(model=model, runtime=full if again else {}, data={"tokenizer": {"vocab_extra_ids": 100}})
         found = estimate_time(job, VOCAB, "torch", device)
         assert found.parts["host"] > 0.5 * found.step_seconds
         return found.step_seconds

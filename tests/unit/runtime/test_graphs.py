@@ -20,6 +20,7 @@ CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
 
 H200 = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA H200")
+A100 = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA A100-SXM4-80GB")
 UNKNOWN = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA of tomorrow")
 SMALL, LARGE = tiny_job("small"), tiny_job("large", model={"hidden_size": 4096, "seq_length": 4096})
 
@@ -40,12 +41,13 @@ class OneOf:
         (SMALL, H200, False, True),
         (LARGE, H200, False, False),
         (SMALL, H200, True, False),
+        (SMALL, A100, False, False),
         (SMALL, UNKNOWN, False, False),
         (SMALL, CPU, False, False),
         (tiny_job("refused", runtime={"cuda_graphs": False}), H200, False, False),
         (tiny_job("demanded", model=LARGE.model.model_dump(), runtime={"cuda_graphs": True}), UNKNOWN, True, True),
     ],
-    ids=["small", "large", "another rank", "unknown", "cpu", "refused", "demanded"],
+    ids=["small", "large", "another rank", "not measured", "unknown", "cpu", "refused", "demanded"],
 )
 def test_who_is_captured(
     job: JobSpec, device: Device, another_cannot: bool, is_captured: bool, monkeypatch: pytest.MonkeyPatch

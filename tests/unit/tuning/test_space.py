@@ -77,7 +77,7 @@ def test_recomputation_grows_step_by_step(space: Spaces) -> None:
 
 
 def test_what_may_not_be_recomputed_is_not(space: Spaces) -> None:
-    """As what drops in CUDA graphs, which who asked for them keeps."""
+    """As what drops elements, of a job that demands CUDA graphs."""
     graphs = space(runtime={"cuda_graphs": True}, model={"hidden_dropout": 0.1})
     assert graphs.recomputes(graphs.own, 1) == [NO_RECOMPUTE]
     assert {each.model_parallel_size for each in graphs.degrees()[0]} == {1}

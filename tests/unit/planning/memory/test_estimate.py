@@ -161,7 +161,7 @@ def test_beside_a_graph_an_evaluation_has_room(make_job: Any) -> None:
     )
     assert captured.peak_bytes == plain.peak_bytes
     [parts] = [stage.parts for stage in plain.stages]
-    assert captured.device_bytes - plain.device_bytes > parts["logits"] > 0
+    assert captured.device_bytes - plain.device_bytes > parts["logits"] > 0, "and a layer's tensors"
 
 
 def test_weights_gradients_and_optimizer_are_the_parameters() -> None:

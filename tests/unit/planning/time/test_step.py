@@ -14,7 +14,7 @@ from support.reference_times import PADDED_VOCAB, job_of, published_rows
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped, shipped_names
-from orchestrator.planning.time import PARTS, StepTime, captures_passes, estimate_time
+from orchestrator.planning.time import PARTS, StepTime, estimate_time, waits_for_host
 from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.passes import layer_pass, output_pass
 from orchestrator.planning.time.setting import setting_of
@@ -74,7 +74,7 @@ def job(make_job: Any, **a: Any) -> Any:
         batch={"micro_batch_size": a["micro"], "global_batch_size": a["micro"] * a["micro_batches"] * a["dp"]},
         precision={"dtype": a["dtype"]},
         launch={"nodes": a["nodes"], "gpus_per_node": a["tp"] * a["pp"] * a["dp"] // a["nodes"], **a["launch"]},
-        runtime={**recompute, "cuda_graphs": False, **a["runtime"]},
+        runtime={**recompute, **a["runtime"]},
     )
 
 
@@ -275,36 +275,24 @@ def test_for_a_graph_the_host_does_nothing(make_job: Any) -> None:
     assert captured.parts == {**plain.parts, "host": 0.0, "overhead": pytest.approx(plain.parts["overhead"], rel=0.1)}
 
 
-WIDE: dict[str, Any] = {"micro": 8, "hidden": 2048}
-OPEN: dict[str, Any] = {"cuda_graphs": None}
-
-
 @pytest.mark.parametrize(
-    ("more", "is_captured"),
+    ("more", "waits"),
     [
         ({"hidden": 256, "seq": 64}, True),
-        (WIDE, False),
-        ({"hidden": 256, "seq": 64, "runtime": {"cuda_graphs": False}}, False),
-        ({**WIDE, "runtime": {"cuda_graphs": True}}, True),
-        ({"hidden": 256, "seq": 64, "tp": 2}, False),  # ranks send each other within a pass
+        ({"micro": 8}, False),
         ({"hidden": 256, "seq": 64, "dp": 2}, True),
         ({"hidden": 4096, "seq": 4096, "micro_batches": 1, "dp": 2}, False),  # what is reduced beside the passes
     ],
-    ids=["small", "large", "refused", "demanded", "tensor parallel", "small replicas", "replicas"],
+    ids=["small", "large", "small replicas", "replicas"],
 )
-def test_passes_are_captured_where_the_gpu_may_wait(make_job: Any, more: dict[str, Any], is_captured: bool) -> None:
-    made = job(make_job, **{"runtime": OPEN, **more})
-    assert captures_passes(made, 51200, "transformer_engine", device("H200")) == is_captured
-    said = job(make_job, **{**more, "runtime": {"cuda_graphs": is_captured}})
-    assert seconds(made, device("H200")) == seconds(said, device("H200"))
-    assert not captures_passes(job(make_job, runtime=OPEN), 51200, "torch", device("CPU"))
+def test_what_graphs_make_faster(make_job: Any, more: dict[str, Any], waits: bool) -> None:
+    assert waits_for_host(job(make_job, **more), 51200, "transformer_engine", device("H200")) == waits
 
 
-def test_hosts_differ_so_that_one_replica_is_captured_before_it_waits(make_job: Any) -> None:
-    border: dict[str, Any] = {"hidden": 1024, "micro": 8}
-    plain = estimate_time(job(make_job, **border), 51200, "torch", device("H200"))
-    assert plain.parts["host"] == 0.0
-    assert captures_passes(job(make_job, **border, runtime=OPEN), 51200, "torch", device("H200"))
+def test_hosts_differ_so_that_one_replica_is_said_to_wait_before_it_does(make_job: Any) -> None:
+    border = job(make_job, hidden=1024, micro=8)
+    assert estimate_time(border, 51200, "torch", device("H200")).parts["host"] == 0.0
+    assert waits_for_host(border, 51200, "torch", device("H200"))
 
 
 def test_beside_a_graph_nothing_is_sent(make_job: Any) -> None:

@@ -1,0 +1,66 @@
+"""Whether passes are CUDA graphs where a job leaves it open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.planning.graphs import chooses_graphs, settled, with_graphs
+from orchestrator.planning.hardware.devices import Device, shipped
+from orchestrator.planning.memory import estimate_memory
+
+SMALL: dict[str, Any] = {"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 512}
+LARGE: dict[str, Any] = {**SMALL, "hidden_size": 4096, "seq_length": 4096}
+VOCAB = 51200
+
+
+def gpu(name: str) -> Device:
+    found = shipped(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "runtime", "name", "is_captured"),
+    [
+        (SMALL, {}, "H200", True),
+        (SMALL, {}, "H100", True),
+        (LARGE, {}, "H200", False),
+        (SMALL, {}, "A100", False),
+        (SMALL, {}, "cpu", False),
+        (SMALL, {"cuda_graphs": False}, "H200", False),
+        (LARGE, {"cuda_graphs": True}, "A100", True),
+        ({**SMALL, "hidden_dropout": 0.1}, {"recompute_granularity": "selective"}, "H200", False),
+    ],
+    ids=["small", "another", "large", "not measured", "cpu", "refused", "demanded", "obstacle"],
+)
+def test_what_is_chosen(make_job: Any, model: Any, runtime: Any, name: str, is_captured: bool) -> None:
+    job = make_job(model=model, runtime=runtime)
+    assert chooses_graphs(job, VOCAB, "transformer_engine", gpu(name)) == is_captured
+    assert settled(job, VOCAB, "transformer_engine", gpu(name)).runtime.cuda_graphs is is_captured
+
+
+def test_a_calibrated_gpu_is_of_its_generation(make_job: Any) -> None:
+    calibrated = replace(gpu("H100"), name="ours")
+    assert chooses_graphs(make_job(model=SMALL), VOCAB, "torch", calibrated)
+
+
+def test_memory_has_to_be_left(make_job: Any) -> None:
+    """A job that fits without graphs is not made one that does not."""
+    job = make_job(model=SMALL)
+    needed = estimate_memory(with_graphs(job, True), VOCAB, "torch").device_bytes
+    roomy, tight = (replace(gpu("H100"), memory_bytes=int(part * needed)) for part in (1.2, 1.05))
+    assert chooses_graphs(job, VOCAB, "torch", roomy)
+    assert not chooses_graphs(job, VOCAB, "torch", tight)
+
+
+def test_the_optimizer_has_no_use_of_what_a_graph_keeps(make_job: Any) -> None:
+    """Gradients in 16 bits are copied to fp32 for the update, beside the activations that stay the graph's."""
+    wide = {**SMALL, "hidden_size": 4096}
+    job = make_job(model=wide, precision={"dtype": "bf16", "grad_reduce_in_fp32": False})
+    plain, captured = (estimate_memory(with_graphs(job, each), VOCAB, "torch").stages[0] for each in (False, True))
+    assert plain.moment == "optimizer"
+    activations = estimate_memory(make_job(model=wide), VOCAB, "torch").stages[0].parts["activations"]
+    assert captured.device_bytes > plain.device_bytes + activations
