@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -105,3 +106,43 @@ def test_what_dropout_draws_goes_on_with_graphs_and_without(
         drawn = torch.Generator()
         drawn.set_state(state)
         assert torch.equal(torch.rand(4, generator=drawn), wanted)
+
+
+class Streams:
+    """CUDA's capturing, as far as it can fail here."""
+
+    Stream = object
+
+    class CUDAGraph:
+        replay = staticmethod(lambda: None)
+
+    @staticmethod
+    def graph(graph: Any, **options: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("raised", "is_known", "message"),
+    [
+        (
+            RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore"),
+            UserError,
+            "cannot be a CUDA",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "^CUDA out of memory$"),
+    ],
+    ids=["not permitted", "memory"],
+)
+def test_what_cannot_be_captured_is_said_with_the_way_out(
+    raised: RuntimeError, is_known: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "_CUDA", Streams)
+    monkeypatch.setattr(graphs, "rng_generators", list)
+
+    def work() -> None:
+        raise raised
+
+    with pytest.raises(is_known, match=message) as found:
+        graphs.CUDAGraphs().capture(work)
+    if is_known is UserError:
+        assert str(found.value).endswith("when stream is capturing; train with --set runtime.cuda_graphs=false")
