@@ -50,6 +50,11 @@ class Measurement:
     result: dict[str, Any]
     """What the ranks found, as rank 0 wrote it."""
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether the passes of the timed steps were CUDA graphs; those of the profiled one never are."""
+        return self.result["setup"]["choices"].get("cuda_graphs") is True
+
 
 def bench_job(job: JobSpec, request: Request, vocab_size: int | None) -> JobSpec:
     """The job as it is measured: on random tokens of a vocabulary, or on its own data where `vocab_size` is None."""
