@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import capacity, estimate_memory
-from orchestrator.planning.time import waits_for_host
+from orchestrator.planning.time import faster_with_graphs
 from orchestrator.spec.cuda_graphs import obstacles
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
@@ -31,6 +31,6 @@ def chooses_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Devi
         return job.runtime.cuda_graphs
     if device.generation != _MEASURED_ON or next(obstacles(job), None) is not None:
         return False
-    if not waits_for_host(job, padded_vocab, layers, device):
+    if not faster_with_graphs(job, padded_vocab, layers, device):
         return False
     return capacity(estimate_memory(with_graphs(job, True), padded_vocab, layers), device) == "fits"

@@ -50,8 +50,8 @@ class RuntimeSpec(Section):
     so with Transformer Engine's layers, in 16 bits with gradients in fp32, where torch is 2.10 or later."""
     cuda_graphs: bool | None = None
     """Run the passes over a micro-batch as one CUDA graph, which the host only starts; gradients are then reduced
-    behind the last micro-batch. Left out: where nothing stands in the way and, by the plan, the GPU may
-    wait for the host."""
+    behind the last micro-batch. Left out: on Hopper GPUs, where nothing stands in the way, memory is left
+    and, by the plan, the GPU may wait for the host."""
     recompute_granularity: Literal["selective", "full"] | None = None
     """Recompute activations in the backward pass: some modules of every layer, or whole layers."""
     recompute_modules: list[RecomputedModule] | None = None

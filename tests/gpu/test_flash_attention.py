@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
 import torch
-from support.measured import Meter, largest_differences, needs_gpus, needs_layers
+from support.flash import needs_flash
+from support.measured import Meter, largest_differences, needs_layers
 from support.training import layout, tiny_job
 from torch.nn import functional
 
-from orchestrator.runtime.layers.attention_choice import missing
 from orchestrator.runtime.layers.flash_attention import attend
 from orchestrator.runtime.layers.rotation import thirds_of_one
-from orchestrator.runtime.processes.device import select_device
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
@@ -61,17 +59,6 @@ def flash_job(case: str, backend: str) -> JobSpec:
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file, which needs no text."""
     return [flash_job(case, backend) for case in CASES for backend in ("fused", "flash")]
-
-
-@functools.cache
-def _missing() -> str | None:
-    return missing(select_device("cuda"))
-
-
-def needs_flash() -> None:
-    needs_gpus(1, "torch")
-    if (why := _missing()) is not None:
-        pytest.skip(f"FlashAttention 4 is an extra, of Hopper GPUs: {why}")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 from support.faults import Ranks
 from support.fixtures import tokenize
+from support.flash import needs_flash
 from support.measured import Measured, Meter, needs_gpus
 from support.peer import JOBS, ROWS, peer_meter
 from support.training import tiny_job
 
-from orchestrator.runtime.layers.attention_choice import missing
-from orchestrator.runtime.processes.device import select_device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 
@@ -161,8 +160,8 @@ def test_ours_learns_what_the_peer_learns(name: str, both: tuple[Meter, Meter], 
 def test_a_variant_learns_what_the_peer_learns(variant: str, both: tuple[Meter, Meter], text: str) -> None:
     job = row_job("1.7b", text, variant)
     needs_gpus(1, "transformer_engine")
-    if job.runtime.attention_backend == "flash" and (why := missing(select_device("cuda"))) is not None:
-        pytest.skip(f"FlashAttention 4 is an extra, of Hopper GPUs: {why}")
+    if job.runtime.attention_backend == "flash":
+        needs_flash()
     ours, plain = both
     first, last = compared(f"1.7b {variant}, ours and plain", ours.measure(job), plain.measure(row_job("1.7b", text)))
     assert first < _FIRST

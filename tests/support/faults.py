@@ -47,7 +47,7 @@ class Ranks:
         """
         return {"PYTHONPATH": ":".join(map(str, (FORKED, *folders))), "RANKS_FROM": self.starter.name}
 
-    def program(self, folder: Path, module: str, *arguments: str | Path) -> str:
+    def program(self, folder: Path, module: str, *arguments: str | Path, seconds: float = 200) -> str:
         """What a Python program of `folder` prints; it has to succeed."""
         finished = subprocess.run(
             [sys.executable, "-m", module, *map(str, arguments)],
@@ -55,7 +55,7 @@ class Ranks:
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=seconds,
         )
         assert finished.returncode == 0, finished.stderr
         return finished.stdout

@@ -120,7 +120,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
 
 def _beside_a_graph(moments: list[tuple[str, dict[str, int]]], of_a_layer: int, outside: Outside) -> int:
     """Bytes on the device where what the passes take at their fullest stays the graph's: beside it the optimizer takes
-    more, an evaluation has logits and a layer's tensors, and of the passes that came before it as much stays reserved.
+    more, and an evaluation has logits and a layer's tensors; while it was captured as much was reserved.
     """
     passes = [held for name, held in moments if name not in ("start", "optimizer")]
     [update] = [held["temporary"] for name, held in moments if name == "optimizer"]

@@ -115,7 +115,7 @@ def estimate_with(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Dev
     )
 
 
-def waits_for_host(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:
+def faster_with_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:
     """Whether a job is faster where its passes are CUDA graphs. One replica loses nothing by them, and a slow host is
     reckoned with; several could have reduced gradients meanwhile.
     """

@@ -74,9 +74,10 @@ def test_that_passes_are_captured_is_said(orchestrator: Any) -> None:
     said = " ".join(orchestrator(*without).out.split())
     assert ", CUDA graphs" not in said
     assert "runtime.cuda_graphs rules out a CUDA graph, which would spare it" in said
-    times = [orchestrator(*each, "--json").json["time"] for each in (asked, without)]
-    assert [each["cuda_graphs"] for each in times] == [True, False]
-    assert times[0]["step_seconds"] < 0.5 * times[1]["step_seconds"]
+    plans = [orchestrator(*each, "--json").json for each in (asked, without)]
+    assert [each["time"]["cuda_graphs"] for each in plans] == [True, False]
+    assert plans[0]["time"]["step_seconds"] < 0.5 * plans[1]["time"]["step_seconds"]
+    assert plans[0]["memory"]["device_bytes"] > plans[1]["memory"]["device_bytes"]
 
 
 def test_that_the_host_is_the_limit_is_said_and_no_doubt(orchestrator: Any, seed: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +16,8 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def found(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    finished = subprocess.run(
-        [sys.executable, "-m", "transformers_program", str(tmp_path_factory.mktemp("models"))],
-        env={**os.environ, **ranks.for_commands(HERE)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert finished.returncode == 0, finished.stderr
-    answer: dict[str, dict[str, Any]] = json.loads(finished.stdout.splitlines()[-1])
+    said = ranks.program(HERE, "transformers_program", tmp_path_factory.mktemp("models"), seconds=300)
+    answer: dict[str, dict[str, Any]] = json.loads(said.splitlines()[-1])
     return answer
 
 

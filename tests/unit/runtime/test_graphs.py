@@ -14,12 +14,16 @@ from orchestrator.errors import UserError
 from orchestrator.runtime import graphs
 from orchestrator.runtime.graphs import choose_graphs
 from orchestrator.runtime.processes.device import Device
-from orchestrator.runtime.processes.process_groups import rng_generators, rng_state, set_rng_state
+from orchestrator.runtime.processes.process_groups import (
+    Ranks,
+    rng_generators,
+    rng_state,
+    seed_everything,
+    set_rng_state,
+)
 from orchestrator.spec.job import JobSpec
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
-
-
 H200 = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA H200")
 A100 = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA A100-SXM4-80GB")
 UNKNOWN = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA of tomorrow")
@@ -63,6 +67,36 @@ def test_where_there_is_no_gpu_a_demand_is_refused() -> None:
     control: Any = OneOf(False)
     with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, and this process computes on the CPU"):
         choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", control)
+
+
+class Kind:
+    """megatron-core's tracker, which without a GPU cannot be of the kind for graphs."""
+
+    def __init__(self, use_cudagraphable_rng: bool, **others: object) -> None:
+        self.use_cudagraphable_rng = use_cudagraphable_rng
+
+    def reset(self) -> None:
+        """Nothing was added."""
+
+    def add(self, name: str, seed: int) -> None:
+        """Nothing is drawn."""
+
+
+def test_each_job_of_a_process_has_generators_of_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """megatron-core keeps what it made for the first."""
+    for group in ("tensor_model_parallel", "expert_model_parallel", "expert_tensor_parallel"):
+        monkeypatch.setattr(tensor_parallel.random, f"get_{group}_rank", lambda: 0)
+    # Put back afterwards: what megatron-core keeps for the process.
+    for kept in ("_CUDA_RNG_STATE_TRACKER", "_CUDA_RNG_STATE_TRACKER_INITIALIZED"):
+        monkeypatch.setattr(tensor_parallel.random, kept, getattr(tensor_parallel.random, kept))
+    monkeypatch.setattr(tensor_parallel.random, "CudaRNGStatesTracker", Kind)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: None)
+    ranks = Ranks(rank=0, world_size=1, tp=0, tp_size=1, pp=0, pp_size=1, dp=0, dp_size=1, num_chunks=1)
+    state = torch.get_rng_state()
+    for for_graphs in (False, True, False):
+        seed_everything(1, ranks, for_graphs=for_graphs)
+        assert tensor_parallel.get_cuda_rng_tracker().use_cudagraphable_rng == for_graphs
+    torch.set_rng_state(state)
 
 
 class Tracker:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.layouts import GIB, Laws, everything
 
 from orchestrator.errors import SpecError
+from orchestrator.planning.graphs import with_graphs
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.spec.job import JobSpec
@@ -262,3 +263,17 @@ def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
     assert asked["memory"] < 10_000
     assert asked["time"] < 2_000
     assert found.fitting[0].time.mfu == pytest.approx(0.43, abs=0.1)
+
+
+def test_a_layout_is_reckoned_with_the_graphs_that_it_would_have(make_job: Any) -> None:
+    small = make_job(model={"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 512})
+    found, captured, plain = (
+        Planned(H100, "transformer_engine", 131072).time(each).step_seconds
+        for each in (small, with_graphs(small, True), with_graphs(small, False))
+    )
+    assert found == captured < plain
+    needed, with_them, without = (
+        Planned(H100, "transformer_engine", 131072).memory(each).device_bytes
+        for each in (small, with_graphs(small, True), with_graphs(small, False))
+    )
+    assert needed == with_them > without

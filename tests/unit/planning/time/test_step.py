@@ -14,7 +14,7 @@ from support.reference_times import PADDED_VOCAB, job_of, published_rows
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped, shipped_names
-from orchestrator.planning.time import PARTS, StepTime, estimate_time, waits_for_host
+from orchestrator.planning.time import PARTS, StepTime, estimate_time, faster_with_graphs
 from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.passes import layer_pass, output_pass
 from orchestrator.planning.time.setting import setting_of
@@ -286,13 +286,13 @@ def test_for_a_graph_the_host_does_nothing(make_job: Any) -> None:
     ids=["small", "large", "small replicas", "replicas"],
 )
 def test_what_graphs_make_faster(make_job: Any, more: dict[str, Any], waits: bool) -> None:
-    assert waits_for_host(job(make_job, **more), 51200, "transformer_engine", device("H200")) == waits
+    assert faster_with_graphs(job(make_job, **more), 51200, "transformer_engine", device("H200")) == waits
 
 
 def test_hosts_differ_so_that_one_replica_is_said_to_wait_before_it_does(make_job: Any) -> None:
     border = job(make_job, hidden=1024, micro=8)
     assert estimate_time(border, 51200, "torch", device("H200")).parts["host"] == 0.0
-    assert waits_for_host(border, 51200, "torch", device("H200"))
+    assert faster_with_graphs(border, 51200, "torch", device("H200"))
 
 
 def test_beside_a_graph_nothing_is_sent(make_job: Any) -> None:
