@@ -52,7 +52,7 @@ class Measurement:
 
     @property
     def is_captured(self) -> bool:
-        """Whether the passes of the timed steps were CUDA graphs; those of the profiled one never are."""
+        """Whether the passes were CUDA graphs."""
         return self.result["setup"]["choices"].get("cuda_graphs") is True
 
 

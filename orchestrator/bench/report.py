@@ -128,11 +128,8 @@ class Report:
 
     @property
     def largest_loss(self) -> Row | None:
-        """The part that takes most time above its roofline; None where there is no roofline. The gaps of a profiled
-        step are no loss where the timed ones are captured.
-        """
-        rows = [row for row in self.rows if not (row.part == IDLE and self.measured.is_captured)]
-        return max(rows, key=lambda row: row.lost) if self.least else None
+        """The part that takes most time above its roofline; None where there is no roofline."""
+        return max(self.rows, key=lambda row: row.lost) if self.least else None
 
     def stage_memory(self) -> list[dict[str, int | None]]:
         """Bytes of the fullest rank of each pipeline stage, measured and planned; empty on the CPU."""

@@ -78,10 +78,6 @@ def after_the_parts(report: Report) -> list[str]:
             f"the others from {_ms(min(compute))} ms"
         )
     lines.append(f"the profiled step was {_beside(profile['seconds'] / report.step_seconds)} than the median")
-    if report.measured.is_captured:
-        lines.append(
-            "its kernels were started one by one: its gaps are not those of the timed steps, which are CUDA graphs"
-        )
     if profile["classified"] < 1:
         names = ", ".join(_short(each["name"]) for each in profile["unclassified"][:_FEW])
         lines.append(f"{1 - profile['classified']:.1%} of the kernels' time is of unknown kernels: {names}")

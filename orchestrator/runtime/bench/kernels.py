@@ -29,6 +29,7 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     (LOSS, r"cross_?entropy|nll_?loss|log_?softmax|logsumexp"),
     (GEMM, r"^triton_tem\w*_(mm|addmm|bmm|baddbmm)"),
     (ATTENTION, r"fmha|flash|sdpa|attention|attn|softmax|dot_do_o|cudnn::fusion"),
+    (MEMORY_BOUND, r"epilogue::impl::\w*bgrad"),  # sums a bias's gradient behind the product
     (GEMM, r"gemm|cutlass|nvjet|xmma|cublas|splitk|s16816|wgmma|gemv|matmul|dot_kernel|reduce_1block_kernel"),
     (MEMORY_BOUND, r"^triton_"),
     (

@@ -40,6 +40,8 @@ class Benchmark(Callback):
     def on_start(self, session: Session) -> None:
         if session.ranks.is_first:
             self._run.bench.mkdir(exist_ok=True)
+        if session.captured is not None:
+            _prepare_for_graphs()
         session.control.barrier()
 
     def on_step(self, session: Session) -> None:
@@ -48,12 +50,13 @@ class Benchmark(Callback):
         if 0 <= timed <= self._steps:
             self._moments.append(_moment(on_gpu=session.device.is_cuda))
         profiled = timed - self._steps
+        traced = profiled - PROFILED
         if profiled == 0:
             self._found = {"step_seconds": self._step_seconds(session), **_memory(session)}
         if 0 <= profiled <= PROFILED:
             self._profile(session, profiled)
-        elif profiled <= 2 * PROFILED and self._keep_trace and session.device.is_cuda:
-            self._trace(session, profiled - PROFILED)
+        if 0 <= traced <= PROFILED and self._keep_trace and session.device.is_cuda:
+            self._trace(session, traced)
 
     def on_end(self, session: Session) -> None:
         ranks = session.ranks
@@ -78,8 +81,6 @@ class Benchmark(Callback):
         """`number`: how many of the profiled steps are done."""
         on_gpu = session.device.is_cuda
         if number == 0:
-            if session.captured is not None:  # torch's profiler fails with graphs that were captured before it began
-                session.captured.release()
             # Operations on the host are left out where kernels tell more: noting them slows the host.
             self._start([ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU])
             return
@@ -99,12 +100,12 @@ class Benchmark(Callback):
         path.replace(self._run.bench_trace) if kept else path.unlink()
 
     def _trace(self, session: Session, number: int) -> None:
-        """The same once more on rank 0, with what torch does on the host."""
+        """The same once more on rank 0, with what torch does on the host. `number`: how many of its steps are done."""
         if number == PROFILED:
             session.settle()
         if not session.ranks.is_first:
             return
-        if self._profiler is None:
+        if number == 0:
             self._start([ProfilerActivity.CPU, ProfilerActivity.CUDA])
         if number == 1:
             assert self._profiler is not None
@@ -134,6 +135,12 @@ class Benchmark(Callback):
         else:
             with record_function(ANNOTATION + moment):
                 pass
+
+
+def _prepare_for_graphs() -> None:
+    """A profile fails where a graph was captured before the first of the process (pytorch/pytorch#75504)."""
+    with profile(activities=[ProfilerActivity.CUDA]):
+        torch.cuda.synchronize()
 
 
 def _unmarked(moment: str) -> None:

@@ -173,18 +173,6 @@ def test_figures_beside_the_plan_and_the_roofline(tmp_path: Path) -> None:
     assert "- batch: micro_batch_size 4, global_batch_size 4" in page
 
 
-def test_gaps_of_the_profiled_step_are_no_loss_of_captured_ones(tmp_path: Path) -> None:
-    rank = measurement(tmp_path).result["ranks"][0]
-    waiting = {**rank, "profile": {**PROFILE, "seconds": 0.9, "idle": 0.5}}
-    for captured, part in ((False, "idle"), (True, "memory_bound")):
-        setup = {**RESULT["setup"], "choices": {"layers": "torch", "cuda_graphs": captured}}
-        report = report_of(measurement(tmp_path, ranks=[waiting], setup=setup))
-        assert report.largest_loss is not None
-        assert report.largest_loss.part == part
-        said = " ".join(text.after_the_parts(report))
-        assert ("its gaps are not those of the timed steps, which are CUDA graphs" in said) == captured
-
-
 def test_fp8_is_held_against_the_bf16_peak_with_these_words(tmp_path: Path) -> None:
     lines = text.headline(report_of(measurement(tmp_path, products="fp8")))
     assert "50.6% of the bf16 peak, 989 TFLOP/s dense, with matrix products in FP8" in lines[1]

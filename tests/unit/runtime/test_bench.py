@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.rundir import RunDir
 from orchestrator.runtime.bench.intervals import IDLE, Span, cut, innermost, partition, union
 from orchestrator.runtime.bench.kernels import kind_of_communication, part_of_kernel, part_of_operation
+from orchestrator.runtime.bench.measuring import PROFILED, Benchmark
 from orchestrator.runtime.bench.trace import ANNOTATION, END, PASSES, UPDATE, breakdown, read_trace
 
 TIMES = st.integers(0, 40)
@@ -95,6 +98,7 @@ KERNELS = {
         "void (anonymous namespace)::softmax_warp_forward<c10::BFloat16, c10::BFloat16, float, 10, false, false>",
     ],
     "memory_bound": [
+        "void cublasLt::epilogue::impl::globalKernelBgradAB_v2<8, 128, __nv_bfloat16, float, float>(int, int)",
         "triton_poi_fused_mul_silu_split_0",
         "triton_poi_fused__to_copy_cat_exp_mul_sigmoid_sub_1",
         "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_2",
@@ -265,3 +269,34 @@ def test_a_step_on_the_cpu_by_part(tmp_path: Path) -> None:
     parts = {part: round(seconds * 1e6, 6) for part, seconds in found["parts"].items() if seconds}
     assert parts == {"gemm": 20, "loss": 8, "communication": 7, "optimizer": 5}
     assert found["idle"] == pytest.approx((90 - 40) * 1e-6)
+
+
+class Counted(Benchmark):
+    """What it does after which step."""
+
+    def __init__(self, run: RunDir, *, keep_trace: bool) -> None:
+        super().__init__(run, 2, 3, keep_trace=keep_trace)
+        self.done: list[tuple[int, str, int]] = []
+
+    def _profile(self, session: Any, number: int) -> None:
+        self.done.append((self._count, "profile", number))
+
+    def _trace(self, session: Any, number: int) -> None:
+        self.done.append((self._count, "trace", number))
+
+
+@pytest.mark.parametrize("keep_trace", [False, True])
+def test_one_profile_after_the_timed_steps_and_a_trace_after_that(
+    keep_trace: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time end a process."""
+    monkeypatch.setattr("orchestrator.runtime.bench.measuring._moment", lambda *, on_gpu: 0.0)
+    monkeypatch.setattr("orchestrator.runtime.bench.measuring._memory", lambda session: {})
+    measuring = Counted(RunDir(tmp_path), keep_trace=keep_trace)
+    monkeypatch.setattr(measuring, "_step_seconds", lambda session: [])
+    session: Any = SimpleNamespace(device=SimpleNamespace(is_cuda=True))
+    for _ in range(2 + 3 + 2 * PROFILED):
+        measuring.on_step(session)
+    profiled = [(5 + number, "profile", number) for number in range(PROFILED + 1)]
+    traced = [(5 + PROFILED + number, "trace", number) for number in range(PROFILED + 1)]
+    assert measuring.done == profiled + (traced if keep_trace else [])
