@@ -7,7 +7,7 @@ In it is no communication: replicas reduce their gradients behind the last micro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from orchestrator.errors import UserError
 from orchestrator.planning.graphs import chooses_graphs
 from orchestrator.planning.hardware import device_named
+from orchestrator.runtime.layers.fp8 import QuantizedWeights
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import rng_generators
@@ -113,7 +114,7 @@ class CapturedPasses:
     def __init__(self, step: TrainStep, chunk: Any, graphs: Graphs) -> None:
         """`chunk`: wrapped in data parallelism. Takes the place of what scales its loss and reduces its gradients."""
         config, device = chunk.config, next(chunk.parameters()).device
-        self._step, self._chunk, self._graphs, self._captures = step, chunk, graphs, True
+        self._step, self._chunk, self._graphs = step, chunk, graphs
         self._replay: Callable[[], None] | None = None
         self._shape: _Shape | None = None
         self._inputs: Batch = {}
@@ -124,6 +125,7 @@ class CapturedPasses:
         self._sums = torch.zeros(len(step.parts) + len(metrics_of(step)), 2, dtype=torch.float64, device=device)
         self._tokens = torch.zeros((), dtype=torch.int, device=device)
         self._reduce, self._options = config.finalize_model_grads_func, dict[str, Any]()
+        self._weights = None if config.fp8 is None else QuantizedWeights(chunk)
         config.finalize_model_grads_func = self._reduce_later
         config.grad_scale_func = self._scale
 
@@ -136,23 +138,22 @@ class CapturedPasses:
         torch.div(loss_scale.view(()), 1 if self._per_token else num_micro_batches, out=self._factor)
         self._sums.zero_()
         self._tokens.zero_()
-        for _ in range(num_micro_batches):
-            self._micro_batch(next(batches))
+        for index in range(num_micro_batches):
+            with nullcontext() if self._weights is None else self._weights.kept(but_for_the_first=index == 0):
+                self._micro_batch(next(batches))
         self._reduce([self._chunk], self._tokens if self._per_token else None, **self._options)
         return self._sums
 
-    def release(self) -> None:
-        """Compute all micro-batches as they come from now on; the graph's memory is free."""
-        self._replay, self._captures = None, False
-
     def _micro_batch(self, batch: Batch) -> None:
         shape = tuple((name, values.shape, values.dtype) for name, values in batch.items())
-        if self._replay is None and self._captures:
+        if self._replay is None:
             seen = self._seen[shape] = self._seen.get(shape, 0) + 1
             if seen > _WARM_UP:
                 self._shape = shape
                 self._inputs = {name: torch.empty_like(values) for name, values in batch.items()}
                 self._replay = self._graphs.capture(lambda: self._passes(self._inputs))
+                if self._weights is not None:
+                    self._weights.hold()
         if self._replay is None or shape != self._shape:
             with self._graphs.apart():
                 self._passes(batch)

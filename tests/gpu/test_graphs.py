@@ -61,6 +61,20 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "bert": {"model": BERT},
     "bert-torch": {"model": BERT, "runtime": {"layers": TORCH}},
+    "fp8-delayed": {"model": GPT, "precision": {"dtype": "bf16", "fp8": {"recipe": "delayed"}}},
+    "fp8-tensorwise": {"model": LLAMA, "precision": {"dtype": "bf16", "fp8": {"recipe": "tensorwise"}}},
+    "fp8-blockwise": {"model": LLAMA, "precision": {"dtype": "bf16", "fp8": {"recipe": "blockwise"}}},
+    "fp8-recomputed": {
+        "model": LLAMA,
+        "precision": {"dtype": "bf16", "fp8": {"recipe": "delayed"}},
+        "runtime": RECOMPUTED,
+    },
+    "fp8-replicas": {
+        "model": GPT,
+        "precision": {"dtype": "bf16", "fp8": {"recipe": "tensorwise"}},
+        "parallelism": layout(dp=2),
+        "batch": {"global_batch_size": 12},
+    },
     "t5": {"model": T5},
     "t5-torch": {"model": T5, "runtime": {"layers": TORCH}},
 }
@@ -70,7 +84,9 @@ FULL: dict[str, dict[str, Any]] = {
     "345m-torch": {"preset": "gpt-345m", "micro": 8, "layers": TORCH},
     "bert-345m": {"preset": "bert-345m", "micro": 8},
     "t5-220m": {"preset": "t5-220m", "micro": 8},
+    "345m-fp8": {"preset": "gpt-345m", "micro": 8, "precision": {"fp8": {}}},
     "1.7b": {"preset": "gpt-1.7b", "micro": 1, "steps": 14},
+    "1.7b-fp8": {"preset": "gpt-1.7b", "micro": 1, "steps": 14, "precision": {"fp8": {}}},
     "1.7b-large": {"preset": "gpt-1.7b", "micro": 4, "global": 4, "steps": 14},
 }
 
@@ -106,6 +122,7 @@ def full_job(case: str, *, captured: bool) -> JobSpec:
         "runtime": {"layers": given.get("layers", TE), "cuda_graphs": captured},
         "schedule": {"train_iters": given.get("steps", 20)},
         "optimizer": {"lr": 1e-4},
+        "precision": given.get("precision", {}),
     }
     return load_text(json.dumps(written)).job
 
@@ -163,7 +180,8 @@ def test_it_is_faster(size: str, trainer: Meter) -> None:
     assert captured.interval_seconds < 1.02 * plain.interval_seconds
 
 
-def test_a_whole_run(ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["dropout", "fp8-delayed"])
+def test_a_whole_run(case: str, ranks: Ranks, tmp_path: Path) -> None:
     """With evaluations and saves; killed and resumed it learns the same, to the bit. It is captured without being asked
     for, since so small a model waits for the host.
     """
@@ -173,7 +191,7 @@ def test_a_whole_run(ranks: Ranks, tmp_path: Path) -> None:
 
     def job(name: str, *, captured: bool | None = None) -> JobSpec:
         sections = {"evaluation": evaluation, "checkpoint": checkpoint, "schedule": schedule}
-        return small_job("dropout", captured=captured, **sections).model_copy(update={"name": name})
+        return small_job(case, captured=captured, **sections).model_copy(update={"name": name})
 
     plain_job, captured_job, disturbed_job = job("plain", captured=False), job("captured"), job("disturbed")
     plain = ranks.must_train(make_run(tmp_path, plain_job), plain_job)

@@ -1,4 +1,6 @@
-"""Matrix products in FP8: whether this process can do them, and what of them an evaluation must leave as it is."""
+"""Matrix products in FP8: whether this process can do them, what of them an evaluation must leave as it is, and which
+micro-batches of captured passes make the weights' FP8 anew.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +79,40 @@ def largest_values_kept(chunks: Iterable[Any]) -> Iterator[None]:
             if values is not None:
                 # Before its first forward pass a module has no place for them.
                 values.copy_(before[id(module)]) if id(module) in before else values.zero_()
+
+
+class QuantizedWeights:
+    """Transformer Engine makes a weight's FP8 in the first micro-batch of a step and keeps it for the others. Which one
+    that is, megatron-core's schedule says, and it takes each captured micro-batch for the first.
+    """
+
+    def __init__(self, chunk: Any) -> None:
+        """`chunk`: wrapped in data parallelism. Takes the place of what the schedule says it to."""
+        self._chunk, self._is_first = chunk, True
+        self._make_anew = chunk.set_is_first_microbatch
+        self._manager: Any = importlib.import_module("transformer_engine.pytorch.fp8").FP8GlobalStateManager
+        self._held: list[torch.Tensor] = []
+        chunk.set_is_first_microbatch = self._said
+
+    @contextlib.contextmanager
+    def kept(self, *, but_for_the_first: bool) -> Iterator[None]:
+        """Around a micro-batch; outside, as in an evaluation, the schedule is believed."""
+        self._is_first = but_for_the_first
+        # In a graph the host is not asked: this is a number on the GPU.
+        self._manager.set_skip_fp8_weight_update_tensor(not but_for_the_first)
+        try:
+            yield
+        finally:
+            self._is_first = True
+
+    def hold(self) -> None:
+        """What a graph that was captured now writes and reads stays, also where Transformer Engine takes other room."""
+        found = (each for module in self._chunk.modules() for each in getattr(module, "_fp8_workspaces", {}).values())
+        self._held = [part for each in found for part in vars(each).values() if isinstance(part, torch.Tensor)]
+
+    def _said(self) -> None:
+        if self._is_first:
+            self._make_anew()
 
 
 def _largest_values(module: Any) -> torch.Tensor | None:

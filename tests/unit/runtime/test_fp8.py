@@ -6,6 +6,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 # isort: split
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from megatron.core.enums import Fp8Recipe
 from support.training import tiny_job
 
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.runtime.layers.fp8 import fp8_settings, largest_values_kept, require_fp8
+from orchestrator.runtime.layers.fp8 import QuantizedWeights, fp8_settings, largest_values_kept, require_fp8
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
@@ -111,3 +112,46 @@ def test_an_evaluation_leaves_the_largest_values_as_they_were() -> None:
         assert used.row == unused.row == [8.0] * 3
     assert used.row == [2.0] * 3
     assert unused.row == [0.0] * 3
+
+
+class Quantized(torch.nn.Module):
+    """As megatron-core's modules are told, and as Transformer Engine's keep a weight in FP8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = 0
+        self._fp8_workspaces: dict[str, Any] = {}
+
+    def set_is_first_microbatch(self) -> None:
+        self.told += 1
+
+
+def test_only_the_first_micro_batch_of_a_step_makes_weights_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped: list[bool] = []
+    module: Any = ModuleType("transformer_engine.pytorch.fp8")
+    module.FP8GlobalStateManager = SimpleNamespace(set_skip_fp8_weight_update_tensor=skipped.append)
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", module)
+    chunk: Any = Quantized()
+    weights = QuantizedWeights(chunk)
+    for index in range(3):
+        with weights.kept(but_for_the_first=index == 0):
+            chunk.set_is_first_microbatch()  # as the schedule of one micro-batch does
+    assert chunk.told == 1
+    assert skipped == [False, True, True]
+    chunk.set_is_first_microbatch()
+    assert chunk.told == 2, "an evaluation between the steps makes them anew"
+
+
+def test_what_a_graph_writes_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("transformer_engine.pytorch.fp8")
+    module.FP8GlobalStateManager = SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", module)
+    chunk: Any = torch.nn.Sequential(Quantized(), torch.nn.Linear(1, 1))
+    chunk.set_is_first_microbatch = lambda: None
+    kept = SimpleNamespace(_data=torch.zeros(4), _transpose=torch.zeros(4), _fp8_dtype="e4m3")
+    chunk[0]._fp8_workspaces["weight"] = kept
+    weights = QuantizedWeights(chunk)
+    weights.hold()
+    transpose = weakref.ref(kept._transpose)
+    kept._transpose = None
+    assert transpose() is not None

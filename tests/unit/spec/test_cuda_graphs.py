@@ -25,6 +25,8 @@ EXPERTS = "model={num_experts: 4, moe_router_topk: 2, add_bias_linear: false}"
         ("runtime.layers=torch",),
         ("runtime.deterministic=true",),
         ("runtime.recompute_granularity=selective",),
+        ("precision={dtype: bf16, fp8: {recipe: delayed}}",),
+        ("precision={dtype: bf16, fp8: {recipe: blockwise}}", TWO),
         ("model.lora={rank: 4, lora_dropout: 0.1}", "checkpoint.pretrained=another"),
     ],
     ids=" ".join,
@@ -42,7 +44,7 @@ def test_what_can_have_it(small: Any, overrides: tuple[str, ...]) -> None:
         (("parallelism.pipeline_model_parallel_size=2", TWO), "ranks send each other"),
         (("parallelism.context_parallel_size=2", TWO), "ranks send each other"),
         ((EXPERTS,), "how many tokens an expert gets"),
-        (("precision={dtype: bf16, fp8: {recipe: delayed}}",), "FP8"),
+        (("precision={dtype: bf16, fp8: {recipe: delayed}}", TWO), "largest values within each pass"),
         (("runtime.train_step=steps:Own",), "would be done once"),
         (("runtime.recompute_granularity=selective", "model.hidden_dropout=0.1"), "recomputed would drop"),
         (
