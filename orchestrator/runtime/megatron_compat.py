@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import sys
 import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel import layers, mappings
 from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer import attention
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from torch.nn import functional
 
@@ -66,6 +68,7 @@ def apply(device: Device) -> None:
     else:
         _add_rows_to_their_buffer()
     _route_without_transformer_engine()
+    _split_as_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()
     _accumulate_without_apex()
@@ -78,6 +81,16 @@ def apply(device: Device) -> None:
 def _route_without_transformer_engine() -> None:
     """The router asks whether it has Transformer Engine's matrix product by a name that is not defined without."""
     vars(moe_utils).setdefault("te_general_gemm", None)
+
+
+def _split_as_transformer_engine() -> None:
+    """megatron-core asks Transformer Engine for its split by a name of before 2.3. Without it, gradients of queries,
+    keys and values that lie side by side already are copied there.
+    """
+    names = vars(attention)
+    if names["SplitAlongDim"] is None:
+        split = getattr(sys.modules.get("transformer_engine.pytorch.utils"), "SplitAlongDim", None)
+        names["SplitAlongDim"] = getattr(split, "apply", None)
 
 
 def rotate_in_one_kernel(device: Device) -> None:

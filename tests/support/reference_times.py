@@ -122,6 +122,28 @@ def host_bound_rows() -> list[Row]:
     ]
 
 
+GPT2_VOCAB = 50304
+"""Rows of the tables of `captured_rows`, padded."""
+
+
+def captured_rows() -> list[Row]:
+    """345M with micro-batches of 8 sequences of 1,024 tokens as CUDA graphs, measured on one H200 with this project's
+    runtime (docs/benchmarks/2026-11-23-h200-6.md).
+    """
+    captured = job_of("gpt-345m", micro=8, batch=32)
+    captured = captured.model_copy(update={"runtime": captured.runtime.model_copy(update={"cuda_graphs": True})})
+
+    def dropping(of_attention: float, of_hidden: float) -> JobSpec:
+        model = {"attention_dropout": of_attention, "hidden_dropout": of_hidden}
+        return captured.model_copy(update={"model": captured.model.model_copy(update=model)})
+
+    return [
+        Row("345M 4x8 TE captured", dropping(0.1, 0.1), TRANSFORMER_ENGINE, 0.1844),
+        Row("345M 4x8 TE captured, all scores kept", dropping(0.0, 0.1), TRANSFORMER_ENGINE, 0.1747),
+        Row("345M 4x8 TE captured, nothing dropped", dropping(0.0, 0.0), TRANSFORMER_ENGINE, 0.1673),
+    ]
+
+
 def h200_rows() -> list[Row]:
     """Measured on one and four H200s: plain megatron-core, and this project's runtime."""
     small = {(micro, batch): job_of("gpt-1.7b", micro=micro, batch=batch) for micro, batch in

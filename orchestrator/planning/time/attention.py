@@ -10,6 +10,8 @@ _BLOCK = 128
 """Tokens of a block: those on the diagonal are computed whole."""
 _SOFTMAX = 43
 """The exponentials of a score take as long as this much of a head's width; efficiencies are stated for heads of 128."""
+_DROPOUT = Passes(124, 18)
+"""Drawing which scores are dropped, in the same measure (docs/benchmarks/2026-11-23-h200-6.md)."""
 _RECOMPUTATION = 2.5
 """The backward pass does five products where the forward does two."""
 
@@ -24,15 +26,21 @@ def attention_seconds(
     kernels: Kernels,
     *,
     causal: bool = True,
+    drops: bool = False,
 ) -> Passes:
     """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked."""
-    flops = 4.0 * sequences * heads * length * length * head_dim
+    flops = 4.0 * sequences * heads * length * length * (head_dim + _SOFTMAX)
     if causal:
         flops *= (1 + _BLOCK / length) / 2
-    rate = peak(device, dtype) * (head_dim / (head_dim + _SOFTMAX)) * ((128 + _SOFTMAX) / 128)
+    rate = peak(device, dtype) * ((128 + _SOFTMAX) / 128)
     efficiency = device.efficiency
     if kernels.fused_attention:
         forward, backward = efficiency.fused_attention_forward, efficiency.fused_attention_backward
     else:
         forward, backward = efficiency.attention_forward, efficiency.attention_backward
-    return Passes(flops / (rate * forward), _RECOMPUTATION * flops / (rate * backward))
+    drawn = _DROPOUT if drops and not device.is_cpu else Passes(0, 0)
+    width = head_dim + _SOFTMAX
+    return Passes(
+        flops * (1 + drawn.forward / width) / (rate * forward),
+        _RECOMPUTATION * flops * (1 + drawn.backward / width) / (rate * backward),
+    )

@@ -39,7 +39,17 @@ def _attention_inputs(setting: Setting, query: float, key: float) -> Passes:
     rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
     forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
     backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
-    return Passes(forward, backward + _JOIN_QKV * (query + 2 * key))
+    joined = 0 if kernels.fused_attention and _lie_together(setting) else _JOIN_QKV
+    return Passes(forward, backward + joined * (query + 2 * key))
+
+
+def _lie_together(setting: Setting) -> bool:
+    """Whether Transformer Engine's attention takes queries, keys and values as the projection left them, and so returns
+    their gradients in one tensor.
+    """
+    model = setting.model
+    evenly = model.query_groups == model.num_attention_heads and not model.qk_layernorm and setting.cp == 1
+    return evenly and model.position_embedding_type != "rope" and model.architecture != "t5"
 
 
 def branch_seconds(setting: Setting) -> Passes:
@@ -71,8 +81,8 @@ _ACTIVATION = Passes(3, 4.3)
 """Of [tokens, ffn]: what is neither gated nor the exact GeLU."""
 _GATED = Passes(3, 5)
 """Of [tokens, ffn]: SwiGLU over both halves."""
-_DROPOUT = Passes(0.5, 1)
-"""One byte of mask per element, and the gradient times the mask."""
+_DROPOUT = Passes(6, 4.5)
+"""A byte of mask per element, and the gradient times the mask: 0.5 and 1.5; drawing takes longer than these."""
 
 
 def embedding_seconds(setting: Setting) -> Passes:

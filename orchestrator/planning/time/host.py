@@ -17,6 +17,8 @@ _WORK = 4.0
 sequence, docs/benchmarks/2026-11-23-h200-3.md), of which 11 are no layer's."""
 _GAP = 1 / 6
 """Between two kernels the GPU idles for this part of the time in which the host starts one."""
+_GAP_IN_A_GRAPH = 1 / 9
+"""The same where they are of one CUDA graph."""
 _COLLECTIVES = {True: Passes(4, 6), False: Passes(2, 2)}
 """Of a layer under tensor parallelism, with and without sequence parallelism."""
 _COMPILED = Passes(14, 26)
@@ -40,7 +42,8 @@ def with_host(setting: Setting, each: Pass, layers: float, share: float, again: 
         work * layers * (kernels.forward + beside.forward),
         work * (layers * (kernels.backward + beside.backward) + again),
     )
-    gaps = (count * layers * device.efficiency.launch * _GAP for count in (kernels.forward, kernels.backward))
+    gap_of_one = device.efficiency.launch * (_GAP_IN_A_GRAPH if setting.captured else _GAP)
+    gaps = (count * layers * gap_of_one for count in (kernels.forward, kernels.backward))
     waits: list[Parts] = [
         {"overhead": gap, "host": max(host - gap - sum(parts.values()), 0.0)}
         for parts, host, gap in zip(each, hosts, gaps, strict=True)

@@ -35,7 +35,7 @@ class Kernels:
     attention_layout: Passes
     """Accesses of [tokens, query width] to bring attention's output back into [s, b, h]."""
     bias: Passes
-    """Accesses of a linear layer's output for a bias that is not added by the matrix product."""
+    """Accesses of a linear layer's output for its bias, and for the gradient of it."""
     accumulation: float
     """Bytes per parameter and micro-batch, beside writing it, to add a weight gradient to the fp32 buffer."""
     optimizer: float
@@ -92,7 +92,7 @@ TRANSFORMER_ENGINE = Kernels(
     norm=Passes(2.5, 4.3),
     rope=Passes(5, 5.5),
     attention_layout=Passes(0, 5.5),
-    bias=Passes(0, 1),
+    bias=Passes(0, 2),  # added by the product; its gradient is summed by a kernel of cuBLAS's
     accumulation=10,  # by the product that computes it, beside small weights
     optimizer=34,
     launches=Passes(30, 60),

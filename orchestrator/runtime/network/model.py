@@ -18,6 +18,7 @@ from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.graphs import Graphs
+from orchestrator.runtime.layers.biases import add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import expert_settings, keep_experts_apart
 from orchestrator.runtime.layers.fp8 import fp8_settings
@@ -166,6 +167,7 @@ def build_chunks(
     build_chunk = family_of(job).build_chunk
     chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
+        add_in_products(chunk, config)
         if job.model.lora is not None:
             add_adapters(chunk, job.model.lora, config)
         chunk.to(device.torch_device, config.params_dtype)

@@ -60,6 +60,15 @@ def test_attention_grows_with_the_square_of_the_length() -> None:
     assert taken(4096, TORCH, 64).forward > 1.1 * taken(4096).forward  # twice the exponentials for the same FLOPs
 
 
+def test_dropping_scores_takes_longer_than_multiplying_them() -> None:
+    """Measured with heads of 64: the forward pass 2.2 times as long, the backward pass 1.2 times."""
+    kept, dropped = (
+        attention_seconds(8, 1024, 16, 64, device(), "bf16", TRANSFORMER_ENGINE, drops=drops) for drops in (False, True)
+    )
+    assert dropped.forward == pytest.approx(2.2 * kept.forward, rel=0.05)
+    assert dropped.backward == pytest.approx(1.2 * kept.backward, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("nodes", "size", "stride", "gigabytes"),
     [

@@ -272,7 +272,8 @@ def test_for_a_graph_the_host_does_nothing(make_job: Any) -> None:
     small: dict[str, Any] = {"hidden": 256, "seq": 64, "layers": 8}
     graphs = {"runtime": {"cuda_graphs": True}}
     plain, captured = (estimate_with(job(make_job, **small, **each), 51200, TORCH, device()) for each in ({}, graphs))
-    assert captured.parts == {**plain.parts, "host": 0.0, "overhead": pytest.approx(plain.parts["overhead"], rel=0.1)}
+    assert captured.parts == {**plain.parts, "host": 0.0, "overhead": captured.parts["overhead"]}
+    assert 0 < captured.parts["overhead"] < plain.parts["overhead"] / 2
 
 
 @pytest.mark.parametrize(
