@@ -17,7 +17,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
         "timeout": 20,
     },
     ("parallelism", "tp_comm_overlap"): None,
-    ("runtime", "attention_backend"): "fused",
+    ("runtime", "attention_backend"): "auto",
     ("runtime", "cuda_graphs"): None,
     ("tracking", "dashboard_url"): None,
     ("tracking", "system_metrics_seconds"): 10.0,

@@ -23,7 +23,7 @@ class RuntimeSpec(Section):
     """`auto` takes CUDA where there is one."""
     layers: Literal["auto", "torch", "transformer_engine"] = "auto"
     """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed."""
-    attention_backend: Literal["fused", "auto", "flash"] = "fused"
+    attention_backend: Literal["auto", "fused", "flash"] = "auto"
     """The core of a GPT's attention: the layers' own (`fused`: cuDNN's in Transformer Engine's, torch's choice in
     torch's) or FlashAttention 4 (`flash`); `auto` takes that where nothing stands in the way, on Hopper GPUs where
     `flash-attn-4` is installed."""

@@ -83,7 +83,7 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--group-query-attention --num-query-groups 2", "model.num_query_groups", 2),
         ("--group-query-attention", "model.num_query_groups", 1),
         ("--attention-backend flash", "runtime.attention_backend", "auto"),
-        ("--attention-backend auto", "runtime.attention_backend", "fused"),
+        ("--attention-backend auto", "runtime.attention_backend", "auto"),
         ("--attention-backend fused", "runtime.attention_backend", "fused"),
         ("--num-query-groups 2", "model.num_query_groups", None),
         ("--position-embedding-type rope --rotary-percent 0.5", "model.rotary_percent", 0.5),

@@ -29,10 +29,10 @@ PACKED = ("data.chat={template: t.jinja}", "data.tokenizer={type: huggingface, p
     ],
     ids=" ".join,
 )
-def test_what_can_have_it_has_it_looked_for_where_it_is_asked_for(small: Any, overrides: tuple[str, ...]) -> None:
-    assert may_use_flash(small.job(*PLAIN, *overrides, f"{ATTENTION}=auto"))
+def test_what_can_have_it_has_it_looked_for_unless_it_is_not_to(small: Any, overrides: tuple[str, ...]) -> None:
+    assert may_use_flash(small.job(*PLAIN, *overrides))
     assert may_use_flash(small.job(*PLAIN, *overrides, f"{ATTENTION}=flash"))
-    assert not may_use_flash(small.job(*PLAIN, *overrides))
+    assert not may_use_flash(small.job(*PLAIN, *overrides, f"{ATTENTION}=fused"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_can_have_it_has_it_looked_for_where_it_is_asked_for(small: Any, ov
 def test_what_cannot_does_not_and_is_refused_where_it_is_demanded(
     small: Any, overrides: tuple[str, ...], reason: str
 ) -> None:
-    assert not may_use_flash(small.job(*PLAIN, *overrides, f"{ATTENTION}=auto"))
+    assert not may_use_flash(small.job(*PLAIN, *overrides))
     messages = small.messages(*PLAIN, *overrides, f"{ATTENTION}=flash")
     assert any(each.startswith("flash cannot be had: ") and reason in each for each in messages), messages
 
@@ -66,4 +66,4 @@ def test_a_spec_that_says_nothing_of_it_has_the_identity_it_had(small: Any) -> N
     document = small.job().model_dump(mode="json")
     without = {**document, "runtime": {k: v for k, v in document["runtime"].items() if k != "attention_backend"}}
     assert config_hash(document) == config_hash(without)
-    assert config_hash(small.job(f"{ATTENTION}=auto").model_dump(mode="json")) != config_hash(without)
+    assert config_hash(small.job(f"{ATTENTION}=fused").model_dump(mode="json")) != config_hash(without)
