@@ -86,7 +86,7 @@ def test_values_and_gradients(shape: tuple[int, ...], dtype: torch.dtype) -> Non
 
 
 def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((found.float() - exact).norm() / exact.norm())
+    return float((found.detach().float() - exact).norm() / exact.norm())
 
 
 def _by_torch(given: list[torch.Tensor], upstream: torch.Tensor, scale: float) -> list[torch.Tensor]:
