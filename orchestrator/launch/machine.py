@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.spec.job import JobSpec
 
-_PACKAGES = ("torch", "megatron-core", "transformer-engine")
+_PACKAGES = ("torch", "megatron-core", "transformer-engine", "flash-attn-4")
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _DEVICES = Path("/dev")

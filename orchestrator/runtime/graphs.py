@@ -139,10 +139,14 @@ class CapturedPasses:
         self._sums.zero_()
         self._tokens.zero_()
         for index in range(num_micro_batches):
-            with nullcontext() if self._weights is None else self._weights.kept(but_for_the_first=index == 0):
+            with nullcontext() if self._weights is None else self._weights.micro_batch(is_first=index == 0):
                 self._micro_batch(next(batches))
         self._reduce([self._chunk], self._tokens if self._per_token else None, **self._options)
         return self._sums
+
+    def left_alone(self) -> AbstractContextManager[None]:
+        """Inside, the chunk computes beside its graph: an evaluation."""
+        return nullcontext() if self._weights is None else self._weights.set_aside()
 
     def _micro_batch(self, batch: Batch) -> None:
         shape = tuple((name, values.shape, values.dtype) for name, values in batch.items())
@@ -152,8 +156,6 @@ class CapturedPasses:
                 self._shape = shape
                 self._inputs = {name: torch.empty_like(values) for name, values in batch.items()}
                 self._replay = self._graphs.capture(lambda: self._passes(self._inputs))
-                if self._weights is not None:
-                    self._weights.hold()
         if self._replay is None or shape != self._shape:
             with self._graphs.apart():
                 self._passes(batch)

@@ -84,7 +84,7 @@ def gpt_job(
         batch={"micro_batch_size": 4, "global_batch_size": 8},
         parallelism=parallelism or {},
         precision={"dtype": dtype},
-        runtime={"layers": layers, **runtime},
+        runtime={"layers": layers, "attention_backend": "fused", **runtime},
         schedule={"train_iters": STEPS},
     )
 

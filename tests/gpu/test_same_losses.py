@@ -36,17 +36,17 @@ the last ten steps; the rows that may be farther, by their names. One training a
 itself (the page of 2026-11-21), FP8 up to 0.9 % from bf16.
 """
 _BEGINNING = 8
-"""Steps: losses were at most 2e-5 and norms 9e-5 apart in them."""
+"""Steps: in bf16 losses were at most 2.2e-5 and norms 9e-5 apart in them."""
 _CALM = [
     *("optimizer.lr=5e-5", "optimizer.min_lr=5e-6", "schedule.lr_warmup_iters=30", "model.init_method_std=0.01"),
 ]
 """A training in which rounding does not grow: at a rate of 2e-4, which warmed up in ten steps, the peer's own two runs
-ended 1.9 % apart, and here ours and the peer's 0.02 % (the page of 2026-11-23).
+ended 1.9 % apart, and here ours and the peer's 0.005 % (docs/benchmarks/2026-11-23-h200-6.md).
 """
 COMPARED = ("1.7b", "1.7b-fp8", "1.7b-dp2", "1.7b-pp2-vp2", "7.1b-tp2", "7.1b-tp2-dp2")
 VARIANTS = {
     "flash": ["runtime.attention_backend=flash"],
-    "captured": ["runtime.cuda_graphs=true"],
+    "captured": ["runtime.attention_backend=fused", "runtime.cuda_graphs=true"],
     "flash-captured": ["runtime.attention_backend=flash", "runtime.cuda_graphs=true"],
 }
 """How else ours trains the row of one GPU."""
@@ -64,7 +64,7 @@ loss falls fast, and any bf16 is up to 6 % from fp32, torch's on a CPU as well.
 def row_job(name: str, text: str, variant: str | None = None) -> JobSpec:
     """A row as a job; `text` is the prefix of a data set."""
     row = ROWS[name]
-    own = [] if variant is None else VARIANTS[variant]
+    own = ["runtime.attention_backend=fused"] if variant is None else VARIANTS[variant]
     job = row.at_size("-".join(filter(None, ("same", name, variant))), STEPS, [*_CALM, *own])
     return job.model_copy(update={"data": data_of(row.job, text)})
 

@@ -53,7 +53,7 @@ def overlap_job(case: str, *, overlaps: bool | None, steps: int = 12, **sections
         batch={"micro_batch_size": 4, "global_batch_size": 8},
         parallelism={**given.get("parallelism", layout(tp=2, sequence_parallel=True)), "tp_comm_overlap": overlaps},
         precision={"dtype": "bf16", **given.get("precision", {})},
-        runtime={"layers": "transformer_engine", **given.get("runtime", {})},
+        runtime={"layers": "transformer_engine", "attention_backend": "fused", **given.get("runtime", {})},
         schedule={"train_iters": steps},
         **sections,
     )

@@ -48,7 +48,7 @@ data: {{random_tokens: true}}
 optimizer: {{lr: 1.0e-4}}
 schedule: {{train_iters: {STEPS}}}
 tracking: {{mlflow: false}}
-runtime: {{layers: {self.layers}}}
+runtime: {{layers: {self.layers}, attention_backend: fused}}
 launch: {{gpus_per_node: {self.gpus}}}
 """
         return load_text(text, overrides=self.more).job

@@ -120,13 +120,15 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
 
 def _beside_a_graph(moments: list[tuple[str, dict[str, int]]], of_a_layer: int, outside: Outside) -> int:
     """Bytes on the device where what the passes take at their fullest stays the graph's: beside it the optimizer takes
-    more, and an evaluation has logits and a layer's tensors; while it was captured as much was reserved.
+    more, and an evaluation has logits, a layer's tensors and FP8 of the weights in one order; while it was captured as
+    much was reserved.
     """
     passes = [held for name, held in moments if name not in ("start", "optimizer")]
     [update] = [held["temporary"] for name, held in moments if name == "optimizer"]
     logits = max(held.get("logits", 0) for held in passes)
     fullest = max(passes, key=lambda held: sum(held.values()))
-    return outside.device_bytes(fullest) + max(update, logits + of_a_layer)
+    of_weights = fullest.get("fp8_weights", 0) // 2
+    return outside.device_bytes(fullest) + max(update, logits + of_a_layer + of_weights)
 
 
 @cache

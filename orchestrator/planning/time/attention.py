@@ -10,8 +10,6 @@ _BLOCK = 128
 """Tokens of a block: those on the diagonal are computed whole."""
 _SOFTMAX = 43
 """The exponentials of a score take as long as this much of a head's width; efficiencies are stated for heads of 128."""
-_DROPOUT = Passes(124, 18)
-"""Drawing which scores are dropped, in the same measure (docs/benchmarks/2026-11-23-h200-6.md)."""
 _RECOMPUTATION = 2.5
 """The backward pass does five products where the forward does two."""
 
@@ -38,7 +36,7 @@ def attention_seconds(
         forward, backward = efficiency.fused_attention_forward, efficiency.fused_attention_backward
     else:
         forward, backward = efficiency.attention_forward, efficiency.attention_backward
-    drawn = _DROPOUT if drops and not device.is_cpu else Passes(0, 0)
+    drawn = kernels.score_dropout if drops else Passes(0, 0)
     width = head_dim + _SOFTMAX
     return Passes(
         flops * (1 + drawn.forward / width) / (rate * forward),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
+from orchestrator.planning.time.variants import attends_to_a_mask
 
 
 def layer_seconds(setting: Setting, ffn: float) -> Passes:
@@ -39,17 +40,16 @@ def _attention_inputs(setting: Setting, query: float, key: float) -> Passes:
     rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
     forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
     backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
-    joined = 0 if kernels.fused_attention and _lie_together(setting) else _JOIN_QKV
+    joined = 0 if kernels.returns_together and _lie_together(setting) else kernels.joins
     return Passes(forward, backward + joined * (query + 2 * key))
 
 
 def _lie_together(setting: Setting) -> bool:
-    """Whether Transformer Engine's attention takes queries, keys and values as the projection left them, and so returns
-    their gradients in one tensor.
-    """
+    """Whether the fused attention takes queries, keys and values as the projection left them."""
     model = setting.model
     evenly = model.query_groups == model.num_attention_heads and not model.qk_layernorm and setting.cp == 1
-    return evenly and model.position_embedding_type != "rope" and model.architecture != "t5"
+    is_fused = setting.dtype != "fp32" and not attends_to_a_mask(setting)
+    return evenly and is_fused and model.position_embedding_type != "rope"
 
 
 def branch_seconds(setting: Setting) -> Passes:
@@ -60,7 +60,7 @@ def branch_seconds(setting: Setting) -> Passes:
 
 def _branch(setting: Setting) -> Passes:
     """Accesses of [tokens, h]."""
-    norm, dropped = _norm(setting), _DROPOUT if setting.model.hidden_dropout else Passes(0, 0)
+    norm, dropped = _norm(setting), setting.kernels.dropout if setting.model.hidden_dropout else Passes(0, 0)
     return Passes(
         norm.forward + _RESIDUAL.forward + dropped.forward, norm.backward + _RESIDUAL.backward + dropped.backward
     )
@@ -75,14 +75,10 @@ def _norm(setting: Setting) -> Passes:
 _FROZEN_NORM = 3
 _RESIDUAL = Passes(3, 3)
 """Adding a branch to the residual stream, and its gradient to the stream's."""
-_JOIN_QKV = 2
-"""Gradients of queries, keys and values are written into one tensor."""
 _ACTIVATION = Passes(3, 4.3)
 """Of [tokens, ffn]: what is neither gated nor the exact GeLU."""
 _GATED = Passes(3, 5)
 """Of [tokens, ffn]: SwiGLU over both halves."""
-_DROPOUT = Passes(6, 4.5)
-"""A byte of mask per element, and the gradient times the mask: 0.5 and 1.5; drawing takes longer than these."""
 
 
 def embedding_seconds(setting: Setting) -> Passes:

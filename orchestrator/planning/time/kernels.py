@@ -34,6 +34,14 @@ class Kernels:
     """Accesses of queries and keys each, to rotate them one after the other."""
     attention_layout: Passes
     """Accesses of [tokens, query width] to bring attention's output back into [s, b, h]."""
+    joins: float
+    """Accesses of queries, keys and values each, to bring their gradients together."""
+    dropout: Passes
+    """Accesses of [tokens, h] to drop what a branch gives. A mask is half an access, the gradient times it 1.5; but
+    each number that decides is drawn by arithmetic.
+    """
+    score_dropout: Passes
+    """Dropping scores takes attention as long as this much of a head's width would (planning/time/attention.py)."""
     bias: Passes
     """Accesses of a linear layer's output for its bias, and for the gradient of it."""
     accumulation: float
@@ -50,6 +58,8 @@ class Kernels:
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
     loss: Passes
     """Bytes per logit of the cross entropy, the matrix product aside."""
+    returns_together: bool = False
+    """Whether attention returns gradients of what the projection left side by side in one tensor."""
     projection: Passes | None = None
     """Accesses of queries and keys each where one kernel rotates them as their projection left them, if there is one
     (`memory.layer.rotates_projection`); no gradients are joined then, nor is anything laid out anew.
@@ -70,11 +80,19 @@ class Kernels:
     """
 
 
+_DROPOUT, _SCORE_DROPOUT = Passes(6, 4.5), Passes(124, 18)
+"""Measured with Transformer Engine's layers, whose branches torch.compile adds for both backends and whose attention is
+cuDNN's (docs/benchmarks/2026-11-23-h200-6.md).
+"""
+
 TORCH = Kernels(
     fused_attention=False,
     norm=Passes(4, 9),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
     rope=Passes(10, 8),  # torch.compile makes one kernel of each pass, at a quarter of the bandwidth
     attention_layout=Passes(2, 2),
+    joins=2,
+    dropout=_DROPOUT,
+    score_dropout=_SCORE_DROPOUT,
     bias=Passes(2, 1),
     # Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that reaches half of the bandwidth.
     accumulation=18,
@@ -92,6 +110,10 @@ TRANSFORMER_ENGINE = Kernels(
     norm=Passes(2.5, 4.3),
     rope=Passes(5, 5.5),
     attention_layout=Passes(0, 5.5),
+    joins=2,
+    returns_together=True,
+    dropout=_DROPOUT,
+    score_dropout=_SCORE_DROPOUT,
     bias=Passes(0, 2),  # added by the product; its gradient is summed by a kernel of cuBLAS's
     accumulation=10,  # by the product that computes it, beside small weights
     optimizer=34,

@@ -19,6 +19,9 @@ IDEAL = Kernels(
     projection=Passes(2, 2),
     gelu=Passes(2, 3),
     attention_layout=Passes(0, 0),
+    joins=0,
+    dropout=Passes(0.5, 1.5),
+    score_dropout=Passes(0, 0),
     bias=Passes(0, 0),
     accumulation=2,  # fp32 instead of bf16 is written by the product that computes it
     # Norm 4; Adam reads the gradient, reads and writes the weight and two moments in fp32, and writes bf16: 30.

@@ -20,10 +20,11 @@ _BIAS = Passes(3, 4)
 
 
 def settings_of_halves(setting: Setting) -> dict[Half, Setting]:
-    """The numbers of both halves by themselves."""
+    """The numbers of both halves by themselves. Their attention takes a mask, and is torch's with any layers."""
+    kernels = replace(setting.kernels, returns_together=False)
     return {
         half: replace(
-            setting_of(half_job(setting.job, half), setting.padded_vocab, setting.kernels, setting.device),
+            setting_of(half_job(setting.job, half), setting.padded_vocab, kernels, setting.device),
             captured=setting.captured,
             host_slowness=setting.host_slowness,
         )
@@ -62,6 +63,7 @@ def _cross_attention(decoder: Setting, encoder: Setting) -> Pass:
         decoder.dtype,
         decoder.kernels,
         causal=False,
+        drops=decoder.model.attention_dropout > 0,
     )
     memory = layer_seconds(decoder, 0.0)  # of two branches; this is one
     moved = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})

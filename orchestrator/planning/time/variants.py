@@ -9,12 +9,19 @@ _CAPPED = Passes(16, 24)
 """Accesses of each score, beside the two products: to scale, cap, mask and normalise it, one kernel after the other."""
 
 
+def attends_to_a_mask(setting: Setting) -> bool:
+    """Whether attention is torch's in all layers of both backends, with a mask or a bias of every score."""
+    model = setting.model
+    changed = model.attention_logit_softcapping is not None or model.position_embedding_type == "alibi"
+    return changed or setting.job.data.packs
+
+
 def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
     """The mean over the layers. `causal`: the seconds of plain causal attention in one layer."""
     model = setting.model
     length, window = model.seq_length, model.sliding_window
     capped = model.attention_logit_softcapping is not None
-    if capped or model.position_embedding_type == "alibi" or setting.job.data.packs:
+    if attends_to_a_mask(setting):
         return _masked(setting, causal, capped)
     if window is None or window >= length:
         return causal

@@ -92,8 +92,9 @@ def evaluating(session: Session) -> Iterator[None]:
         chunk.disable_forward_pre_hook(param_sync=True)
     for chunk in session.chunks:
         chunk.eval()
+    beside = contextlib.nullcontext() if session.captured is None else session.captured.left_alone()
     try:
-        with torch.no_grad(), largest_values_kept(session.modules):
+        with torch.no_grad(), largest_values_kept(session.modules), beside:
             yield
     finally:
         for chunk in session.chunks:

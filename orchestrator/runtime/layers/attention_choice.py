@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.layers.flash_attention import interface
+from orchestrator.runtime.layers.flash_attention import attend, interface
 from orchestrator.runtime.layers.overlap import of_any
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
@@ -27,6 +27,7 @@ _NEEDED = {
     "_flash_attn_bwd": {"q", "k", "v", "out", "dout", "lse", "softmax_scale", "causal", "dq", "dk", "dv"},
 }
 """The arguments of its inner functions that are used here: a beta may rename them."""
+_TRIED_TOKENS = 128
 _CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE_"
 
 
@@ -39,7 +40,7 @@ def choose_attention(job: JobSpec, device: Device, ranks: Ranks, control: Contro
     if not may_use_flash(job):
         return False
     demanded = job.runtime.attention_backend == "flash"
-    why = of_any(control, missing(device))
+    why = of_any(control, missing(device) or failure(job, device))
     if why is None:
         return True
     if demanded:
@@ -72,6 +73,28 @@ def missing(device: Device) -> str | None:
         return f"{PACKAGE} {found} cannot be imported: {said}"
     if not all(arguments <= _arguments_of(module, name) for name, arguments in _NEEDED.items()):
         return f"{PACKAGE} {found} has other functions than 4.0.0b36 has"
+    return None
+
+
+def failure(job: JobSpec, device: Device) -> str | None:
+    """What comes of its two passes over heads like the job's instead of numbers; None where they compute. They are
+    compiled for such heads here, which the first step would do else.
+    """
+    model, dtype = job.model, torch.bfloat16 if job.precision.dtype == "bf16" else torch.float16
+    per_group = model.num_attention_heads // model.query_groups
+    options: Any = {"dtype": dtype, "device": device.torch_device, "requires_grad": True}
+    packed = torch.zeros(_TRIED_TOKENS, 1, 1, per_group + 2, model.head_dim, **options)
+    parts = [packed[..., :per_group, :], packed[..., per_group : per_group + 1, :], packed[..., per_group + 1 :, :]]
+    query, key, value = (part.flatten(2, 3) for part in parts)
+    if per_group > 1:  # as they are unpacked for it
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    try:
+        out = attend(query, key, value, 1.0)
+        [gradient] = torch.autograd.grad(out, [packed], torch.zeros_like(out))
+        gradient.sum().item()  # waits for it
+    except Exception as error:  # whatever its compiler raises; the layers' own attention is there
+        said = next(iter(str(error).splitlines()), "")
+        return f"{PACKAGE} {version()} fails here: {type(error).__name__}: {said}"
     return None
 
 

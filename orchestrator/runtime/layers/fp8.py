@@ -91,26 +91,35 @@ class QuantizedWeights:
         self._chunk, self._is_first = chunk, True
         self._make_anew = chunk.set_is_first_microbatch
         self._manager: Any = importlib.import_module("transformer_engine.pytorch.fp8").FP8GlobalStateManager
-        self._held: list[torch.Tensor] = []
-        chunk.set_is_first_microbatch = self._said
+        chunk.set_is_first_microbatch = self._set_is_first_microbatch
 
     @contextlib.contextmanager
-    def kept(self, *, but_for_the_first: bool) -> Iterator[None]:
-        """Around a micro-batch; outside, as in an evaluation, the schedule is believed."""
-        self._is_first = but_for_the_first
+    def micro_batch(self, *, is_first: bool) -> Iterator[None]:
+        """Around one of a step; outside, as in an evaluation, the schedule is believed."""
+        self._is_first = is_first
         # In a graph the host is not asked: this is a number on the GPU.
-        self._manager.set_skip_fp8_weight_update_tensor(not but_for_the_first)
+        self._manager.set_skip_fp8_weight_update_tensor(not is_first)
         try:
             yield
         finally:
             self._is_first = True
 
-    def hold(self) -> None:
-        """What a graph that was captured now writes and reads stays, also where Transformer Engine takes other room."""
-        found = (each for module in self._chunk.modules() for each in getattr(module, "_fp8_workspaces", {}).values())
-        self._held = [part for each in found for part in vars(each).values() if isinstance(part, torch.Tensor)]
+    @contextlib.contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Inside, weights have FP8 of their own: without gradients Transformer Engine keeps them in one order alone,
+        and would let go of what a graph reads and writes.
+        """
+        modules = [module for module in self._chunk.modules() if hasattr(module, "_fp8_workspaces")]
+        kept = [module._fp8_workspaces for module in modules]
+        for module in modules:
+            module._fp8_workspaces = {}
+        try:
+            yield
+        finally:
+            for module, workspaces in zip(modules, kept, strict=True):
+                module._fp8_workspaces = workspaces
 
-    def _said(self) -> None:
+    def _set_is_first_microbatch(self) -> None:
         if self._is_first:
             self._make_anew()
 

@@ -187,6 +187,9 @@ def test_an_unknown_gpu_has_no_plan(tmp_path: Path) -> None:
     assert "MFU" not in text.headline(report)[1]
 
 
+ON_RANDOM_TOKENS = ("data.random_tokens=true", "data.blend=null", "data.tokenizer=null", "model.vocab_size=50257")
+
+
 def test_the_roofline_of_the_1_7b_is_near_62_percent() -> None:
     """By hand: 145 TFLOP of products, causal attention, 40 ms of memory traffic and Adam: about 300 ms, 62 %."""
     job = load_job([JOBS / "gpt-1.7b.yaml"], ["batch.global_batch_size=4"]).job
@@ -195,6 +198,19 @@ def test_the_roofline_of_the_1_7b_is_near_62_percent() -> None:
     assert all(0 < least[part] <= plan.parts[part] for part in PARTS)
     mfu = plan.model_flops / sum(least.values()) / device.peak_flops["bf16"]
     assert 0.58 < mfu < 0.72
+
+
+def test_the_roofline_draws_nothing() -> None:
+    changes = [*ON_RANDOM_TOKENS, "model.hidden_dropout=0"]
+    dropping, keeping = (
+        load_job([JOBS / "gpt-345m.yaml"], [*changes, f"model.attention_dropout={part}"]).job for part in (0.1, 0)
+    )
+    device = device_named("H200")
+    assert roofline(dropping, 50304, device) == roofline(keeping, 50304, device)
+    planned = (
+        estimate_time(job, 50304, "transformer_engine", device).parts["attention"] for job in (dropping, keeping)
+    )
+    assert next(planned) > 1.3 * next(planned)
 
 
 @pytest.mark.parametrize(

@@ -44,4 +44,4 @@ def test_some_gpus_cannot_be_counted(driver: Path) -> None:
 
 
 def test_versions_are_told_without_an_import() -> None:
-    assert set(machine.versions()) <= {"torch", "megatron-core", "transformer-engine"}
+    assert set(machine.versions()) <= {"torch", "megatron-core", "transformer-engine", "flash-attn-4"}

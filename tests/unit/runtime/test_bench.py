@@ -285,6 +285,21 @@ class Counted(Benchmark):
         self.done.append((self._count, "trace", number))
 
 
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_a_profile_is_prepared_where_a_graph_will_be_captured(
+    is_captured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[None] = []
+    monkeypatch.setattr("orchestrator.runtime.bench.measuring._prepare_for_graphs", lambda: prepared.append(None))
+    session: Any = SimpleNamespace(
+        captured=object() if is_captured else None,
+        ranks=SimpleNamespace(is_first=True),
+        control=SimpleNamespace(barrier=lambda: None),
+    )
+    Benchmark(RunDir(tmp_path), 2, 3, keep_trace=False).on_start(session)
+    assert len(prepared) == is_captured
+
+
 @pytest.mark.parametrize("keep_trace", [False, True])
 def test_one_profile_after_the_timed_steps_and_a_trace_after_that(
     keep_trace: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -30,7 +30,7 @@ class Linear(torch.nn.Module):
         self.apply_bias = False
 
 
-class OfExperts(MLP):
+class Another(MLP):
     """What has passes of its own."""
 
 
@@ -43,8 +43,8 @@ def mlp(kind: type[MLP], *, has_bias: bool = True) -> MLP:
 
 @pytest.mark.parametrize(
     ("kind", "fuses", "has_bias", "adds"),
-    [(MLP, False, True, True), (MLP, True, True, False), (MLP, False, False, False), (OfExperts, False, True, False)],
-    ids=["plain", "megatron-core fuses it", "no bias", "experts"],
+    [(MLP, False, True, True), (MLP, True, True, False), (MLP, False, False, False), (Another, False, True, False)],
+    ids=["plain", "megatron-core fuses it", "no bias", "a subclass"],
 )
 def test_a_bias_that_would_have_a_kernel_of_its_own(kind: type[MLP], fuses: bool, has_bias: bool, adds: bool) -> None:
     part: Any = mlp(kind, has_bias=has_bias)

@@ -16,7 +16,7 @@ from orchestrator.runtime.callbacks.evaluation import evaluating
 
 def test_what_is_drawn_meanwhile_changes_nothing_after_it() -> None:
     """As Transformer Engine's attention draws."""
-    session: Any = SimpleNamespace(chunks=[], modules=[])
+    session: Any = SimpleNamespace(chunks=[], modules=[], captured=None)
     before = torch.get_rng_state()
     with evaluating(session):
         torch.rand(1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ from orchestrator.spec.job import JobSpec
 pytestmark = pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
-GPU = Device("cuda", torch.device("cuda", 0), "nccl", "NVIDIA H200")
+GPU = Device("cuda", torch.device("cpu"), "nccl", "NVIDIA H200")
 S, B, HEADS, D = 7, 2, 4, 64
 SCALE = 0.2
 
@@ -167,6 +168,16 @@ def demanding(name: str) -> JobSpec:
     return job(runtime={"attention_backend": name})
 
 
+@pytest.mark.parametrize("groups", [4, 2, 1])
+def test_heads_like_the_job_s_are_tried(groups: int, installed: Path, flash: FakeFlash) -> None:
+    tried = job(model={"hidden_size": 256, "num_attention_heads": 4, "num_query_groups": groups})
+    assert choose(tried)
+    there, back = flash.calls
+    assert there["q"].shape == back["dq"].shape == (1, 128, 4 // groups, 64)
+    assert there["k"].shape == back["dk"].shape == (1, 128, 1, 64)
+    assert there["q"].dtype == torch.bfloat16
+
+
 def test_a_machine_that_has_it(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert choose(demanding("auto"))
     assert choose(demanding("flash"))
@@ -181,6 +192,8 @@ OBSTACLES = {
     "broken": "flash-attn-4 4.0.0b36 cannot be imported: no cutlass",
     "another": "flash-attn-4 4.0.0b36 has other functions than 4.0.0b36 has",
     "without": "flash-attn-4 4.0.0b36 has other functions than 4.0.0b36 has",
+    "no compiler": "flash-attn-4 4.0.0b36 fails here: NotImplementedError: no such instruction",
+    "no way back": "flash-attn-4 4.0.0b36 fails here: NotImplementedError: no such instruction",
 }
 
 
@@ -202,6 +215,13 @@ def test_a_machine_that_has_no_way(
         module._flash_attn_bwd = lambda q, k, v: None
     if why == "without":
         del module._flash_attn_fwd
+    if why in ("no compiler", "no way back"):
+
+        def compiled(*tensors: Any, **options: Any) -> Any:
+            raise NotImplementedError("no such instruction\nat all")
+
+        name = "_flash_attn_fwd" if why == "no compiler" else "_flash_attn_bwd"
+        monkeypatch.setattr(module, name, functools.wraps(getattr(module, name))(compiled))
     device = CPU if why == "a CPU" else GPU
     assert not choose(demanding("auto"), device)
     told = f"attention is the layers' own, not FlashAttention 4: {OBSTACLES[why]} (rank 0)\n"

@@ -6,7 +6,6 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 # isort: split
 import sys
-import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -134,7 +133,7 @@ def test_only_the_first_micro_batch_of_a_step_makes_weights_anew(monkeypatch: py
     chunk: Any = Quantized()
     weights = QuantizedWeights(chunk)
     for index in range(3):
-        with weights.kept(but_for_the_first=index == 0):
+        with weights.micro_batch(is_first=index == 0):
             chunk.set_is_first_microbatch()  # as the schedule of one micro-batch does
     assert chunk.told == 1
     assert skipped == [False, True, True]
@@ -142,16 +141,17 @@ def test_only_the_first_micro_batch_of_a_step_makes_weights_anew(monkeypatch: py
     assert chunk.told == 2, "an evaluation between the steps makes them anew"
 
 
-def test_what_a_graph_writes_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_has_fp8_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a graph reads and writes is what the passes beside it do."""
     module: Any = ModuleType("transformer_engine.pytorch.fp8")
     module.FP8GlobalStateManager = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", module)
     chunk: Any = torch.nn.Sequential(Quantized(), torch.nn.Linear(1, 1))
     chunk.set_is_first_microbatch = lambda: None
-    kept = SimpleNamespace(_data=torch.zeros(4), _transpose=torch.zeros(4), _fp8_dtype="e4m3")
-    chunk[0]._fp8_workspaces["weight"] = kept
+    kept = chunk[0]._fp8_workspaces = {"weight": torch.zeros(4)}
     weights = QuantizedWeights(chunk)
-    weights.hold()
-    transpose = weakref.ref(kept._transpose)
-    kept._transpose = None
-    assert transpose() is not None
+    with weights.set_aside():
+        assert chunk[0]._fp8_workspaces == {}
+        chunk[0]._fp8_workspaces["weight"] = torch.ones(4)
+    assert chunk[0]._fp8_workspaces is kept
+    assert not kept["weight"].any()

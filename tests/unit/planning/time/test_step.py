@@ -399,3 +399,27 @@ def test_windows_save_time_where_the_kernel_knows_them_and_capping_costs(make_jo
     assert window < 0.3 * attention(TRANSFORMER_ENGINE)
     assert window < attention(TRANSFORMER_ENGINE, sliding_window=512, window_attn_skip_freq=2)
     assert attention(TORCH, sliding_window=512) > attention(TORCH), "torch computes what it then masks"
+
+
+@pytest.mark.parametrize(
+    ("model", "joins"),
+    [
+        ({"position_embedding_type": "learned_absolute"}, False),
+        ({"position_embedding_type": "none"}, False),
+        ({"position_embedding_type": "alibi"}, True),
+        ({"position_embedding_type": "learned_absolute", "qk_layernorm": True}, True),
+        ({"position_embedding_type": "learned_absolute", "num_query_groups": 2}, True),
+        ({"architecture": "t5", "decoder_seq_length": 512, "position_embedding_type": "learned_absolute"}, True),
+        ({"architecture": "bert", "position_embedding_type": "learned_absolute"}, False),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_gradients_are_brought_together_where_attention_returns_them_apart(
+    make_job: Any, model: dict[str, Any], joins: bool
+) -> None:
+    made = make_job(model=model)
+    free = replace(TRANSFORMER_ENGINE, joins=0)
+    with_them, without = (
+        estimate_with(made, 51200, each, device()).parts["memory_bound"] for each in (TRANSFORMER_ENGINE, free)
+    )
+    assert (with_them > without) == joins
