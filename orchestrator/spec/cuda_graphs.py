@@ -28,8 +28,11 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.architecture", "it was not measured for state space layers"
     if model.num_experts is not None:
         yield "model.num_experts", "how many tokens an expert gets is another number in each pass"
-    if job.precision.fp8 is not None and job.precision.fp8.recipe == "delayed" and job.data_parallel_size > 1:
+    recipe = None if job.precision.fp8 is None else job.precision.fp8.recipe
+    if recipe == "delayed" and job.data_parallel_size > 1:
         yield "precision.fp8.recipe", "with delayed scaling replicas agree on the largest values within each pass"
+    if recipe not in (None, "delayed") and runtime.recompute_granularity == "full":
+        yield "precision.fp8.recipe", "layers that are recomputed take the weights' FP8 from where a graph has it"
     if runtime.train_step is not None:
         yield "runtime.train_step", "what a step of your own does on the host would be done once"
     if runtime.recompute_granularity is not None and _drops(model):

@@ -82,7 +82,7 @@ class Kernels:
 
 _DROPOUT, _SCORE_DROPOUT = Passes(6, 4.5), Passes(124, 18)
 """Measured with Transformer Engine's layers, whose branches torch.compile adds for both backends and whose attention is
-cuDNN's (docs/benchmarks/2026-11-23-h200-6.md).
+cuDNN's, on an H200 (docs/benchmarks/2026-11-23-h200-6.md). Other devices, the CPU too, are taken to be like it.
 """
 
 TORCH = Kernels(

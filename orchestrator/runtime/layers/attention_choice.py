@@ -27,7 +27,8 @@ _NEEDED = {
     "_flash_attn_bwd": {"q", "k", "v", "out", "dout", "lse", "softmax_scale", "causal", "dq", "dk", "dv"},
 }
 """The arguments of its inner functions that are used here: a beta may rename them."""
-_TRIED_TOKENS = 128
+_TRIED_TOKENS = 512
+"""Several of its blocks: a sequence of one is computed by other kernels."""
 _CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE_"
 
 
@@ -77,22 +78,25 @@ def missing(device: Device) -> str | None:
 
 
 def failure(job: JobSpec, device: Device) -> str | None:
-    """What comes of its two passes over heads like the job's instead of numbers; None where they compute. They are
-    compiled for such heads here, which the first step would do else.
+    """What comes of its two passes over heads like those of a rank instead of numbers; None where they compute. They
+    are compiled for such heads here, which the first step would do else. What the GPU fails at is raised.
     """
-    model, dtype = job.model, torch.bfloat16 if job.precision.dtype == "bf16" else torch.float16
-    per_group = model.num_attention_heads // model.query_groups
-    options: Any = {"dtype": dtype, "device": device.torch_device, "requires_grad": True}
-    packed = torch.zeros(_TRIED_TOKENS, 1, 1, per_group + 2, model.head_dim, **options)
-    parts = [packed[..., :per_group, :], packed[..., per_group : per_group + 1, :], packed[..., per_group + 1 :, :]]
-    query, key, value = (part.flatten(2, 3) for part in parts)
-    if per_group > 1:  # as they are unpacked for it
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    model = job.model
+    per_group = model.num_attention_heads // max(model.query_groups, job.parallelism.tensor_model_parallel_size)
+    shape = (min(model.seq_length, _TRIED_TOKENS), 1, 1, per_group + 2, model.head_dim)
+    dtype = torch.bfloat16 if job.precision.dtype == "bf16" else torch.float16
     try:
+        packed = torch.zeros(shape, dtype=dtype, device=device.torch_device, requires_grad=True)
+        parts = [packed[..., :per_group, :], packed[..., per_group : per_group + 1, :], packed[..., per_group + 1 :, :]]
+        query, key, value = (part.flatten(2, 3) for part in parts)
+        if per_group > 1:  # as they are unpacked for it
+            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         out = attend(query, key, value, 1.0)
         [gradient] = torch.autograd.grad(out, [packed], torch.zeros_like(out))
         gradient.sum().item()  # waits for it
     except Exception as error:  # whatever its compiler raises; the layers' own attention is there
+        if isinstance(error, torch.OutOfMemoryError) or "CUDA error" in str(error):
+            raise
         said = next(iter(str(error).splitlines()), "")
         return f"{PACKAGE} {version()} fails here: {type(error).__name__}: {said}"
     return None

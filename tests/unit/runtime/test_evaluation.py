@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,26 @@ def test_what_is_drawn_meanwhile_changes_nothing_after_it() -> None:
     with evaluating(session):
         torch.rand(1)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_graph_holds_is_left_alone(fails: bool) -> None:
+    moments: list[str] = []
+
+    @contextlib.contextmanager
+    def left_alone() -> Iterator[None]:
+        moments.append("aside")
+        try:
+            yield
+        finally:
+            moments.append("back")
+
+    session: Any = SimpleNamespace(chunks=[], modules=[], captured=SimpleNamespace(left_alone=left_alone))
+    with contextlib.suppress(ZeroDivisionError), evaluating(session):
+        moments.append("evaluated")
+        if fails:
+            raise ZeroDivisionError
+    assert moments == ["aside", "evaluated", "back"]
 
 
 @pytest.mark.slow("each case trains a tiny job in a rank of its own")

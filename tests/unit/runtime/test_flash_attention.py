@@ -21,7 +21,7 @@ from megatron.core import tensor_parallel
 from megatron.core.transformer.enums import AttnMaskType
 from support.engine_layers import transformer_engine_layers
 from support.fake_flash import FakeFlash
-from support.training import tiny_job
+from support.training import layout, tiny_job
 from torch.nn import functional
 
 from orchestrator.errors import UserError
@@ -168,14 +168,30 @@ def demanding(name: str) -> JobSpec:
     return job(runtime={"attention_backend": name})
 
 
-@pytest.mark.parametrize("groups", [4, 2, 1])
-def test_heads_like_the_job_s_are_tried(groups: int, installed: Path, flash: FakeFlash) -> None:
-    tried = job(model={"hidden_size": 256, "num_attention_heads": 4, "num_query_groups": groups})
-    assert choose(tried)
+@pytest.mark.parametrize(("groups", "tp", "queries"), [(4, 1, 1), (4, 2, 1), (2, 1, 2), (1, 1, 4), (1, 2, 2)], ids=str)
+def test_heads_like_a_rank_s_are_tried(groups: int, tp: int, queries: int, installed: Path, flash: FakeFlash) -> None:
+    model = {"hidden_size": 256, "num_attention_heads": 4, "num_query_groups": groups, "seq_length": 1024}
+    assert choose(job(model=model, parallelism=layout(tp=tp)))
     there, back = flash.calls
-    assert there["q"].shape == back["dq"].shape == (1, 128, 4 // groups, 64)
-    assert there["k"].shape == back["dk"].shape == (1, 128, 1, 64)
+    assert there["q"].shape == back["dq"].shape == (1, 512, queries, 64)
+    assert there["k"].shape == back["dk"].shape == (1, 512, 1, 64)
     assert there["q"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: uncorrectable ECC error")],
+    ids=str,
+)
+def test_what_the_gpu_fails_at_is_no_fault_of_the_package(
+    error: Exception, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*tensors: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(attention_choice, "attend", fails)
+    with pytest.raises(type(error), match="CUDA"):
+        choose(demanding("auto"))
 
 
 def test_a_machine_that_has_it(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
+import contextlib
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -141,7 +142,8 @@ def test_only_the_first_micro_batch_of_a_step_makes_weights_anew(monkeypatch: py
     assert chunk.told == 2, "an evaluation between the steps makes them anew"
 
 
-def test_an_evaluation_has_fp8_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_evaluation_has_fp8_of_its_own(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a graph reads and writes is what the passes beside it do."""
     module: Any = ModuleType("transformer_engine.pytorch.fp8")
     module.FP8GlobalStateManager = SimpleNamespace()
@@ -150,8 +152,10 @@ def test_an_evaluation_has_fp8_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     chunk.set_is_first_microbatch = lambda: None
     kept = chunk[0]._fp8_workspaces = {"weight": torch.zeros(4)}
     weights = QuantizedWeights(chunk)
-    with weights.set_aside():
+    with contextlib.suppress(ZeroDivisionError), weights.set_aside():
         assert chunk[0]._fp8_workspaces == {}
         chunk[0]._fp8_workspaces["weight"] = torch.ones(4)
+        if fails:
+            raise ZeroDivisionError
     assert chunk[0]._fp8_workspaces is kept
     assert not kept["weight"].any()

@@ -10,6 +10,7 @@ from orchestrator.spec.canonical import config_hash
 from orchestrator.spec.cuda_graphs import GRAPHS
 
 DEMANDED = f"{GRAPHS}=true"
+RECOMPUTED = "runtime={recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}"
 TWO = "launch.gpus_per_node=2"
 EXPERTS = "model={num_experts: 4, moe_router_topk: 2, add_bias_linear: false}"
 
@@ -26,6 +27,7 @@ EXPERTS = "model={num_experts: 4, moe_router_topk: 2, add_bias_linear: false}"
         ("runtime.deterministic=true",),
         ("runtime.recompute_granularity=selective",),
         ("precision={dtype: bf16, fp8: {recipe: delayed}}",),
+        ("precision={dtype: bf16, fp8: {recipe: delayed}}", RECOMPUTED),
         ("precision={dtype: bf16, fp8: {recipe: blockwise}}", TWO),
         ("model.lora={rank: 4, lora_dropout: 0.1}", "checkpoint.pretrained=another"),
     ],
@@ -44,6 +46,8 @@ def test_what_can_have_it(small: Any, overrides: tuple[str, ...]) -> None:
         (("parallelism.pipeline_model_parallel_size=2", TWO), "ranks send each other"),
         (("parallelism.context_parallel_size=2", TWO), "ranks send each other"),
         ((EXPERTS,), "how many tokens an expert gets"),
+        (("precision={dtype: bf16, fp8: {recipe: tensorwise}}", RECOMPUTED), "layers that are recomputed"),
+        (("precision={dtype: bf16, fp8: {recipe: blockwise}}", RECOMPUTED), "layers that are recomputed"),
         (("precision={dtype: bf16, fp8: {recipe: delayed}}", TWO), "largest values within each pass"),
         (("runtime.train_step=steps:Own",), "would be done once"),
         (("runtime.recompute_granularity=selective", "model.hidden_dropout=0.1"), "recomputed would drop"),

@@ -164,6 +164,21 @@ def test_beside_a_graph_an_evaluation_has_room(make_job: Any) -> None:
     assert captured.device_bytes - plain.device_bytes > parts["logits"] > 0, "and a layer's tensors"
 
 
+def test_beside_a_graph_an_evaluation_has_fp8_of_its_own(make_job: Any) -> None:
+    more = []
+    for precision in ({"dtype": "bf16"}, {"dtype": "bf16", "fp8": {}}):
+        captured, plain = (
+            estimate_memory(
+                make_job(precision=precision, runtime={"cuda_graphs": graphs}), 131072, "transformer_engine"
+            )
+            for graphs in (True, False)
+        )
+        more.append(captured.device_bytes - plain.device_bytes)
+    [parts] = [stage.parts for stage in plain.stages]
+    assert more[1] - more[0] == pytest.approx(parts["fp8_weights"] / 2, rel=0.1)
+    assert parts["fp8_weights"] > 0
+
+
 def test_weights_gradients_and_optimizer_are_the_parameters() -> None:
     job = benchmark_job("gpt-7.1b", 16, tp=2, pp=2)
     counted = {rank.pp: rank.parameters for rank in parameters(job, 131072).per_rank}
