@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.faults import Ranks, wait_until
-from support.fixtures import real_sentences
+from support.fixtures import inject, real_sentences
 from support.measured import Measured, Meter, asked_of, largest_differences, needs_layers, padded_vocab
 from support.training import events, layout, losses, make_run, tiny_job, values
 
@@ -19,7 +20,7 @@ from orchestrator.planning.memory import estimate_memory
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 
-__all__ = ["real_sentences"]
+__all__ = ["inject", "real_sentences"]
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 
@@ -89,6 +90,19 @@ FULL: dict[str, dict[str, Any]] = {
     "1.7b-fp8": {"preset": "gpt-1.7b", "micro": 1, "steps": 14, "precision": {"fp8": {}}},
     "1.7b-large": {"preset": "gpt-1.7b", "micro": 4, "global": 4, "steps": 14},
 }
+
+
+SHORTER = """
+from orchestrator.runtime.steps.gpt import NextToken
+plain, taken = NextToken.get_batch, []
+
+def get_batch(self, samples):
+    taken.append(None)
+    batch = plain(self, samples)
+    return {name: each[:, :256].contiguous() for name, each in batch.items()} if len(taken) % 5 == 2 else batch
+
+NextToken.get_batch = get_batch
+"""
 
 
 def small_job(case: str, *, captured: bool | None, text: str = "", **sections: Any) -> JobSpec:
@@ -207,3 +221,18 @@ def test_a_whole_run(case: str, ranks: Ranks, tmp_path: Path) -> None:
     assert started.wait() == 1, "a rank was killed before the end"
     ranks.must_train(disturbed, disturbed_job, launch_id="second")
     assert losses(disturbed) == losses(run)
+
+
+def test_fp8_of_micro_batches_of_another_shape_after_evaluations(
+    ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What is computed as it comes multiplies by the FP8 that the graph has."""
+    needs_layers(TE)
+    shorter = inject(SHORTER)
+    runs = []
+    for captured in (False, True):
+        job = small_job("fp8-delayed", captured=captured, evaluation={"eval_interval": 2, "eval_iters": 1})
+        runs.append(ranks.must_train(make_run(tmp_path, job), job, inject=shorter))
+    assert len(set(losses(runs[0]).values())) > STEPS // 2
+    assert losses(runs[1]) == losses(runs[0])
+    assert values(runs[1], "validation/loss") == values(runs[0], "validation/loss")
