@@ -105,7 +105,7 @@ _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
 _WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
-# Its flash attention takes jobs that FlashAttention 4 does not, and nothing that ran is to be refused.
+# Megatron-LM's flash attention takes jobs that FlashAttention 4 does not, and nothing that ran is to be refused.
 _ATTENTION = choice({"auto": "auto", "fused": "fused", "flash": "auto"})
 
 ROWS: tuple[Row, ...] = (

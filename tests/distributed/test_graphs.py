@@ -12,6 +12,7 @@ import pytest
 from support.faults import Ranks
 from support.measured import Measured, Meter
 from support.training import layout, tiny_job
+from support.uneven import shorter_batches
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
@@ -36,17 +37,6 @@ class Repeated:
         return again
 
 startup.choose_graphs = lambda job, *machine: Repeated() if job.name.endswith("captured") else None
-"""
-SHORTER = """
-from orchestrator.runtime.steps.gpt import NextToken
-plain, taken = NextToken.get_batch, []
-
-def get_batch(self, samples):
-    taken.append(None)
-    batch = plain(self, samples)
-    return {name: values[:, :48].contiguous() for name, values in batch.items()} if len(taken) % 6 == 2 else batch
-
-NextToken.get_batch = get_batch
 """
 DROPPING = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 BERT = {"architecture": "bert", "vocab_size": 300, "position_embedding_type": "learned_absolute", **DROPPING}
@@ -116,7 +106,7 @@ def micro_batches(job: JobSpec) -> int:
 
 def test_a_micro_batch_of_another_shape(ranks: Ranks, tmp_path: Path) -> None:
     """It is computed as it comes, among those that are repeated."""
-    (tmp_path / "inject.py").write_text(ON_THE_CPU + SHORTER)
+    (tmp_path / "inject.py").write_text(ON_THE_CPU + shorter_batches(48))
     found = Meter(ranks.starter, tmp_path, inject=tmp_path / "inject.py").measure_all(
         job("dropout", kind) for kind in ("plain", "captured")
     )

@@ -14,6 +14,7 @@ from support.faults import Ranks, wait_until
 from support.fixtures import inject, real_sentences
 from support.measured import Measured, Meter, asked_of, largest_differences, needs_layers, padded_vocab
 from support.training import events, layout, losses, make_run, tiny_job, values
+from support.uneven import shorter_batches
 
 from orchestrator.checkpoints import committed
 from orchestrator.planning.memory import estimate_memory
@@ -90,19 +91,6 @@ FULL: dict[str, dict[str, Any]] = {
     "1.7b-fp8": {"preset": "gpt-1.7b", "micro": 1, "steps": 14, "precision": {"fp8": {}}},
     "1.7b-large": {"preset": "gpt-1.7b", "micro": 4, "global": 4, "steps": 14},
 }
-
-
-SHORTER = """
-from orchestrator.runtime.steps.gpt import NextToken
-plain, taken = NextToken.get_batch, []
-
-def get_batch(self, samples):
-    taken.append(None)
-    batch = plain(self, samples)
-    return {name: each[:, :256].contiguous() for name, each in batch.items()} if len(taken) % 5 == 2 else batch
-
-NextToken.get_batch = get_batch
-"""
 
 
 def small_job(case: str, *, captured: bool | None, text: str = "", **sections: Any) -> JobSpec:
@@ -228,7 +216,7 @@ def test_fp8_of_micro_batches_of_another_shape_after_evaluations(
 ) -> None:
     """What is computed as it comes multiplies by the FP8 that the graph has."""
     needs_layers(TE)
-    shorter = inject(SHORTER)
+    shorter = inject(shorter_batches(256))
     runs = []
     for captured in (False, True):
         job = small_job("fp8-delayed", captured=captured, evaluation={"eval_interval": 2, "eval_iters": 1})

@@ -9,8 +9,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 def add_in_products(chunk: Any, config: TransformerConfig) -> None:
-    """megatron-core asks for it apart, for the activations that it has a kernel for with a bias in it; of any other it
-    adds the bias in one of its own, and sums its gradient in another.
+    """Let the product add the bias where megatron-core would in a kernel of its own, and sum its gradient in another:
+    it asks for the bias apart, but has a kernel that takes it only for some activations.
     """
     if config.bias_activation_fusion:
         return

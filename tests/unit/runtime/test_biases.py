@@ -13,9 +13,11 @@ import pytest
 import torch
 from megatron.core.transformer import attention
 from megatron.core.transformer.mlp import MLP
+from support.training import tiny_job
 
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.biases import add_in_products
+from orchestrator.runtime.network import model
 from orchestrator.runtime.processes.device import Device
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
@@ -58,8 +60,21 @@ def test_a_bias_that_would_have_a_kernel_of_its_own(kind: type[MLP], fuses: bool
 def test_what_is_torch_s_stays_as_it_is() -> None:
     part: Any = mlp(MLP)
     part.linear_fc1 = torch.nn.Linear(1, 1)
-    add_in_products(part, SimpleNamespace(bias_activation_fusion=False))  # type: ignore[arg-type]  # no more is asked
+    config: Any = SimpleNamespace(bias_activation_fusion=False)
+    add_in_products(part, config)
     assert not hasattr(part.linear_fc1, "apply_bias")
+
+
+def test_networks_are_built_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    part: Any = mlp(MLP)
+    family = SimpleNamespace(build_chunk=lambda *given: torch.nn.Sequential(part))
+    monkeypatch.setattr(model, "family_of", lambda job: family)
+    monkeypatch.setattr(model, "initialize_weights", lambda *given, **named: None)
+    config: Any = SimpleNamespace(bias_activation_fusion=False, params_dtype=torch.float32)
+    words: Any = SimpleNamespace(size=1)
+    ranks: Any = SimpleNamespace(num_chunks=1)
+    model.build_chunks(tiny_job("biases"), config, CPU, "transformer_engine", words, ranks)
+    assert part.linear_fc1.apply_bias
 
 
 @pytest.mark.parametrize("has", [True, False])

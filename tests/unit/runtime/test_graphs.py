@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,3 +181,38 @@ def test_what_cannot_be_captured_is_said_with_the_way_out(
         graphs.CUDAGraphs().capture(work)
     if is_known is UserError:
         assert str(found.value).endswith("when stream is capturing; train with --set runtime.cuda_graphs=false")
+
+
+def test_the_first_micro_batch_of_a_step_makes_fp8_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of captured passes; what an evaluation does is set aside."""
+    told: list[Any] = []
+
+    class Weights:
+        def __init__(self, chunk: Any) -> None:
+            told.append(chunk)
+
+        def micro_batch(self, *, is_first: bool) -> Any:
+            told.append(is_first)
+            return contextlib.nullcontext()
+
+        def set_aside(self) -> Any:
+            told.append("aside")
+            return contextlib.nullcontext()
+
+    monkeypatch.setattr(graphs, "QuantizedWeights", Weights)
+    monkeypatch.setattr(graphs, "metrics_of", lambda step: [])
+    monkeypatch.setattr(graphs, "run_micro_batches", lambda *given, **named: torch.zeros(1, 2))
+    chunk: Any = torch.nn.Linear(1, 1)
+    settings = {"finalize_model_grads_func": lambda *given: None, "calculate_per_token_loss": False}
+    chunk.config = SimpleNamespace(fp8="hybrid", **settings)
+    step: Any = SimpleNamespace(parts=("loss",))
+    repeating: Any = SimpleNamespace(apart=contextlib.nullcontext, capture=lambda work: work)
+    passes = graphs.CapturedPasses(step, chunk, repeating)
+    for _ in range(2):
+        passes.run(iter([{}]), 1, torch.ones(1))
+    with passes.left_alone():
+        pass
+    assert told == [chunk, True, True, "aside"]
+    told.clear()
+    passes.run(iter([{}, {}]), 2, torch.ones(1))
+    assert told == [True, False]
