@@ -23,6 +23,7 @@ from megatron.core.dist_checkpointing.mapping import apply_factories, is_main_re
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
+from megatron.core.fusions import fused_bias_dropout
 from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel import layers, mappings
@@ -34,6 +35,7 @@ from torch.nn import functional
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.layers.embedding import embedding
 from orchestrator.runtime.layers.norms import Norm
+from orchestrator.runtime.layers.residual import add_all, drop_and_add
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
 from orchestrator.runtime.optimizers.sgd import MomentumSGD
@@ -67,6 +69,7 @@ def apply(device: Device) -> None:
         cpu_shim.patch_megatron_norms(clip_grads, utils)
     else:
         _add_rows_to_their_buffer()
+        _drop_in_one_kernel()
     _route_without_transformer_engine()
     _split_as_transformer_engine()
     _use_our_optimizers()
@@ -91,6 +94,12 @@ def _split_as_transformer_engine() -> None:
     if names["SplitAlongDim"] is None:
         split = getattr(sys.modules.get("transformer_engine.pytorch.utils"), "SplitAlongDim", None)
         names["SplitAlongDim"] = getattr(split, "apply", None)
+
+
+def _drop_in_one_kernel() -> None:
+    """What layers of every family add their branches by, where `bias_dropout_fusion` is set."""
+    vars(fused_bias_dropout)["bias_dropout_add_fused_train"] = drop_and_add
+    vars(fused_bias_dropout)["bias_dropout_add_fused_inference"] = add_all
 
 
 def rotate_in_one_kernel(device: Device) -> None:

@@ -24,6 +24,7 @@ BY_OTHER_MEANS = {
     "test_cross_entropy.py",
     "test_adam.py",
     "test_gelu.py",
+    "test_residual.py",
     "test_rotation.py",
 }
 """They train the table of configurations, and what the tuner finds, or nothing."""

@@ -43,7 +43,8 @@ class Efficiency:
     gemm: float = 0.83
     """Of the peak: a matrix product that is large in every dimension, before tiles are cut (planning/time/gemm.py)."""
     attention_forward: float = 0.52
-    """Of the peak: torch's fused attention (on Hopper cuDNN's), heads of 128, counting what a causal mask leaves."""
+    """Of the peak: torch's fused attention (on Hopper cuDNN's), heads of 128 and 4,096 tokens, counting what a causal
+    mask leaves."""
     attention_backward: float = 0.415
     """The same in the backward pass, which recomputes the scores: 2.5 times the forward's FLOPs."""
     fused_attention_forward: float = 0.52

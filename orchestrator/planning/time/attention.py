@@ -9,7 +9,13 @@ from orchestrator.planning.time.kernels import Kernels, Passes
 _BLOCK = 128
 """Tokens of a block: those on the diagonal are computed whole."""
 _SOFTMAX = 43
-"""The exponentials of a score take as long as this much of a head's width; efficiencies are stated for heads of 128."""
+"""The exponentials of a score take as long as this much of a head's width."""
+_BESIDE = Passes(220, 490)
+"""What there is to do for a query beside its scores, to read it and to write what becomes of it, takes as long as so
+many keys (H200, cuDNN, 512 to 4,096 tokens; docs/benchmarks/2026-11-23-h200-7.md).
+"""
+_STATED_WIDTH, _STATED_KEYS = 128, (4096 + _BLOCK) / 2
+"""Efficiencies are stated for heads of this, and for as many keys as a query of 4,096 causal ones has on average."""
 _RECOMPUTATION = 2.5
 """The backward pass does five products where the forward does two."""
 
@@ -27,18 +33,21 @@ def attention_seconds(
     drops: bool = False,
 ) -> Passes:
     """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked."""
-    flops = 4.0 * sequences * heads * length * length * (head_dim + _SOFTMAX)
-    if causal:
-        flops *= (1 + _BLOCK / length) / 2
-    rate = peak(device, dtype) * ((128 + _SOFTMAX) / 128)
+    keys = (length + _BLOCK) / 2 if causal else length
+    flops = 4.0 * sequences * heads * length  # of a key, and of one number of a head
+    width = head_dim + _SOFTMAX
+    drawn = kernels.score_dropout if drops else Passes(0, 0)
     efficiency = device.efficiency
     if kernels.fused_attention:
-        forward, backward = efficiency.fused_attention_forward, efficiency.fused_attention_backward
+        reached = Passes(efficiency.fused_attention_forward, efficiency.fused_attention_backward)
     else:
-        forward, backward = efficiency.attention_forward, efficiency.attention_backward
-    drawn = kernels.score_dropout if drops else Passes(0, 0)
-    width = head_dim + _SOFTMAX
+        reached = Passes(efficiency.attention_forward, efficiency.attention_backward)
+
+    def seconds(beside: float, drawn: float, reached: float) -> float:
+        stated = (_STATED_WIDTH + _SOFTMAX) / _STATED_WIDTH * (_STATED_KEYS + beside) / _STATED_KEYS
+        return flops * (keys * (width + drawn) + beside * width) / (peak(device, dtype) * stated * reached)
+
     return Passes(
-        flops * (1 + drawn.forward / width) / (rate * forward),
-        _RECOMPUTATION * flops * (1 + drawn.backward / width) / (rate * backward),
+        seconds(_BESIDE.forward, drawn.forward, reached.forward),
+        _RECOMPUTATION * seconds(_BESIDE.backward, drawn.backward, reached.backward),
     )

@@ -37,8 +37,8 @@ class Kernels:
     joins: float
     """Accesses of queries, keys and values each, to bring their gradients together."""
     dropout: Passes
-    """Accesses of [tokens, h] to drop what a branch gives. A mask is half an access, the gradient times it 1.5; but
-    each number that decides is drawn by arithmetic.
+    """Accesses of [tokens, h] to drop what a branch gives: the mask is half an access, its gradient one more each way;
+    and each number that decides is drawn by arithmetic.
     """
     score_dropout: Passes
     """Dropping scores takes attention as long as this much of a head's width would (planning/time/attention.py)."""
@@ -80,10 +80,12 @@ class Kernels:
     """
 
 
-_DROPOUT, _SCORE_DROPOUT = Passes(6, 4.5), Passes(124, 18)
-"""Measured with Transformer Engine's layers, whose branches torch.compile adds for both backends and whose attention is
-cuDNN's, on an H200 (docs/benchmarks/2026-11-23-h200-6.md). Other devices, the CPU too, are taken to be like it.
+_DROPOUT = Passes(2, 2.5)
+"""Measured on an H200 (docs/benchmarks/2026-11-23-h200-7.md): 20.2 us forward and 9.9 backward for 16 MiB, one drawing
+of a seed included. Other devices, the CPU too, are taken to be like it.
 """
+_SCORE_DROPOUT = Passes(187, 32)
+"""Measured there with cuDNN's attention (docs/benchmarks/2026-11-23-h200-6.md)."""
 
 TORCH = Kernels(
     fused_attention=False,

@@ -25,6 +25,7 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     (COMMUNICATION, r"^memcpy ptop"),
     (HOST_COPIES, r"^memcpy (htod|dtoh)"),
     (MEMORY_BOUND, r"^mem(cpy|set)"),
+    (MEMORY_BOUND, r"multi_tensor.*BinaryOpListAlpha"),  # adds many gradients to their buffers
     (OPTIMIZER, r"multi_?tensor|adam|lpnorm"),
     (LOSS, r"cross_?entropy|nll_?loss|log_?softmax|logsumexp"),
     (GEMM, r"^triton_tem\w*_(mm|addmm|bmm|baddbmm)"),
@@ -38,7 +39,7 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     ),
     (MEMORY_BOUND, r"copy|cast|transpose|cat|index|gather|scatter|embedding|fill|reduce|permute|sort|scan|topk|unroll"),
     (MEMORY_BOUND, r"amax|scal|quantize|grad_weight|krn_|cub::|random|distribution|philox|arange|mask|router|moe"),
-    (MEMORY_BOUND, r"chunk_|causal_conv1d|ssd_|state_passing"),
+    (MEMORY_BOUND, r"chunk_|causal_conv1d|ssd_|state_passing|_branch|_of_bias"),
 )
 """Kernels by what their names hold; the first that fits counts. Case does not matter."""
 

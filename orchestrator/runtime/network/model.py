@@ -27,6 +27,7 @@ from orchestrator.runtime.layers.rotary import attention_factor
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
 from orchestrator.runtime.network.initialization import initialize_weights
 from orchestrator.runtime.network.lora import add_adapters
+from orchestrator.runtime.network.small_gradients import add_together
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
@@ -214,6 +215,8 @@ def wrap_data_parallel(
             DistributedDataParallel(config, settings, chunk, disable_bucketing=index > 0)
             for index, chunk in enumerate(chunks)
         ]
+    if not overlap_reduce:
+        add_together(wrapped)
     config.finalize_model_grads_func = finalize_model_grads
     if any(hasattr(chunk, "reduce_shared_gradients") for chunk in chunks):
         config.finalize_model_grads_func = functools.partial(_finalize_with_shared, chunks)

@@ -124,6 +124,11 @@ KERNELS = {
         "_gelu_gradient",
         "_permute_kernel",
         "_chunk_scan_fwd_kernel",
+        "_add_branch",
+        "_branch_gradient",
+        "_sum_of_bias",
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, "
+        "at::native::(anonymous namespace)::BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float>",
     ],
     "loss": [
         "triton_red_fused__to_copy_max_0",

@@ -1,4 +1,4 @@
-"""Where neither bias nor dropout stands behind a branch, its residual is one addition."""
+"""Where neither bias nor dropout stands behind a branch, its residual is one addition; on a GPU all is one kernel."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from megatron.core.fusions import fused_bias_dropout
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from support.training import tiny_job
 
-from orchestrator.runtime.layers.residual import add_residual
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.layers import residual as module
+from orchestrator.runtime.layers.residual import add_all, add_residual, drop_and_add
 from orchestrator.runtime.layers.torch_layers import block_spec
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -48,3 +51,79 @@ def test_it_is_what_megatron_core_does() -> None:
         results.append([out.detach(), *(each.grad for each in inputs)])
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_on_a_gpu_every_familys_layers_have_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = vars(fused_bias_dropout)
+    for name in ("bias_dropout_add_fused_train", "bias_dropout_add_fused_inference"):
+        monkeypatch.setitem(names, name, names[name])
+    megatron_compat._drop_in_one_kernel()
+    assert get_bias_dropout_add(training=True, fused=True) is drop_and_add
+    assert get_bias_dropout_add(training=False, fused=True) is add_all
+    assert get_bias_dropout_add(training=True, fused=False) not in (drop_and_add, add_all)
+
+
+class Operations:
+    """`kernels.residual` by torch's operations; what is dropped is every third element."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def drop_and_add(
+        self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor, probability: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        assert x.is_contiguous()
+        assert residual.is_contiguous()
+        self.called.append("forward")
+        kept = None if not probability else (torch.arange(x.numel()) % 3 > 0).view(x.shape)
+        return residual + scaled(x if bias is None else x + bias, kept, probability), kept
+
+    def gradients(
+        self, gradient: torch.Tensor, kept: torch.Tensor | None, probability: float, of_bias: torch.dtype | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        assert gradient.is_contiguous()
+        self.called.append("bias" if of_bias else "backward")
+        of_x = scaled(gradient, kept, probability)
+        return of_x, of_x.sum(0).to(of_bias) if of_bias else None
+
+
+def scaled(x: torch.Tensor, kept: torch.Tensor | None, probability: float) -> torch.Tensor:
+    return x if kept is None else x * kept / (1 - probability)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+@pytest.mark.parametrize("bias", ["none", "frozen", "trained"])
+def test_the_kernels_get_what_they_take(bias: str, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = Operations()
+    monkeypatch.setattr(module, "_kernels", lambda: operations)
+    generator = torch.Generator().manual_seed(1)
+    results = []
+    for add in (drop_and_add, by_operations):
+        generator.manual_seed(1)
+        # Neither lies as the kernels take it.
+        x, residual = (torch.randn(2, 5, 6, generator=generator).transpose(0, 1).requires_grad_() for _ in range(2))
+        values = torch.randn(6, generator=generator).requires_grad_(bias == "trained")
+        out = add((x, None if bias == "none" else values), residual, dropout)
+        out.backward(torch.randn(2, 5, 6, generator=generator).transpose(0, 1))
+        results.append([out.detach(), x.grad, residual.grad, values.grad])
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs)
+    is_plain = bias == "none" and not dropout
+    assert operations.called == ([] if is_plain else ["forward", "bias" if bias == "trained" else "backward"])
+
+
+def by_operations(
+    branch: tuple[torch.Tensor, torch.Tensor | None], residual: torch.Tensor, dropout: float
+) -> torch.Tensor:
+    """The same, for autograd."""
+    x, bias = branch
+    kept = (torch.arange(x.numel()) % 3 > 0).view(x.shape) if dropout else None
+    return residual + scaled(x if bias is None else x + bias, kept, dropout)
+
+
+def test_evaluation_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_kernels", Operations)
+    x, bias, residual = (torch.full((2, 3, 4), value) for value in (1.0, 2.0, 3.0))
+    assert torch.equal(add_all((x, bias[0, 0]), residual, 0.5), torch.full((2, 3, 4), 6.0))

@@ -54,10 +54,39 @@ def test_attention_grows_with_the_square_of_the_length() -> None:
     def taken(length: int, kernels: Any = TORCH, head: int = 128) -> Any:
         return attention_seconds(1, length, 2048 / head, head, device(), "bf16", kernels)
 
-    assert taken(16384).forward / taken(4096).forward == pytest.approx(16, rel=0.03)
+    assert taken(65536).forward / taken(16384).forward == pytest.approx(16, rel=0.03)
     assert taken(4096).backward > 2 * taken(4096).forward
     assert taken(4096, TRANSFORMER_ENGINE) == taken(4096)  # both are cuDNN's on Hopper
     assert taken(4096, TORCH, 64).forward > 1.1 * taken(4096).forward  # twice the exponentials for the same FLOPs
+
+
+ALONE = {
+    (64, True): [(41, 146), (61, 197), (101, 306), (166, 472)],
+    (64, False): [(49, 169), (85, 265), (158, 435), (291, 790)],
+    (128, True): [(54, 222), (83, 293), (142, 449), (235, 725)],
+    (128, False): [(70, 273), (116, 404), (212, 682), (408, 1348)],
+}
+"""us forward and backward of 16 heads and 8,192 tokens in sequences of 512, 1,024, 2,048 and 4,096, by width of a head
+and causality: cuDNN's on an H200 that does nothing else (docs/benchmarks/2026-11-23-h200-7.md)."""
+ALONE_AND_DROPPING = {
+    (64, True): [(82, 163), (139, 238), (243, 392), (420, 643)],
+    (64, False): [(111, 205), (207, 338), (402, 582), (763, 1060)],
+    (128, True): [(98, 242), (162, 338), (288, 537), (503, 883)],
+    (128, False): [(137, 328), (254, 509), (489, 895), (948, 1705)],
+}
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize(("width", "causal"), ALONE)
+def test_attention_takes_as_long_as_alone_or_a_quarter_more(width: int, causal: bool, drops: bool) -> None:
+    """In a step the GPU is at its power limit: of long sequences and heads of 128 a fifth is measured there."""
+    rows = (ALONE_AND_DROPPING if drops else ALONE)[width, causal]
+    for length, (forward, backward) in zip((512, 1024, 2048, 4096), rows, strict=True):
+        found = attention_seconds(
+            8192 / length, length, 16, width, device("H200"), "bf16", TRANSFORMER_ENGINE, causal=causal, drops=drops
+        )
+        assert 0.95 < found.forward * 1e6 / forward < 1.28, length
+        assert 0.95 < found.backward * 1e6 / backward < 1.28, length
 
 
 def test_dropping_scores_takes_longer_than_multiplying_them() -> None:

@@ -1,0 +1,93 @@
+"""Gradients of biases and norms that are added to their buffers together are those that megatron-core adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import Ranks
+from support.measured import Measured, Meter
+from support.training import layout, tiny_job
+
+from orchestrator.spec.job import JobSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
+
+STEPS = 5
+BOTH_WAYS = """
+from orchestrator.runtime import startup
+from orchestrator.runtime.network import model, small_gradients
+
+_wrap, _together, _add = startup.wrap_data_parallel, model.add_together, small_gradients._Waiting._add
+
+def wrap(job, *rest):
+    model.add_together = (lambda chunks: None) if job.name.endswith("apart") else _together
+    return _wrap(job, *rest)
+
+def add(waiting):
+    if waiting._gradients:
+        print("together", len(waiting._gradients), flush=True)
+    _add(waiting)
+
+startup.wrap_data_parallel, small_gradients._Waiting._add = wrap, add
+"""
+BERT = {"architecture": "bert", "vocab_size": 300, "position_embedding_type": "learned_absolute"}
+T5 = {"architecture": "t5", "decoder_seq_length": 16, "vocab_size": 320, "position_embedding_type": "relative"}
+RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    "gpt": (34, {}),
+    "recomputed": (34, {"runtime": RECOMPUTED}),
+    "fp32": (34, {"precision": {"dtype": "fp32"}}),
+    "stages": (18, {"parallelism": layout(pp=2)}),
+    "replicas": (34, {"parallelism": layout(dp=2, overlap_grad_reduce=False)}),
+    "bert": (40, {"model": BERT}),
+    "t5": (88, {"model": T5}),
+}
+"""How many biases and weights of norms the last rank has, and sections of a job. A GPT has eight in each of four layers
+and two behind them.
+"""
+
+
+def job(case: str, kind: str) -> JobSpec:
+    return tiny_job(
+        f"{case}-{kind}",
+        **{
+            "batch": {"micro_batch_size": 2, "global_batch_size": 6 * (1 + (case == "replicas"))},
+            "precision": {"dtype": "bf16"},
+            "schedule": {"train_iters": STEPS, "lr_warmup_iters": 1},
+            **CASES[case][1],
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("together")
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Ranks, scratch: Path) -> dict[str, Measured]:
+    """Every case both ways, by the jobs' names: those of one size by the same ranks."""
+    (scratch / "inject.py").write_text(BOTH_WAYS)
+    meter = Meter(ranks.starter, scratch, inject=scratch / "inject.py")
+    return meter.measure_all(job(case, kind) for case in CASES for kind in ("apart", "together"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_gradients(case: str, trained: dict[str, Measured], scratch: Path) -> None:
+    apart, together = (trained[job(case, kind).name] for kind in ("apart", "together"))
+    for each in (apart, together):
+        assert each.outcome == "measured", each.message
+    assert len(set(apart.losses)) == STEPS
+    assert together.losses == apart.losses
+    assert together.grad_norms == apart.grad_norms
+    count, micro_batches = CASES[case][0], 3 * STEPS
+    assert added(scratch, job(case, "apart")) == []
+    assert added(scratch, job(case, "together")) == [count] * micro_batches
+
+
+def added(scratch: Path, of: JobSpec) -> list[int]:
+    """How many gradients the last rank added at once, time after time."""
+    [log] = scratch.glob(f"*-{of.name}/run/logs/rank-{of.world_size - 1:05}.log")
+    return [int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("together ")]
