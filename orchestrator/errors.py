@@ -12,6 +12,7 @@ OrchestratorError            anything a person should read as one message, witho
     ├── LeaseLost            another incarnation of this run has taken over
     ├── CheckpointError      a checkpoint is missing, torn or damaged, or could not be written
     └── SchedulerError       the cluster's scheduler does not answer, or fails
+        └── PerhapsSubmitted it did not say whether it took a job
 """
 
 # ruff: noqa: N818 - these names say what happened; a suffix would only repeat the base class
@@ -68,6 +69,10 @@ class CheckpointError(JobError):
 
 class SchedulerError(JobError):
     """The cluster's scheduler does not answer, or fails."""
+
+
+class PerhapsSubmitted(SchedulerError):
+    """A submission went unanswered: the job may be in the queue."""
 
 
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

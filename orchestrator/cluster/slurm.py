@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator.cluster.commands import SUBMIT_SECONDS, Answer, failure, run, unreachable, words_of
 from orchestrator.cluster.nodelist import expand_nodelist
 from orchestrator.cluster.refusals import refusal
-from orchestrator.errors import SchedulerError, UserError
+from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
 
 OVER = frozenset(
     (
@@ -77,23 +77,24 @@ class JobState:
 def submit(script: Path, arguments: Sequence[str] = (), warn: Warn = lambda message: None) -> str:
     """Submit a batch script with further options of sbatch; returns the job id. `warn` hears what else sbatch says.
 
-    Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked.
+    Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked; of these,
+    PerhapsSubmitted where the job may be in the queue nevertheless.
     """
     try:
         answer = run(["sbatch", "--parsable", *arguments, str(script)], seconds=SUBMIT_SECONDS)
     except SchedulerError as error:
-        raise SchedulerError(f"{error}. {_PERHAPS_SUBMITTED}") from error
+        raise PerhapsSubmitted(f"{error}. {_PERHAPS_SUBMITTED}") from error
     if answer.code != 0:
         away = unreachable(answer)
         if away is not None and _NO_WORD_BACK.search(answer.err):
-            raise SchedulerError(f"{away}. {_PERHAPS_SUBMITTED}")
+            raise PerhapsSubmitted(f"{away}. {_PERHAPS_SUBMITTED}")
         raise away or refusal(answer, script, arguments)
     for line in reversed(answer.out.splitlines()):
         if match := _SUBMITTED.fullmatch(line.strip()):
             if answer.err.strip():
                 warn(f"sbatch: {words_of(answer)}")
             return match.group(1)
-    raise SchedulerError(f"sbatch gave no job id but said: {words_of(answer)}. {_PERHAPS_SUBMITTED}")
+    raise PerhapsSubmitted(f"sbatch gave no job id but said: {words_of(answer)}. {_PERHAPS_SUBMITTED}")
 
 
 def job_states(job_ids: Iterable[str], warn: Warn = lambda message: None) -> dict[str, JobState]:

@@ -22,7 +22,8 @@ from orchestrator.cli.running import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import describe_active
-from orchestrator.launch.runs import attach_or_create, create_run, find_same, runs_dir_of
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import attach_or_create, create_run, find_same, remove_new_run, runs_dir_of
 from orchestrator.launch.startable import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job
@@ -75,4 +76,10 @@ def command(
     if not as_json:
         typer.echo(said)
         tell_of_original(run, job, is_new)
-    raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))
+    try:
+        code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
+    except UserError:
+        if is_new:
+            remove_new_run(run)  # one that never started would stand for its job's latest
+        raise
+    raise typer.Exit(code)

@@ -20,7 +20,7 @@ from orchestrator.cli.runs.submitting import (
     submit_and_tell,
 )
 from orchestrator.cli.runs.sweep import start_sweep
-from orchestrator.errors import UserError
+from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
 from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import (
     attach_or_create,
@@ -118,7 +118,7 @@ def command(
         tell_of_original(run, job, is_new)
     try:
         submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)
-    except UserError:
-        if is_new:
-            remove_new_run(run)  # what was refused leaves nothing behind
+    except (UserError, SchedulerError) as error:
+        if is_new and not isinstance(error, PerhapsSubmitted):
+            remove_new_run(run)  # what was not submitted leaves nothing behind that would stand for this spec's run
         raise
