@@ -94,7 +94,7 @@ def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> 
     try:
         return _compiled(folders, source.read_text(encoding="utf-8")).render(context)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the launch template {source} cannot be read: {error}") from error
+        raise UserError(f"the launch template {source} cannot be read: {_why(error)}") from error
     except jinja2.TemplateSyntaxError as error:
         raise UserError(f"{source}:{error.lineno}: the launch template is wrong: {error.message}") from error
     except jinja2.UndefinedError as error:
@@ -104,6 +104,11 @@ def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> 
         ) from error
     except jinja2.TemplateError as error:
         raise UserError(f"the launch template {source} cannot be rendered: {error}") from error
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    """Without the number and the path that a person has read already."""
+    return error.strerror or str(error) if isinstance(error, OSError) else f"it is no text in UTF-8: {error.reason}"
 
 
 @lru_cache(maxsize=16)

@@ -66,13 +66,13 @@ def _refuse_unset_environment(job: JobSpec) -> None:
     if job.launch.template is not None:
         return
     missing = [
-        f"launch.env.{key}: ${{env:{name}}} is used here, but {name} is not set in the environment"
+        f"launch.env.{key}: ${{env:{name}}} is used here, but {name} is not set in the environment: export {name}=…"
         for key, value in job.launch.env.items()
         for name in environment_references(value)
         if name not in os.environ
     ]
     if missing:
-        raise UserError("\n       ".join([*missing, "set it where you start the run: export NAME=…"]))
+        raise UserError("\n       ".join(missing))
 
 
 def refuse_imported(run: RunDir) -> None:

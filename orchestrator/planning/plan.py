@@ -101,8 +101,14 @@ def make_plan(job: JobSpec) -> Plan:
         data_sets=tuple(data_sets),
         blend=blend,
         doubts=tuple(_data_doubts(job, words, data_sets, blend)),
-        notes=tuple(_data_notes(job, data_sets, blend)),
+        notes=(*_data_notes(job, data_sets, blend), *_time_notes(job)),
     )
+
+
+def _time_notes(job: JobSpec) -> list[str]:
+    if job.model.num_experts is None:
+        return []
+    return ["a step with experts may take a third longer than is planned: `orchestrator bench` measures it"]
 
 
 def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[Problem]:

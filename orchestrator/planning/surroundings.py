@@ -103,6 +103,29 @@ def trackers_are_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | 
             yield Problem(message, (f"tracking.{name}",), f"pip install 'megatron-orchestrator[{name}]'")
 
 
+def python_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """A start here is refused; on the nodes it may be there."""
+    launch = plan.job.launch
+    searched = launch.env.get("PATH")
+    if launch.python is None or environment_references(searched or ""):
+        return
+    if shutil.which(launch.python, path=searched) is None:
+        message = f"{launch.python} is no program that can be run from here"
+        yield Problem(message, ("launch.python",), "name a Python that has this package, or leave it out for this one")
+
+
+def variables_are_unset(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """Those of an environment end a run at its start; a template of the user's own may set them."""
+    job = plan.job
+    referring = {f"launch.env.{key}": (value, "no rank starts") for key, value in job.launch.env.items()}
+    referring["tracking.uri"] = (job.tracking.uri or "", "nothing is sent")
+    for path, (value, lost) in referring.items():
+        for name in environment_references(value):
+            if name not in os.environ:
+                message = f"{name} is not set here: without it where the job runs, {lost}"
+                yield Problem(message, (path,), f"export {name}=…")
+
+
 def nobody_can_be_told(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """A run that ends unheard is noticed late; what is missing here may be there where the job runs."""
     asked = plan.job.notifications

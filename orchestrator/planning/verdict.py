@@ -22,9 +22,11 @@ from orchestrator.planning.surroundings import (
     cache_is_unwritable,
     kernels_are_missing,
     nobody_can_be_told,
+    python_is_missing,
     trackers_are_missing,
     train_step_is_missing,
     transformer_engine_is_missing,
+    variables_are_unset,
 )
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.cluster import ClusterSpec
@@ -318,6 +320,8 @@ DOUBTS = (
     transformer_engine_is_missing,
     kernels_are_missing,
     nobody_can_be_told,
+    python_is_missing,
+    variables_are_unset,
     trackers_are_missing,
 )
 

@@ -21,6 +21,7 @@ from orchestrator.cluster.profiles import (
     user_folder,
 )
 from orchestrator.errors import SpecError, UserError
+from orchestrator.planning.hardware.devices import device_named
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.loading import load_document_text
@@ -124,6 +125,7 @@ def show(
     """
     path = find_profile(name)
     profile = read_profile(path)
+    _refuse_what_is_not_there(path, profile)
     if as_json:
         print_json({"path": str(path), "profile": profile.model_dump(mode="json")})
         return
@@ -134,6 +136,20 @@ def show(
     if profile.partitions:
         header = ["PARTITION", "NODES", "GPUS", "CPUS", "MEMORY", "TIME LIMIT"]
         typer.echo(aligned([header, *(_partition_row(key, profile) for key in profile.partitions)]))
+
+
+def _refuse_what_is_not_there(path: Path, profile: ClusterSpec) -> None:
+    """Raises UserError for names in a profile that lead nowhere: each job for the cluster would be refused for them."""
+    wrong = []
+    if profile.gpu is not None:
+        try:
+            device_named(profile.gpu)
+        except UserError as error:
+            wrong.append(f"gpu: {error}")
+    if profile.template is not None and not Path(profile.template).is_file():
+        wrong.append(f"template: {profile.template} is no file; leave it out for the shipped one")
+    if wrong:
+        raise UserError("\n       ".join(f"{path}: {each}" for each in wrong))
 
 
 def _check_request(name: str | None, output: Path | None, force: bool) -> None:

@@ -122,7 +122,17 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
         found += task_problems(loaded.job.task)
     problems += [each for each in found if each.message not in said]
     problems += export_problems(loaded.job)
+    problems += _template_problems(loaded.job, cluster)
     return plan, problems
+
+
+def _template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem]:
+    """Those of the user's own templates, of which most jobs have none: what renders them takes long to import."""
+    if not (job.launch.template or job.launch.slurm_template or (cluster and cluster.template)):
+        return []
+    from orchestrator.launch.templates import template_problems
+
+    return template_problems(job, cluster)
 
 
 def _placed(loaded: LoadedJob, problems: Iterable[Problem]) -> SpecError:

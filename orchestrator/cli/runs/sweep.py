@@ -14,13 +14,13 @@ from orchestrator.cli.runs.sweep_preview import show_dry_run
 from orchestrator.cli.runs.sweep_tables import (
     csv_text,
     describe_cells,
-    describe_pruned,
     follow,
     results_table,
     status_table,
     summary,
     what_is_retried,
     what_matters,
+    why_no_cell,
 )
 from orchestrator.cli.runs.sweeping import (
     as_record,
@@ -122,7 +122,7 @@ def start_sweep(
     loaded = load_sweep(files, words, (lambda plan: ()) if local else refusals(dry_run=dry_run), arrays)
     cells = loaded.cells.cells
     if not cells:
-        raise UserError(f"no cell of this sweep can run:\n{describe_pruned(loaded.cells.pruned)}")
+        raise UserError(why_no_cell(loaded.cells))
     profile = None if local else (profile_if_any if dry_run else profile_of)(cells[0].job)
     folder = runs_dir_of(cells[0].job, runs_dir).absolute()
     sweep = sweep_dir(loaded.name, folder)

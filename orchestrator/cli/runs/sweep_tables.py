@@ -18,7 +18,7 @@ from rich.text import Text
 from orchestrator.cli.running import aligned
 from orchestrator.review.sweep_analysis import Point, importance
 from orchestrator.spec.words import shorten
-from orchestrator.sweeps.cells import Cell, Pruned
+from orchestrator.sweeps.cells import Cell, Cells, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.names import short_name
@@ -45,6 +45,14 @@ def describe_cells(loaded: LoadedSweep, *, every: bool = False) -> str:
     if every:
         lines += _every_cell(cells.cells)
     return "\n".join(lines)
+
+
+def why_no_cell(cells: Cells) -> str:
+    """What to say of a sweep of which nothing can be started."""
+    if not cells.pruned:
+        return f"no cell is left of this sweep: sweep.when leaves out all {cells.filtered} combinations; loosen it"
+    left_out = f"\n    {cells.filtered} combinations do not meet sweep.when" if cells.filtered else ""
+    return f"no cell of this sweep can run:\n{describe_pruned(cells.pruned)}{left_out}"
 
 
 def _every_cell(cells: Sequence[Cell]) -> list[str]:

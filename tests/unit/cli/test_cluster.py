@@ -158,6 +158,12 @@ def test_show(orchestrator: Any, home: Path) -> None:
     for said in ("gpu (default)  16", "time            4h", "exclude         n1, n2", "image=a.sqsh", "1d"):
         assert said in shown
     assert orchestrator("cluster", "show", "alps", "--json").json["profile"]["time"] == 14400
+    with (home / "alps.yaml").open("a") as profile:
+        profile.write("gpu: H1000\ntemplate: nowhere.j2\n")
+    elsewhere = orchestrator("cluster", "show", "alps")
+    assert (elsewhere.code, elsewhere.out) == (2, "")
+    assert "alps.yaml: gpu: there is no GPU 'H1000'" in elsewhere.err
+    assert "alps.yaml: template: nowhere.j2 is no file; leave it out for the shipped one" in elsewhere.err
     unknown = orchestrator("cluster", "show", "alp")
     assert (unknown.code, unknown.out) == (2, "")
     assert "did you mean alps?" in unknown.err

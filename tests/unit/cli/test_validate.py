@@ -239,3 +239,28 @@ def test_a_cluster_and_a_vocabulary_that_are_wrong_are_told_at_once(
     job_file.write_text(f"{text}launch: {{nodes: 9, gpus_per_node: 1, cluster: alps}}\n")
     said = orchestrator("validate", job_file, "--json")
     assert {problem["path"] for problem in said.json["problems"]} >= {"model.vocab_size", "launch.nodes"}
+
+
+@pytest.mark.usefixtures("alps")
+def test_templates_that_cannot_be_rendered_stop_it(orchestrator: Any, job_file: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.j2"
+    wrong.write_text("#!/bin/sh\n{{ nothing_of_ours }\n")
+    asked = f"launch: {{cluster: alps, template: nowhere.j2, slurm_template: {wrong}}}\n"
+    job_file.write_text(job_file.read_text() + asked)
+    finished = orchestrator("validate", job_file)
+    assert (finished.code, finished.out) == (2, "")
+    place = "job.yaml:14:25: launch.template: the launch template nowhere.j2 cannot be read: No such file or directory"
+    assert place in finished.err
+    assert f"launch.slurm_template: {wrong}:2: the launch template is wrong" in finished.err
+    stops = orchestrator("plan", job_file, "--json").json["verdict"]["stops"]
+    assert [each["path"] for each in stops] == ["launch.template", "launch.slurm_template"]
+
+
+@pytest.mark.usefixtures("alps")
+def test_the_template_of_a_cluster_is_looked_at(orchestrator: Any, job_file: Path, tmp_path: Path) -> None:
+    profile = tmp_path / "clusters" / "alps.yaml"
+    profile.write_text(profile.read_text() + "\ntemplate: nowhere.j2\n")
+    finished = orchestrator("validate", job_file, "--cluster", "alps")
+    assert finished.code == 2
+    assert "launch.cluster: the launch template nowhere.j2 cannot be read" in finished.err
+    assert "mend `template` in the profile alps" in finished.err

@@ -125,6 +125,31 @@ def test_transformer_engine_may_be_missing(
     assert not doubts(make_job, model=WITH_EXPERTS)
 
 
+def test_a_python_is_looked_for(make_job: Any, tmp_path: Path) -> None:
+    own = tmp_path / "bin" / "python-of-mine"
+    own.parent.mkdir()
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    said = doubts(make_job, launch={"python": "python-of-mine"})
+    assert said["launch.python"] == "python-of-mine is no program that can be run from here"
+    for launch in ({"python": str(own)}, {"python": "python-of-mine", "env": {"PATH": str(own.parent)}}):
+        assert "launch.python" not in doubts(make_job, launch=launch)
+
+
+def test_variables_are_looked_for(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE", "1")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    asked = {
+        "tracking": {"uri": "https://${env:NOWHERE}"},
+        "launch": {"env": {"A": "${env:NOWHERE}", "B": "${env:THERE}"}},
+    }
+    found = {path: text for path, text in doubts(make_job, **asked).items() if "NOWHERE" in text}
+    assert found == {
+        "launch.env.A": "NOWHERE is not set here: without it where the job runs, no rank starts",
+        "tracking.uri": "NOWHERE is not set here: without it where the job runs, nothing is sent",
+    }
+
+
 def test_who_is_to_be_told_is_looked_for(make_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tell = tmp_path / "tell.sh"
     tell.write_text("#!/bin/sh\n")

@@ -55,6 +55,9 @@ def test_a_dry_run_shows_cells_scripts_and_what_the_cluster_cannot_give(
     code, out, err = orchestrator("sweep", "run", write("grid: {tp: [4], runtime.device: [cuda]}"))
     assert code == 2
     assert err.startswith("error: no cell of this sweep can run:\n    tp=4,device=cuda: ")
+    code, out, err = orchestrator("sweep", "run", write("grid: {lr: [1, 2], tp: [1, 2]}\nwhen: tp > 10"))
+    assert (code, out) == (2, "")
+    assert err == "error: no cell is left of this sweep: sweep.when leaves out all 4 combinations; loosen it\n"
 
 
 def test_mistakes_are_one_clear_message(orchestrator: Run, write: Callable[[str], Path]) -> None:

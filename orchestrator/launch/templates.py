@@ -1,0 +1,34 @@
+"""Templates of the user's own, looked at before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from orchestrator.errors import Problem, UserError
+from orchestrator.launch.render import render
+from orchestrator.launch.sbatch import Place, render_sbatch
+from orchestrator.rundir import RunDir
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+
+
+def template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem]:
+    """What is wrong with templates of the user's own: found by rendering them, for a run that there is not yet."""
+    run = RunDir(Path.cwd() / job.name / "run")
+    problems, mend = [], "mend it, or leave it out for the shipped one"
+    if job.launch.template is not None:
+        try:
+            render(job, run_dir=run.path, python=sys.executable)
+        except UserError as error:
+            problems.append(Problem(str(error), ("launch.template",), mend))
+    if cluster is None:
+        return problems
+    path = "launch.slurm_template"
+    if job.launch.slurm_template is None:
+        path, mend = "launch.cluster", f"mend `template` in the profile {cluster.name}"
+    try:
+        render_sbatch(job, cluster, Place(run, Path.cwd(), sys.executable))
+    except UserError as error:
+        problems.append(Problem(str(error), (path,), mend))
+    return problems
