@@ -40,7 +40,7 @@ def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
 
 
 def all_runs(runs_dir: Path) -> list[RunDir]:
-    """Every run under a folder, oldest first."""
+    """Every run under a folder, oldest first; before them those whose age cannot be read."""
     return sorted(run_folders(runs_dir), key=lambda run: (_creation_time(run), run.path))
 
 
@@ -68,8 +68,20 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
     """The run that a person means: a run id, the start of one, a job's name (its latest run; cells of sweeps count only
     where it has no other) or a path.
 
-    Raises RunNotFound, naming the nearest, and UserError when several match.
+    Raises RunNotFound, naming the nearest, and UserError when several match or the one cannot be read.
     """
+    run = _meant(text, runs_dir)
+    try:
+        run.events()
+    except OSError as error:
+        who = "let its owner allow you to read it" if isinstance(error, PermissionError) else "put that file right"
+        raise UserError(
+            f"run {run.name}/{run.run_id} cannot be read: {run.events_file}: {error.strerror}; {who}"
+        ) from error
+    return run
+
+
+def _meant(text: str, runs_dir: Path) -> RunDir:
     path = Path(text)
     if RunDir(path).resolved_generations():
         return RunDir(path.absolute())
@@ -228,7 +240,11 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _creation_time(run: RunDir) -> float:
-    return next((event["time"] for event in run.events() if event.get("event") == "created"), time.time())
+    try:
+        events = run.events()
+    except OSError:
+        return 0.0  # one that cannot be read must not stand for its job's latest
+    return next((event["time"] for event in events if event.get("event") == "created"), time.time())
 
 
 def _umask() -> int:

@@ -139,6 +139,24 @@ def statuses_of(runs: Sequence[RunDir]) -> list[RunStatus]:
     return [_status(run, each, job, words) for run, each, job in zip(runs, events, jobs, strict=True)]
 
 
+def readable_statuses(runs: Sequence[RunDir]) -> tuple[list[RunStatus], dict[RunDir, OSError]]:
+    """The statuses of those runs that can be read, and what keeps the others from it."""
+    try:
+        return statuses_of(runs), {}
+    except OSError:
+        troubles = {run: error for run in runs if (error := _trouble(run)) is not None}
+    return statuses_of([run for run in runs if run not in troubles]), troubles
+
+
+def _trouble(run: RunDir) -> OSError | None:
+    """What the system says where files of a run cannot be read; nobody else is asked about it."""
+    try:
+        _status(run, run.events(), None, SchedulersWord({}))
+    except OSError as error:
+        return error
+    return None
+
+
 def _since_then(run: RunDir, events: list[dict[str, Any]], job: SlurmRun) -> tuple[list[dict[str, Any]], SlurmRun]:
     """The events and the job as they are after the scheduler was asked about it: a job that it says is over may have
     written why only after they were read. Of another job, submitted since, it has said nothing.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from itertools import starmap
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +12,8 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, ago, aligned
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs, cell_of, default_runs_dir
-from orchestrator.launch.states import RunStatus, last_iteration, statuses_of
+from orchestrator.launch.states import RunStatus, last_iteration, readable_statuses
+from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.words import shorten
 
@@ -21,7 +23,7 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, the latest last: state, progress, losses.
+    """List runs, the latest last: state, progress, losses. A run that cannot be read hides no other.
 
     \b
     Example:
@@ -29,13 +31,15 @@ def command(
       orchestrator list gpt-small --json
     """
     folder = runs_dir or default_runs_dir()
-    statuses = statuses_of([run for run in all_runs(folder) if name in (None, run.name)])
+    runs = [run for run in all_runs(folder) if name in (None, run.name)]
+    statuses, troubles = readable_statuses(runs)
+    cells = [cell_of(run) for run in (*troubles, *(status.run for status in statuses))]
     if as_json:
-        print_json([{**status.to_json(), "cell": cell_of(status.run)} for status in statuses])
-    elif statuses:
-        cells = [cell_of(status.run) for status in statuses]
+        records = [*starmap(_unreadable, troubles.items()), *(status.to_json() for status in statuses)]
+        print_json([{**record, "cell": cell} for record, cell in zip(records, cells, strict=True)])
+    elif runs:
         header = ["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"]
-        rows = [header, *(_row(status) for status in statuses)]
+        rows = [header, *starmap(_unreadable_row, troubles.items()), *(_row(status) for status in statuses)]
         if any(cells):
             shown = ["CELL", *(shorten(cell, 40) if cell else "-" for cell in cells)]
             rows = [[*row[:2], cell, *row[2:]] for row, cell in zip(rows, shown, strict=True)]
@@ -58,6 +62,16 @@ def _row(status: RunStatus) -> list[str]:
         str(status.checkpoints[-1].iteration) if status.checkpoints else "-",
         ago(time.time() - status.created) if status.created else "-",
     ]
+
+
+def _unreadable(run: RunDir, error: OSError) -> dict[str, Any]:
+    """A run of which no more can be told than why, for programs."""
+    said = f"{error.filename}: {error.strerror}"
+    return {"run_id": run.run_id, "name": run.name, "path": str(run.path), "state": "unreadable", "message": said}
+
+
+def _unreadable_row(run: RunDir, error: OSError) -> list[str]:
+    return [run.name, run.run_id, f"unreadable ({error.strerror})", *["-"] * 5]
 
 
 def _total(status: RunStatus) -> str:

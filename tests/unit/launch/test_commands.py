@@ -233,9 +233,8 @@ def test_machine_that_refuses_is_one_line(
     orchestrator: Orchestrator, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir]
 ) -> None:
     run = make_run(make_job())
-    run.events_file.unlink()
-    run.events_file.mkdir()
-    assert orchestrator("status", run.path) == (1, "", f"error: Is a directory: {run.events_file}\n")
+    run.metrics_file.mkdir()
+    assert orchestrator("status", run.path) == (1, "", f"error: Is a directory: {run.metrics_file}\n")
 
 
 def test_one_damaged_run_does_not_hide_the_others(
