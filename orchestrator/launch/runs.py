@@ -11,9 +11,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
+from orchestrator.checkpoints import committed
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
 from orchestrator.rundir import RunDir, write_atomically
@@ -115,12 +117,15 @@ def find_same(job: JobSpec, runs_dir: Path, warn: Callable[[str], object] = lamb
 
 def next_run_dir(job: JobSpec, runs_dir: Path) -> RunDir:
     """The directory that a new run of this spec would get."""
-    base = job.config_hash[:_HASH_DIGITS]
-    folder = runs_dir.absolute() / job.name
-    number = 1
-    while (path := folder / (base if number == 1 else f"{base}-{number}")).exists():
-        number += 1
-    return RunDir(path)
+    return RunDir(next(path for path in _places_for(job, runs_dir) if not path.exists()))
+
+
+def _places_for(job: JobSpec, runs_dir: Path) -> Iterator[Path]:
+    """Where the runs go that begin with this spec: the first one, the second one, …"""
+    first = runs_dir.absolute() / job.name / job.config_hash[:_HASH_DIGITS]
+    yield first
+    for number in count(2):
+        yield first.with_name(f"{first.name}-{number}")
 
 
 def attach_or_create(
@@ -128,13 +133,33 @@ def attach_or_create(
 ) -> tuple[RunDir, bool]:
     """The latest run of this very spec, or a new one; and whether it is new. Two callers at once get the same run.
 
-    `warn` hears of runs whose spec cannot be read: those are passed over.
+    `warn` hears of runs whose spec cannot be read: those are passed over. Raises UserError where one of them has
+    checkpoints and began with this spec: a new run would do its work again.
     """
     while (run := find_same(job, runs_dir, warn)) is None:
+        _refuse_lost_spec(job, runs_dir)
         created = _create(job, written, runs_dir, only=next_run_dir(job, runs_dir))
         if created is not None:
             return created, True
     return run, False
+
+
+def _refuse_lost_spec(job: JobSpec, runs_dir: Path) -> None:
+    for run in map(RunDir, takewhile(Path.exists, _places_for(job, runs_dir))):
+        try:
+            checkpoints = committed(run)
+        except OSError:  # another person's
+            continue
+        try:
+            if checkpoints:
+                load_resolved(run.resolved())
+        except UserError as error:
+            why = str(error).splitlines()[0]
+            raise UserError(
+                f"{run.path} began with this very spec and has checkpoints up to iteration "
+                f"{checkpoints[-1].iteration}, but its spec cannot be read: {why}.\n"
+                "      Put that file back to continue it, or start another run, at iteration 0, with --new."
+            ) from error
 
 
 def changed_original(run: RunDir, job: JobSpec) -> RunDir | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.checkpoints import write_commit
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code import code_state
 from orchestrator.launch.runs import (
@@ -104,6 +105,28 @@ def test_changed_run_is_found_by_its_current_spec(make_job: MakeJob, runs_dir: P
     assert (run.path / "job.2.yaml").read_text() == "second"
     assert load_resolved(run.path / "resolved.json") == job
     assert load_resolved(run.resolved()) == changed
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{")])
+def test_a_spec_whose_run_has_lost_it_does_not_begin_again_unasked(
+    make_job: MakeJob, runs_dir: Path, damage: Callable[[Path], object]
+) -> None:
+    job = make_job()
+    run = create_run(job, "", runs_dir)
+    damage(run.resolved())
+    run.checkpoint(20).mkdir(parents=True)
+    write_commit(run.checkpoint(20), iteration=20, consumed_samples=40, files={})
+    with pytest.raises(UserError, match=rf"{run.path} began with .* up to iteration 20, (?s:.*) with --new"):
+        attach_or_create(job, "", runs_dir)
+    assert os.listdir(runs_dir / "tiny") == [run.run_id]
+    another = create_run(job, "", runs_dir)
+    assert attach_or_create(job, "", runs_dir) == (another, False)
+
+
+def test_a_lost_spec_of_a_run_without_checkpoints_takes_nothing_along(make_job: MakeJob, runs_dir: Path) -> None:
+    job = make_job()
+    create_run(job, "", runs_dir).resolved().unlink()
+    assert attach_or_create(job, "", runs_dir)[1]
 
 
 def test_run_is_found_by_id_prefix_name_and_path(
