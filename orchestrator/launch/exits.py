@@ -35,6 +35,10 @@ _NCCL_ERROR = re.compile(
     r"^.*(?:NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|Watchdog caught collective operation time).*$",
     re.MULTILINE,
 )
+# Python 3.11 and later: "… (ModuleNotFoundError: No module named 'torch')"; before, of `-m`: "No module named torch"
+_LACKS_A_PACKAGE = re.compile(
+    r"^.*No module named (?:'(torch|megatron|orchestrator)(?:\.core)?'|(torch|orchestrator)\b).*$", re.MULTILINE
+)
 # What C++ says of an exception that nobody takes, as in torch's threads: "  what():  [PG ID 0 …] … CUDA error: …"
 _UNCAUGHT = re.compile(r"^\s*what\(\):.*$", re.MULTILINE)
 # torchrun's account of a failure starts with a line of its logger: what the ranks printed themselves is before it.
@@ -48,6 +52,8 @@ _FAILED_RANK = re.compile(
 _ENDED_BY_TORCHRUN = re.compile(
     r"^W\d{4} .*torch/distributed/elastic.* Sending process (\d+) closing signal", re.MULTILINE
 )
+_OWN_LINE = "=== "
+"""How the lines begin that the launcher itself writes into a log."""
 _SIGNALS_OF_TORCHRUN = (-signal.SIGTERM, -signal.SIGKILL)
 
 
@@ -96,6 +102,8 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
         if found := _first_line(pattern, tails):
             path, line = found
             return _shown(Exit.of(cause, last_exception(tails[path]) or "", iteration), path, line)
+    if found := _first_line(_LACKS_A_PACKAGE, tails):
+        return _wrong_python(*found, iteration)
     # Once one has failed torchrun ends the others: their ends explain nothing, unless all were ended.
     culprits = {rank: rank_end for rank, rank_end in failed.items() if not rank_end.by_torchrun} or failed
     killed = {rank: rank_end.code for rank, rank_end in culprits.items() if rank_end.code < 0}
@@ -192,6 +200,17 @@ def _broken_gpu(run: RunDir, failed: dict[int, RankEnd], tails: dict[Path, str],
     return None
 
 
+def _wrong_python(path: Path, line: str, iteration: int | None) -> Exit:
+    """The end of a launch by a Python that lacks what every training needs."""
+    match = _LACKS_A_PACKAGE.match(line)
+    lacks = next(filter(None, match.groups()), "") if match else ""
+    message = (
+        f"the Python that trains has no {lacks}: let launch.python name another one, or install there what "
+        "training needs (pip install 'megatron-orchestrator[train]')"
+    )
+    return _shown(Exit.of("user_error", message, iteration), path, line)
+
+
 def _suffers(text: str) -> bool:
     """Whether a rank says no more than what the end of another one, or a broken network, does to it."""
     return lost_a_peer(text) or _NCCL_ERROR.search(text) is not None
@@ -262,5 +281,5 @@ def _killed_message(rank: int, number: int) -> str:
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OWN_LINE)]
     return lines[-1] if lines else ""

@@ -215,9 +215,39 @@ def test_error_without_a_record_is_the_last_exception_of_the_failing_rank(run: R
     assert classified(run, 1) == ("bug", "KeyError: 'x'")
 
 
-def test_launcher_that_could_not_start(run: RunDir) -> None:
-    run.launcher_log.write_text("=== launch a\n/usr/bin/python3: No module named torch\n")
-    assert classified(run, 1) == ("bug", "/usr/bin/python3: No module named torch")
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("/usr/bin/python3: No module named torch.distributed.run", "torch"),
+        (
+            "/usr/bin/python3: Error while finding module specification for 'torch.distributed.run' "
+            "(ModuleNotFoundError: No module named 'torch')",
+            "torch",
+        ),
+        ("ModuleNotFoundError: No module named 'megatron.core'", "megatron"),
+        ("/opt/python: No module named orchestrator", "orchestrator"),
+    ],
+)
+def test_a_python_that_lacks_what_training_needs_is_no_bug(run: RunDir, line: str, package: str) -> None:
+    run.launcher_log.write_text(f"=== launch a\n{line}\n")
+    end = classify(run, "a", 1, LogMarks({}))
+    assert (end.cause, end.code, end.evidence) == ("user_error", 2, (f"launcher.log: {line}",))
+    assert end.message == (
+        f"the Python that trains has no {package}: let launch.python name another one, or install there what training "
+        "needs (pip install 'megatron-orchestrator[train]')"
+    )
+
+
+def test_a_module_that_a_program_of_the_users_lacks_is_its_own_matter(run: RunDir) -> None:
+    run.launcher_log.write_text("ModuleNotFoundError: No module named 'torch.nowhere'\n")
+    assert classified(run, 1) == ("bug", "ModuleNotFoundError: No module named 'torch.nowhere'")
+    run.launcher_log.write_text("ModuleNotFoundError: No module named 'torchvision'\n")
+    assert classified(run, 1) == ("bug", "ModuleNotFoundError: No module named 'torchvision'")
+
+
+def test_launcher_that_said_nothing(run: RunDir) -> None:
+    run.launcher_log.write_text("=== launch a at 2026-11-20 13:07:32\n")
+    assert classified(run, 1) == ("bug", "torchrun returned 1")
 
 
 def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
@@ -227,7 +257,7 @@ def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
     with open(run.launcher_log, "a") as file:
         file.write("=== launch a\n")
     end = classify(run, "a", 1, marks)
-    assert (end.cause, end.message) == ("bug", "=== launch a")
+    assert (end.cause, end.message) == ("bug", "torchrun returned 1")
 
 
 GLOO_LOST_A_PEER = (
