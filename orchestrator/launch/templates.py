@@ -22,7 +22,7 @@ def template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem
             render(job, run_dir=run.path, python=sys.executable)
         except UserError as error:
             problems.append(Problem(str(error), ("launch.template",), mend))
-    if cluster is None:
+    if cluster is None or (job.launch.slurm_template or cluster.template) is None:
         return problems
     path = "launch.slurm_template"
     if job.launch.slurm_template is None:
