@@ -200,8 +200,11 @@ def test_the_roofline_of_the_1_7b_is_near_62_percent() -> None:
     assert 0.58 < mfu < 0.72
 
 
-@pytest.mark.parametrize(("name", "part"), [("attention_dropout", "attention"), ("hidden_dropout", "memory_bound")])
-def test_the_roofline_draws_nothing(name: str, part: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "part", "longer"), [("attention_dropout", "attention", 1.2), ("hidden_dropout", "memory_bound", 1.1)]
+)
+def test_the_roofline_draws_nothing(name: str, part: str, longer: float) -> None:
+    """`longer`: how much the plan says that drawing takes; of elements it is little since one kernel drops and adds."""
     others = {"attention_dropout": 0, "hidden_dropout": 0}
     dropping, keeping = (
         load_job(
@@ -214,7 +217,7 @@ def test_the_roofline_draws_nothing(name: str, part: str) -> None:
     of_mask = roofline(dropping, 50304, device)[part] / roofline(keeping, 50304, device)[part] - 1
     assert of_mask == 0 if name == "attention_dropout" else 0 < of_mask < 0.15
     planned = [estimate_time(job, 50304, "transformer_engine", device).parts[part] for job in (dropping, keeping)]
-    assert planned[0] > 1.2 * planned[1]
+    assert planned[0] > longer * planned[1]
 
 
 @pytest.mark.parametrize(
