@@ -39,11 +39,12 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, is_full_disk
 
 _GENERATION = re.compile(r"resolved(?:\.(\d+))?\.json")
 _ITERATION = re.compile(r"iter_(\d{7,})")
@@ -295,10 +296,39 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a write that finds the disk full does not say where
+        with suppress(OSError):  # the disk says once more what it says already
+            temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk names none, any other trouble the temporary one
         raise
+
+
+def write_refusal(error: OSError) -> UserError | None:
+    """What a person should read where the system refused to write: the folder, why, and the way out. None for an error
+    that does not say where, or is about anything else; reading what is not ours is.
+    """
+    if not isinstance(error.filename, str | bytes | os.PathLike):
+        return None
+    path = Path(os.fsdecode(error.filename)).absolute()
+    if is_full_disk(error):
+        way_out = "make room there, or name another folder"
+    elif error.errno == errno.EROFS or (error.errno in (errno.EACCES, errno.EPERM) and _was_written(path)):
+        way_out = "name another folder, or have yourself allowed to write to this one"
+    else:
+        return None
+    return UserError(f"nothing can be written in {path.parent}: {error.strerror}; {way_out}")
+
+
+def _was_written(path: Path) -> bool:
+    """Whether an access that was forbidden can have been a write only."""
+    if os.path.lexists(path):
+        return os.access(path, os.R_OK) and not os.access(path, os.W_OK)
+    return os.access(path.parent, os.X_OK)  # else not even its absence is known
+
+
+def nearest_folder(folder: Path) -> Path:
+    """The folder itself, or the first above it that is there: where it would be made."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(each))
 
 
 def sync_folder(folder: Path) -> None:

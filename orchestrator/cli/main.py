@@ -18,6 +18,7 @@ from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, SpecError
 from orchestrator.imports import staying
+from orchestrator.rundir import write_refusal
 
 
 class Entry(NamedTuple):
@@ -90,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         # The machine refused: permissions, a full disk, a file where a folder should be.
+        if (refusal := write_refusal(error)) is not None:
+            _report(refusal, as_json)
+            return refusal.exit_code
         place = f": {error.filename}" if error.filename is not None else ""
         _report(OrchestratorError(f"{error.strerror or error}{place}"), as_json)
         return 1

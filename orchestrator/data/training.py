@@ -14,7 +14,7 @@ from orchestrator.data.request import TrainTokenizerRequest
 from orchestrator.data.sources import find_inputs, read_chunks
 from orchestrator.data.vocabulary import GPT2_EOD
 from orchestrator.errors import JobError, UserError
-from orchestrator.rundir import write_atomically
+from orchestrator.rundir import write_atomically, write_refusal
 
 
 def train_tokenizer(request: TrainTokenizerRequest) -> int:
@@ -76,4 +76,4 @@ def _save(tokenizer: LibraryTokenizer, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, tokenizer.to_str(pretty=True))
     except OSError as error:
-        raise JobError(f"cannot write {output}: {error.strerror}") from error
+        raise write_refusal(error) or JobError(f"cannot write {output}: {error.strerror}") from error

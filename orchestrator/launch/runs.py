@@ -197,7 +197,7 @@ def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: Code
         except FileNotFoundError:  # taken away this moment, with a run that was refused
             return None
     except OSError as error:
-        raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
+        raise _not_created(folder, error) from error
     try:
         draft.chmod(0o777 & ~_umask())
         _fill(RunDir(draft), only.run_id, job, written, code or code_state(Path.cwd(), apart_from=folder.parent))
@@ -208,10 +208,16 @@ def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: Code
                 raise
             shutil.rmtree(draft)
             return None
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _not_created(folder, error) from error
         raise
     return only
+
+
+def _not_created(folder: Path, error: OSError) -> UserError:
+    return UserError(f"no run can be created in {folder}: {error.strerror}")
 
 
 def add_generation(run: RunDir, job: JobSpec, written: str) -> None:

@@ -15,6 +15,7 @@ from orchestrator.errors import Problem
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
 from orchestrator.planning.plan import Plan
+from orchestrator.rundir import nearest_folder
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.values import environment_references
@@ -53,7 +54,7 @@ def unwritable_cache(job: JobSpec) -> Iterator[Problem]:
     if job.data.cache_dir is None or job.data.blend is None:
         return
     folder = Path(job.data.cache_dir).absolute()
-    nearest = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    nearest = nearest_folder(folder)
     if not nearest.is_dir():
         trouble = f"{nearest} is no folder"
     elif not os.access(nearest, os.W_OK | os.X_OK):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
+from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
 
 fork = multiprocessing.get_context("fork")
 
@@ -98,6 +98,42 @@ def test_disk_that_takes_a_part_only_raises(run: RunDir, monkeypatch: pytest.Mon
     monkeypatch.undo()
     run.append_event("second")
     assert [event["event"] for event in run.events()] == ["second"]
+
+
+NAME_ANOTHER = "name another folder, or have yourself allowed to write to this one"
+
+
+@pytest.mark.parametrize(
+    ("code", "way_out"),
+    [
+        (errno.EACCES, NAME_ANOTHER),
+        (errno.EROFS, NAME_ANOTHER),
+        (errno.ENOSPC, "make room there, or name another folder"),
+    ],
+)
+def test_a_refused_write_is_told_by_its_folder(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, code: int, way_out: str
+) -> None:
+    def refuse(path: object, *arguments: object, **options: object) -> Any:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(OSError, match=os.strerror(code)) as caught:
+        write_atomically(run.job_yaml, "")
+    assert caught.value.filename == str(run.job_yaml), "not the temporary one"
+    refusal = write_refusal(caught.value)
+    assert str(refusal) == f"nothing can be written in {run.path}: {os.strerror(code)}; {way_out}"
+
+
+def test_other_refusals_are_not_about_writing(run: RunDir) -> None:
+    run.job_yaml.touch()
+    for error in (
+        PermissionError(errno.EACCES, "Permission denied", str(run.job_yaml)),  # ours to write: it was something else
+        PermissionError(errno.EPERM, "Operation not permitted"),
+        IsADirectoryError(errno.EISDIR, "Is a directory", str(run.path)),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ):
+        assert write_refusal(error) is None
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights, run_of
 from orchestrator.results.asked import Asked, checkpoint_digest, dump_asked
 from orchestrator.results.record import Result, read_result, result_path
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, nearest_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -146,6 +147,7 @@ def command(
         warn(f"measured before, and shown again: {', '.join(result.name for result in known)} (--again measures anew)")
     missing = [one for one in asked if one.name not in {result.name for result in known}]
     if missing:
+        _check_writable(folder)
         check_installed(weights.job)
         size = batch_size or weights.job.batch.micro_batch_size
         arguments = [str(weights.path), f"--output={folder}", f"--batch-size={size}"]
@@ -164,6 +166,13 @@ def command(
         print_json([result.to_json() for result in results])
     else:
         typer.echo(f"{weights.label}\n{table(results)}")
+
+
+def _check_writable(folder: Path) -> None:
+    """Raises UserError where the results could not be kept: before minutes go into them."""
+    nearest = nearest_folder(folder)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"nothing can be written in {nearest}, where the results go: name another folder with --output")
 
 
 def _commit(weights: Weights, iteration: int | None) -> Commit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,16 @@ def test_one_table_is_of_one_checkpoint(
 def test_a_file_is_no_place_for_results(measured: RunDir, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(measured.path), "--text", str(text), "--output", str(text)]) == 2
     assert f"--output {text} is not a folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_once(
+    measured: RunDir, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)  # root is refused nothing
+    assert main(["evaluate", str(measured.path), "--text", str(text), "--again"]) == 2
+    said = f"nothing can be written in {measured.evaluations}, where the results go: name another folder with --output"
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert main(["evaluate", str(measured.path), "--text", str(text)]) == 0, "what is known needs no place"
 
 
 def test_status_shows_it(measured: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,19 @@ def test_a_mistyped_command_is_answered_with_the_right_one(orchestrator: Any) ->
     assert "'validate'" in orchestrator("valdate").err
 
 
+def test_a_refused_write_is_an_input_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(arguments: object, as_json: bool) -> int:
+        raise OSError(30, "Read-only file system", str(tmp_path / "sweep.yaml"))
+
+    monkeypatch.setattr(front, "_run", refuse)
+    assert main(["sweep", "run"]) == 2
+    assert (
+        f"error: nothing can be written in {tmp_path}: Read-only file system; name another" in capsys.readouterr().err
+    )
+
+
 def test_usage_errors_in_json(orchestrator: Any) -> None:
     finished = orchestrator("validate", "--json")
     assert finished.code == finished.json["exit_code"] == 2

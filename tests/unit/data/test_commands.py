@@ -189,6 +189,17 @@ class TestTrainTokenizer:
         run("train-tokenizer", request, as_json=False)
         assert (tmp_path / "again.json").read_bytes() == bpe.read_bytes()
 
+    def test_a_folder_that_cannot_be_written(
+        self, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(path: Path, content: object) -> None:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr("orchestrator.data.training.write_atomically", refuse)
+        request = TrainTokenizerRequest(inputs=(corpus,), output=tmp_path / "t.json", vocab_size=300)
+        with pytest.raises(UserError, match=f"nothing can be written in {tmp_path}: Permission denied; name another"):
+            run("train-tokenizer", request, as_json=False)
+
     def test_refusals(self, tmp_path: Path, corpus: Path) -> None:
         def train(**options: Any) -> None:
             settings = {"inputs": (corpus,), "output": tmp_path / "t.json", "vocab_size": 300, **options}

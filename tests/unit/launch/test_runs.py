@@ -1,5 +1,6 @@
 """Creating runs and finding them again."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -194,6 +195,16 @@ def test_folder_that_cannot_be_written(make_job: MakeJob, tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"no run can be created in .*/file/tiny: Not a directory"):
         create_run(make_job(), "", tmp_path / "file")
+
+
+def test_disk_that_is_full(make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("orchestrator.launch.runs.write_atomically", full)
+    with pytest.raises(UserError, match=f"no run can be created in {runs_dir}/tiny: No space left on device"):
+        create_run(make_job(), "", runs_dir)
+    assert os.listdir(runs_dir / "tiny") == []
 
 
 def _create_many(job: JobSpec, runs_dir: Path, count: int) -> None:
