@@ -311,6 +311,8 @@ NO_SUCH: dict[str, str] = {
     "model.lora.use_rslora": "leave it out, and write alpha times the square root of rank for alpha: the same scale",
     "model.lora.use_dora": "leave it out: adapters are LoRA's two matrices",
     "model.lora.init_lora_weights": "leave it out: one matrix begins random, the other at zero",
+    "checkpoint.save": "checkpoints lie in the run's folder, and launch.runs_dir says where those are",
+    "checkpoint.load": "write checkpoint.pretrained; a run goes on from its own checkpoints by itself",
 }
 """Fields of other tools that have none here, by the dotted path where they are written, and what to do."""
 
@@ -330,5 +332,21 @@ FOREIGN_VALUES: dict[str, str] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "silu": "swiglu",
     "relu2": "squared_relu",
+    # runtime.device, runtime.layers
+    "gpu": "cuda",
+    "te": "transformer_engine",
+    "local": "torch",
+    # precision.dtype
+    **dict.fromkeys(("bfloat16", "torch.bfloat16", "bf16_mixed", "bf16_true"), "bf16"),
+    **dict.fromkeys(("float16", "torch.float16", "half", "16_mixed", "16_true"), "fp16"),
+    **dict.fromkeys(("float32", "torch.float32", "float", "32_true"), "fp32"),
+    # model.position_embedding_type, schedule.lr_decay_style
+    "rotary": "rope",
+    "cosine_annealing": "cosine",
+    # data.tokenizer.type, as a migration from Megatron-LM maps them
+    "gpt2bpetokenizer": "gpt2_bpe",
+    "huggingfacetokenizer": "huggingface",
+    **dict.fromkeys(("sentencepiecetokenizer", "gptsentencepiecetokenizer", "llama2tokenizer"), "sentencepiece"),
+    **dict.fromkeys(("bertwordpiecelowercase", "bertwordpiececase"), "wordpiece"),
 }
 """Values of other tools, in lower case with underscores, and what to write for them."""

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from orchestrator.errors import Problem
 from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.suggestions import closest
-from orchestrator.spec.value_hints import foreign, kind_hint
+from orchestrator.spec.value_hints import foreign, kind_hint, rewritten
 from orchestrator.spec.values import MAX_COUNT, MAX_SIZE
 from orchestrator.spec.words import any_of, dotted, show
 
@@ -86,7 +86,8 @@ def _describe(error: ErrorDetails) -> tuple[str, str | None]:
         case "missing":
             return "is missing", None
         case "value_error":
-            return _value_error(str(context["error"]), value), None
+            text = str(context["error"])
+            return _value_error(text, value), rewritten(text, value)
         case "literal_error":
             return _not_one_of(str(context["expected"]), value)
         case "greater_than":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -13,12 +15,29 @@ from orchestrator.spec.presets import preset_names
 from orchestrator.spec.shape import Shape, shape_at
 from orchestrator.spec.words import as_yaml
 
+_SLURM_CLOCK = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{1,2}):(\d{1,2})|(\d{1,6})-(\d{1,2})", re.ASCII)
+_BYTES = re.compile(r"(\d{1,12})\s*([KMGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
 _OFF = ("false", "no", "off", "none")
 
 
 def foreign(value: Any) -> str | None:
     """What to write for a value of another tool."""
     return FOREIGN_VALUES.get(value.lower().replace("-", "_")) if isinstance(value, str) else None
+
+
+def rewritten(expected: str, value: Any) -> str | None:
+    """SLURM's `1-00:00:00` as a duration, and `500GB` as a size of memory: how they are written here."""
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if expected.startswith("a duration") and (clock := _SLURM_CLOCK.fullmatch(text)):
+        days, hours, minutes, seconds, whole_days, more_hours = clock.groups()
+        parts = {"d": days or whole_days, "h": hours or more_hours, "m": minutes, "s": seconds}
+        duration = "".join(f"{int(part)}{unit}" for unit, part in parts.items() if int(part or 0))
+        return f"write {duration}" if duration else None
+    if expected.startswith("a size of memory") and (size := _BYTES.fullmatch(text)):
+        return f"write {size.group(1)}{size.group(2).upper()}"
+    return None
 
 
 def kind_hint(value: Any, place: tuple[str | int, ...], root: Shape) -> str | None:
@@ -55,7 +74,19 @@ def _section_hint(value: Any, name: str, section: type[Section]) -> str:
 def _list_hint(value: Any, name: str, shape: Shape) -> str | None:
     """One item where a list of such items is expected."""
     takes_it = shape.items is not None and shape.items.kind in ("text", "scalar") and isinstance(value, str | int)
-    return f"write {name}: [{as_yaml(value)}]" if takes_it and name else None
+    if not takes_it or not name:
+        return None
+    return f"write {name}: [{', '.join(as_yaml(item) for item in _items(value, name))}]"
+
+
+def _items(value: Any, name: str) -> list[Any]:
+    """A command's line is a program and its arguments; whatever else is one item."""
+    if name != "command" or not isinstance(value, str):
+        return [value]
+    try:
+        return shlex.split(value) or [value]
+    except ValueError:  # a quote that is not closed
+        return [value]
 
 
 def _choices(key: str, annotation: Any) -> tuple[Any, ...]:
