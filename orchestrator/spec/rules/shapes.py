@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import nearest_divisors, nearest_multiples, quotient
+from orchestrator.spec.rules.base import Unavailable, nearest, nearest_divisors, nearest_multiples, quotient
 from orchestrator.spec.rules.topology import TP
 from orchestrator.spec.sections import JobSections
 
@@ -22,8 +22,7 @@ def query_groups_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     groups, tp = job.model.num_query_groups, job.parallelism.tensor_model_parallel_size
     if groups is not None and groups % tp and tp % groups:
         message = f"num_query_groups / TP or TP / num_query_groups must be whole: {quotient(groups, tp)}"
-        hint = f"nearest TP: {nearest_divisors(groups, tp)}; nearest num_query_groups: {nearest_multiples(tp, groups)}"
-        yield Problem(message, (TP, GROUPS), hint)
+        yield Problem(message, (TP, GROUPS), _hint(job, "num_query_groups", groups))
 
 
 def ffn_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
@@ -37,8 +36,42 @@ def _by_tensor_parallel(job: JobSections, name: str, size: int, path: str) -> It
     tp = job.parallelism.tensor_model_parallel_size
     if size % tp:
         message = f"{name} / TP must be whole: {quotient(size, tp)}"
-        hint = f"nearest TP: {nearest_divisors(size, tp)}; nearest {name}: {nearest_multiples(tp, size)}"
-        yield Problem(message, (TP, path), hint)
+        yield Problem(message, (TP, path), _hint(job, name, size))
+
+
+def _hint(job: JobSections, name: str, size: int) -> str | None:
+    """The nearest TP and the nearest sizes of that name that none of these rules refuses."""
+
+    def as_degree(value: int) -> bool:
+        return _divides(job, value, {})
+
+    def as_size(value: int) -> bool:
+        return _divides(job, tp, {name: value})
+
+    tp = job.parallelism.tensor_model_parallel_size
+    try:
+        degrees = nearest(tp, 2 * max(tp, job.model.num_attention_heads), as_degree)
+        found = {"TP": degrees, name: nearest(size, 2 * max(size, tp), as_size)}
+    except Unavailable:  # another size is wrong or not known, which has its own problem
+        return f"nearest TP: {nearest_divisors(size, tp)}"
+    return "; ".join(f"nearest {name}: {legal}" for name, legal in found.items() if legal) or None
+
+
+def _divides(job: JobSections, tp: int, written: dict[str, int]) -> bool:
+    """Whether every size divides by a TP; or those that are written anew do, and go with the other sizes."""
+    model = job.model
+    heads = written.get("num_attention_heads", model.num_attention_heads)
+    groups = written.get("num_query_groups", heads if model.num_query_groups is None else model.num_query_groups)
+    ffn = written.get("ffn_hidden_size", model.ffn_size)
+    by_degree = {
+        "num_attention_heads": heads % tp == 0,
+        "num_query_groups": groups % tp == 0 or tp % groups == 0,
+        "ffn_hidden_size": ffn % tp == 0,
+    }
+    if not written:
+        return all(by_degree.values())
+    shared = heads % groups == 0 and (model.kv_channels is not None or model.hidden_size % heads == 0)
+    return all(by_degree[name] and (shared or name == "ffn_hidden_size") for name in written)
 
 
 def heads_by_query_groups(job: JobSections) -> Iterator[Problem]:
