@@ -77,6 +77,14 @@ def nearest(wanted: int, most: int, is_legal: Callable[[int], bool]) -> str:
     return " or ".join(str(value) for value in (below, above) if value is not None)
 
 
+def nearest_of(wanted: int, most: int, is_legal: Callable[[int], bool], otherwise: str) -> str:
+    """The same; `otherwise` where there is none, and where `is_legal` reads a field that is not known."""
+    try:
+        return nearest(wanted, most, is_legal) or otherwise
+    except Unavailable:
+        return otherwise
+
+
 def quotient(number: int, divisor: int) -> str:
     """`20 / 3 = 6.67`."""
     return f"{number} / {divisor} = {number / divisor:.4g}"

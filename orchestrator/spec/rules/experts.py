@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from math import gcd
 
 from orchestrator.errors import Problem
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Unavailable, nearest_divisors, nearest_multiples, quotient
+from orchestrator.spec.rules.base import Unavailable, nearest_divisors, nearest_multiples, quotient, replicas
 from orchestrator.spec.rules.topology import CP, DP, EP, GPUS, TP
 from orchestrator.spec.sections import JobSections
 
@@ -98,8 +100,27 @@ def experts_by_expert_parallel(job: JobSections) -> Iterator[Problem]:
     experts, ep = job.model.num_experts, job.parallelism.expert_model_parallel_size
     if experts is not None and experts % ep:
         message = f"num_experts / EP must be whole: {quotient(experts, ep)}"
-        hint = f"nearest EP: {nearest_divisors(experts, ep)}; nearest num_experts: {nearest_multiples(ep, experts)}"
+        hint = f"nearest EP: {_nearest_ep(job, experts, ep)}; nearest num_experts: {nearest_multiples(ep, experts)}"
         yield Problem(message, (EP, EXPERTS), hint)
+
+
+def _nearest_ep(job: JobSections, number: int, ep: int) -> str:
+    """The nearest divisors of a number that divide the experts, and the ranks that they are spread over, as well."""
+    for own in (_experts_of, _ranks_of_experts):
+        with suppress(Unavailable):
+            number = gcd(number, own(job))
+    return nearest_divisors(number, ep)
+
+
+def _experts_of(job: JobSections) -> int:
+    return job.model.num_experts or 0
+
+
+def _ranks_of_experts(job: JobSections) -> int:
+    """Ranks of a stage that have other experts, or other samples; 0, which everything divides, where ETP is wrong."""
+    degrees = job.parallelism
+    stage = replicas(job) * degrees.tensor_model_parallel_size * degrees.context_parallel_size
+    return 0 if stage % degrees.expert_tensor_parallel else stage // degrees.expert_tensor_parallel
 
 
 def expert_ranks(job: JobSections) -> Iterator[Problem]:
@@ -118,7 +139,7 @@ def expert_ranks(job: JobSections) -> Iterator[Problem]:
         f"experts are spread over the ranks of a stage: TP · CP · DP / (ETP · EP) = {stage} / ({etp} · {ep}) "
         f"= {stage / (etp * ep):.4g} is not whole"
     )
-    hint = f"nearest EP: {nearest_divisors(stage // etp, ep)}" if stage % etp == 0 else "write a smaller ETP"
+    hint = "write a smaller ETP" if stage % etp else f"nearest EP: {_nearest_ep(job, stage // etp, ep)}"
     yield Problem(message, (EP, ETP, DP, GPUS, TP, CP), hint)
 
 

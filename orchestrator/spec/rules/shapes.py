@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import Unavailable, nearest, nearest_divisors, nearest_multiples, quotient
+from orchestrator.spec.rules.base import (
+    Unavailable,
+    nearest,
+    nearest_divisors,
+    nearest_multiples,
+    nearest_of,
+    quotient,
+)
 from orchestrator.spec.rules.topology import TP
 from orchestrator.spec.sections import JobSections
 
@@ -79,7 +86,13 @@ def heads_by_query_groups(job: JobSections) -> Iterator[Problem]:
     heads, groups = job.model.num_attention_heads, job.model.query_groups
     if heads % groups:
         message = f"num_attention_heads / num_query_groups must be whole: {quotient(heads, groups)}"
-        yield Problem(message, (GROUPS, HEADS), f"nearest num_query_groups: {nearest_divisors(heads, groups)}")
+
+        def goes(value: int) -> bool:
+            tp = job.parallelism.tensor_model_parallel_size
+            return heads % value == 0 and (value % tp == 0 or tp % value == 0)
+
+        legal = nearest_of(groups, heads, goes, nearest_divisors(heads, groups))
+        yield Problem(message, (GROUPS, HEADS), f"nearest num_query_groups: {legal}")
 
 
 def hidden_by_heads(job: JobSections) -> Iterator[Problem]:
@@ -87,8 +100,14 @@ def hidden_by_heads(job: JobSections) -> Iterator[Problem]:
     model = job.model
     if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
         hidden, heads = model.hidden_size, model.num_attention_heads
+
+        def goes(value: int) -> bool:
+            return hidden % value == 0 and _divides(
+                job, job.parallelism.tensor_model_parallel_size, {"num_attention_heads": value}
+            )
+
         hint = (
-            f"nearest num_attention_heads: {nearest_divisors(hidden, heads)}; "
+            f"nearest num_attention_heads: {nearest_of(heads, hidden, goes, nearest_divisors(hidden, heads))}; "
             f"nearest hidden_size: {nearest_multiples(heads, hidden)}; or write kv_channels"
         )
         message = f"hidden_size / num_attention_heads must be whole: {quotient(hidden, heads)}"

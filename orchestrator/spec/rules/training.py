@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from orchestrator.errors import Problem
 from orchestrator.spec.ramp import samples_at
-from orchestrator.spec.rules.base import Unavailable, nearest_divisors, nearest_multiples, quotient, replicas, stages_of
+from orchestrator.spec.rules.base import (
+    Unavailable,
+    nearest_divisors,
+    nearest_multiples,
+    nearest_of,
+    quotient,
+    replicas,
+    stages_of,
+)
 from orchestrator.spec.rules.topology import DP, GPUS, PP, VP
 from orchestrator.spec.sections import JobSections
 
@@ -57,9 +65,23 @@ def rampup_sizes(job: JobSections) -> Iterator[Problem]:
             f"(global_batch_size - start_global_batch_size) / increment must be whole: "
             f"({full} - {start}) / {increment} = {(full - start) / increment:.4g}"
         )
-        yield Problem(
-            message, (f"{RAMPUP}.increment", *paths), f"nearest increments: {nearest_divisors(full - start, increment)}"
-        )
+        legal = _increments(job, full - start, increment, nearest_divisors(full - start, increment))
+        yield Problem(message, (f"{RAMPUP}.increment", *paths), f"nearest increments: {legal}")
+
+
+def _increments(job: JobSections, climb: int, wanted: int, otherwise: str) -> str:
+    """The nearest that climb in whole increments, each of whole passes; `otherwise` where there is none."""
+    return nearest_of(wanted, climb, lambda value: climb % value == 0 and value % _passes(job)[0] == 0, otherwise)
+
+
+def _passes(job: JobSections) -> tuple[int, str, list[str]]:
+    """What batches of a ramp are made of: the samples, how they come about, and the fields in it."""
+    parallelism = job.parallelism
+    unit = job.batch.micro_batch_size * replicas(job)
+    if parallelism.num_model_chunks > 1:
+        unit *= parallelism.pipeline_model_parallel_size
+        return unit, "micro_batch_size · DP · PP (virtual stages)", [RAMPUP, MICRO, DP, GPUS, PP, VP]
+    return unit, "micro_batch_size · DP", [RAMPUP, MICRO, DP, GPUS]
 
 
 def rampup_passes(job: JobSections) -> Iterator[Problem]:
@@ -67,17 +89,15 @@ def rampup_passes(job: JobSections) -> Iterator[Problem]:
     rampup = job.batch.rampup_batch_size
     if rampup is None:
         return
-    parallelism = job.parallelism
-    unit = job.batch.micro_batch_size * replicas(job)
-    equation, paths = "micro_batch_size · DP", [RAMPUP, MICRO, DP, GPUS]
-    if parallelism.num_model_chunks > 1:
-        unit *= parallelism.pipeline_model_parallel_size
-        equation, paths = "micro_batch_size · DP · PP (virtual stages)", [*paths, PP, VP]
+    unit, equation, paths = _passes(job)
     sizes = {"start_global_batch_size": rampup.start_global_batch_size, "increment": rampup.increment}
     for name, size in sizes.items():
         if size % unit:
             message = f"{name} / ({equation}) must be whole: {quotient(size, unit)}"
-            yield Problem(message, (f"{RAMPUP}.{name}", *paths), f"nearest {name}: {nearest_multiples(unit, size)}")
+            legal = nearest_multiples(unit, size)
+            if name == "increment":
+                legal = _increments(job, job.global_batch_size - rampup.start_global_batch_size, size, legal)
+            yield Problem(message, (f"{RAMPUP}.{name}", *paths), f"nearest {name}: {legal}")
 
 
 def length(job: JobSections) -> Iterator[Problem]:
