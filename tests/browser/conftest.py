@@ -19,6 +19,7 @@ from typing import IO
 import pytest
 from browser.packages import PROGRAM, what_is_missing
 from browser.reviewed import Reviewed, reviewed_in
+from browser.waiting import until
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from support.commands import Commands, Going
 from support.faults import Ranks
@@ -180,11 +181,12 @@ class Visitor:
         """Look at the page on a phone, where nothing but tables may have to be scrolled sideways."""
         self.page.set_viewport_size({"width": 390, "height": 800})
         # Charts take their new width a moment later.
-        self.page.wait_for_function("document.documentElement.scrollWidth <= 390")
+        until(self.page, "document.documentElement.scrollWidth <= 390")
 
     def chart_fills(self, most: float = 44) -> None:
         """The first chart is as wide as the page, but for `most` pixels of margins."""
-        self.page.wait_for_function(
+        until(
+            self.page,
             """most => {
                 const drawn = document.querySelector(".chart .main-svg");
                 if (drawn === null) return false;  // a page that has just come draws a moment later
@@ -192,7 +194,7 @@ class Visitor:
                 const page = document.querySelector("main").getBoundingClientRect();
                 return wide.right <= page.right && wide.width >= page.width - most;
             }""",
-            arg=most,
+            argument=most,
         )
 
     def photograph(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from browser.conftest import Dashboards, Visitor
 from browser.reviewed import Reviewed
+from browser.waiting import until
 from support.faults import wait_until
 
 
@@ -29,6 +30,6 @@ def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Revi
     page.get_by_role("button", name="Show").click()
     page.wait_for_url("**/cluster?period=all")
     page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    until(page, "document.documentElement.scrollWidth <= innerWidth")
     visitor.chart_fills()
     visitor.photograph("phone")

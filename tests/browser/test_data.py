@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from browser.conftest import Dashboards, Visitor
 from browser.reviewed import Reviewed
+from browser.waiting import until
 
 
 def test_the_sources_of_a_run(dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed) -> None:
@@ -19,7 +20,7 @@ def test_the_sources_of_a_run(dashboards: Dashboards, visitor: Visitor, reviewed
     visitor.chart_fills()
     visitor.photograph("data")
     page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    until(page, "document.documentElement.scrollWidth <= innerWidth")
     visitor.chart_fills()
     visitor.photograph("phone")
     page.goto(page.url.replace("/small/" + run.run_id, f"/resumed/{reviewed.resumed.run_id}"))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import SWEEP, Reviewed
+from browser.waiting import until
 
 from orchestrator.rundir import RunDir
 
@@ -80,7 +81,7 @@ def test_a_page_that_was_printed_is_as_before(shown: Dashboard, visitor: Visitor
     wide = "document.querySelector('.chart .main-svg').getBoundingClientRect().width"
     before = page.evaluate(wide)
     assert page.pdf(prefer_css_page_size=True).count(b"/MediaBox [0 0 792 612]") == 0
-    page.wait_for_function(f"{wide} === {before}")
+    until(page, f"{wide} === {before}")
     assert page.evaluate("document.documentElement.dataset.theme") is None
     ink = "getComputedStyle(document.querySelector('.chart .gtitle')).fill"
     assert page.evaluate(ink) == page.evaluate("getComputedStyle(document.body).color")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from browser.conftest import Visitor
 from browser.reviewed import SWEEP, Reviewed
+from browser.waiting import until
 
 
 def written(reviewed: Reviewed, folder: Path, *arguments: str) -> Path:
@@ -38,7 +39,7 @@ def test_a_report_that_was_sent(visitor: Visitor, reviewed: Reviewed, tmp_path: 
     page.pdf(path=visitor.folder / "report.pdf", format="A4")
     visitor.photograph("dark")
     page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    until(page, "document.documentElement.scrollWidth <= innerWidth")
     visitor.photograph("phone")
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
@@ -84,5 +85,5 @@ def test_a_light_report_on_a_sweep(visitor: Visitor, reviewed: Reviewed, tmp_pat
     assert measures.get_by_label("best").count() >= 1
     visitor.photograph("light")
     page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    until(page, "document.documentElement.scrollWidth <= innerWidth")
     visitor.photograph("phone")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import Reviewed
+from browser.waiting import until
 from playwright.sync_api import Page, ViewportSize, expect
 from support.training import tiny_job
 
@@ -57,9 +58,7 @@ def test_all_runs_and_a_sweep_in_one_row(visitor: Visitor, dashboard: Dashboard,
     visitor.photograph("runs-dark")
     # On the window of a laptop no column is out of sight, and a bar has the colour of its state.
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.wait_for_function(
-        "document.querySelector('#compare').scrollWidth <= document.querySelector('#compare').clientWidth"
-    )
+    until(page, "document.querySelector('#compare').scrollWidth <= document.querySelector('#compare').clientWidth")
     bar, state = (page.locator("tr", has_text="diverged/").locator(each) for each in ("progress", ".state"))
     ink = "it => getComputedStyle(it).color"
     assert bar.evaluate(ink) == state.evaluate(ink)
@@ -142,4 +141,4 @@ def test_a_live_run_moves_on_and_leaves_the_reader_alone(
         assert re.search(r"\b\d+ / 9000", row.inner_text())
         expect(box).to_be_checked()
         expect(box).to_be_focused()
-        page.wait_for_function("document.querySelector('#compare').scrollLeft == 55")
+        until(page, "document.querySelector('#compare').scrollLeft == 55")
