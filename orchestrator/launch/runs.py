@@ -74,7 +74,9 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
     """
     run = _meant(text, runs_dir)
     try:
-        run.events()
+        run.events_file.open("rb").close()
+    except FileNotFoundError:  # of a run that nothing has been done with
+        return run
     except OSError as error:
         who = "let its owner allow you to read it" if isinstance(error, PermissionError) else "put that file right"
         raise UserError(

@@ -1,16 +1,17 @@
 """Writes docs/benchmarks/roofline.md: for each row of the published table that we aim at, the least time that each part
 of a step could take on an H200, what that allows, and what was measured.
 
-    python tests/benchmarks/roofline.py             # --check: only say whether the page is up to date
+    PYTHONPATH=tests python tests/benchmarks/roofline.py   # --check: only say whether the page is up to date
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from support.pages import table, write_or_check
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import shipped
@@ -110,7 +111,7 @@ def page() -> str:
     """The text of the page."""
     found = [(row, least(row)) for row in ROWS]
     return TEXT.format(
-        least=_table(
+        least=table(
             [
                 *("row", "products", "attention", "norms, activations", "loss", "optimizer"),
                 *("communication", "bubble", "least", "allows", "bar"),
@@ -126,7 +127,7 @@ def page() -> str:
                 for row, it in found
             ],
         ),
-        measured=_table(
+        measured=table(
             ["row", "least", "bar", "ours measured", "planned", "plain, Transformer Engine", "plain, torch", "to do"],
             [_beside(row, it) for row, it in found],
         ),
@@ -149,11 +150,6 @@ def _beside(row: Row, it: Least) -> list[str]:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 TEXT = """# The roofline of a step on H200s
@@ -183,16 +179,5 @@ tensor parallelism overlapped. At twice the batch without TP (7.1B, 2x2, torch's
 """
 
 
-def main() -> int:
-    """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when the page is out of date")
-    options = parser.parse_args()
-    if options.check:
-        return 0 if PAGE.exists() and PAGE.read_text() == page() else 1
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from support.pages import table, write_or_check
 from support.reference_times import PADDED_VOCAB, PUBLISHED_KERNELS, job_of, published_rows
 
 from orchestrator.planning.hardware.devices import Device, shipped
@@ -47,7 +46,7 @@ def _device(name: str) -> Device:
 def page() -> str:
     """The text of the page."""
     return TEXT.format(
-        weak=_table(
+        weak=table(
             ["model", "GPUs", "TP", "PP", "DP", "published", "planned", "ours on H200s, planned"],
             [
                 [
@@ -58,7 +57,7 @@ def page() -> str:
                 for row in published_rows()
             ],
         ),
-        strong=_table(
+        strong=table(
             ["GPUs", "DP", "published", "planned", "s per step", "ours on H200s, planned", "s per step"],
             [_of_strong(strong(replicas)) for replicas in REPLICAS],
         ),
@@ -85,10 +84,6 @@ def _speed(time: StepTime) -> str:
     return f"{time.tflops_per_gpu:.0f} ({time.mfu or 0.0:.1%})".replace("%", " %")
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
-
-
 TEXT = """# Weak and strong scaling, as planned
 
 Written by `tests/benchmarks/scaling.py` from the model of a step's time; a test fails when it is out of date.
@@ -111,16 +106,5 @@ gradients behind.
 """
 
 
-def main() -> int:
-    """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when the page is out of date")
-    options = parser.parse_args()
-    if options.check:
-        return 0 if PAGE.exists() and PAGE.read_text() == page() else 1
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

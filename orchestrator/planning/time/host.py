@@ -21,9 +21,9 @@ _GAP_IN_A_GRAPH = 1 / 9
 """The same where they are of one CUDA graph."""
 _COLLECTIVES = {True: Passes(4, 6), False: Passes(2, 2)}
 """Of a layer under tensor parallelism, with and without sequence parallelism."""
-_COMPILED = Passes(14, 26)
-"""What the host takes, in kernels, where the branches of a layer are added to the residual stream by a compiled
-function: 22.6 ms of that step."""
+_DROPPING = Passes(14, 26)
+"""What the host takes, in kernels, where the branches of a layer have a bias or dropout: 22.6 ms of that step. It was
+measured of a compiled function; the kernel there is now takes it as long (docs/benchmarks/2026-11-23-h200-7.md)."""
 _MODULES: dict[RecomputedModule, float] = {"core_attn": 0.1, "layernorm": 0.1, "mlp": 0.3, "moe": 0.3}
 """Of the kernels of a layer's forward pass; those of experts, of a dense MLP's."""
 
@@ -76,12 +76,12 @@ def _kernels(setting: Setting, share: float) -> Passes:
 
 
 def _beside(setting: Setting) -> Passes:
-    """What the host does for a layer beside starting its kernels, in kernels that would take it as long: additions that
-    are compiled, as a bias or dropout needs them, and the collectives of tensor parallelism.
+    """What the host does for a layer beside starting its kernels, in kernels that would take it as long: additions
+    with a bias or dropout, and the collectives of tensor parallelism.
     """
     model = setting.model
-    compiled = _COMPILED if model.add_bias_linear or model.hidden_dropout else Passes(0, 0)
+    dropping = _DROPPING if model.add_bias_linear or model.hidden_dropout else Passes(0, 0)
     if setting.tp == 1:
-        return compiled
+        return dropping
     count, each = _COLLECTIVES[setting.sp], setting.kernels.collective
-    return Passes(compiled.forward + each * count.forward, compiled.backward + each * count.backward)
+    return Passes(dropping.forward + each * count.forward, dropping.backward + each * count.backward)

@@ -85,7 +85,7 @@ _DROPOUT = Passes(2, 2.5)
 of a seed included. Other devices, the CPU too, are taken to be like it.
 """
 _SCORE_DROPOUT = Passes(187, 32)
-"""Measured there with cuDNN's attention (docs/benchmarks/2026-11-23-h200-6.md)."""
+"""Measured there, of cuDNN's attention."""
 
 TORCH = Kernels(
     fused_attention=False,

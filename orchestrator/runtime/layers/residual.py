@@ -38,7 +38,7 @@ Branch = tuple[torch.Tensor, torch.Tensor | None]
 
 def drop_and_add(branch: Branch, residual: torch.Tensor, dropout: float) -> torch.Tensor:
     """residual + dropout(output + bias), [s, b, h], on a GPU: in place of megatron-core's function for training, which
-    torch.compile makes kernels of that draw longer than they move memory, and which the host takes long to enter.
+    torch.compile makes kernels of that draw longer than they move memory.
     """
     output, bias = branch
     if bias is None and not dropout:

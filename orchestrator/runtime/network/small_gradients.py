@@ -25,7 +25,7 @@ def add_together(chunks: list[Any]) -> None:
 
 class _Waiting:
     def __init__(self) -> None:
-        self._gradients: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._gradients: dict[Any, torch.Tensor] = {}  # by parameters with the attributes that megatron-core gives
 
     def take(self, parameter: Any) -> None:
         """Autograd calls it before megatron-core's hook, which then finds nothing to add."""
@@ -44,11 +44,11 @@ class _Waiting:
             torch._foreach_add_(buffers, gradients)
 
 
-def _alike(waited: dict[torch.nn.Parameter, torch.Tensor]) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+def _alike(waited: dict[Any, torch.Tensor]) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """Buffers and what is to be added to them, of one dtype: what the kernel for many takes."""
     groups: dict[tuple[torch.dtype, torch.dtype], list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for parameter, gradient in waited.items():
-        buffer: torch.Tensor = parameter.main_grad  # type: ignore[attr-defined]
+        buffer: torch.Tensor = parameter.main_grad
         groups.setdefault((buffer.dtype, gradient.dtype), []).append((buffer, gradient))
     for (dtype, given), pairs in groups.items():
         buffers, gradients = [buffer for buffer, _ in pairs], [gradient for _, gradient in pairs]

@@ -78,7 +78,7 @@ def nearest(wanted: int, most: int, is_legal: Callable[[int], bool]) -> str:
 
 
 def nearest_of(wanted: int, most: int, is_legal: Callable[[int], bool], otherwise: str) -> str:
-    """The same; `otherwise` where there is none, and where `is_legal` reads a field that is not known."""
+    """`nearest`; `otherwise` where there is none, and where `is_legal` reads a field that is not known."""
     try:
         return nearest(wanted, most, is_legal) or otherwise
     except Unavailable:

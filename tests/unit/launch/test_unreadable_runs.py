@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,14 +60,19 @@ def test_only_a_command_that_names_it_fails(orchestrator: Orchestrator, mine: Ru
 def test_files_of_another_person(mine: RunDir, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for everybody but root, whom nothing is refused."""
     theirs = create_run(JobSpec.model_validate_json(mine.resolved().read_bytes()), "", runs_dir)
-    read = Path.read_bytes
 
-    def refuses(path: Path) -> bytes:
-        if path == theirs.events_file:
-            raise PermissionError(13, "Permission denied", str(path))
-        return read(path)
+    def refuse(name: str) -> None:
+        original = getattr(Path, name)
 
-    monkeypatch.setattr(Path, "read_bytes", refuses)
+        def refuses(path: Path, *arguments: Any, **options: Any) -> Any:
+            if path == theirs.events_file:
+                raise PermissionError(13, "Permission denied", str(path))
+            return original(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, name, refuses)
+
+    for name in ("read_bytes", "open"):
+        refuse(name)
     assert all_runs(runs_dir) == [theirs, mine]
     assert find_run("tiny", runs_dir) == mine
     statuses, troubles = readable_statuses(all_runs(runs_dir))

@@ -22,8 +22,9 @@ class Shared(torch.nn.Module):
             buffered.main_grad, buffered.grad_added_to_main_grad = torch.zeros_like(each), False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        recomputed: Any = checkpoint  # it has no types
         for _ in range(2):
-            x = checkpoint(self._scaled, x, use_reentrant=True)  # type: ignore[no-untyped-call]  # torch has no types
+            x = recomputed(self._scaled, x, use_reentrant=True)
         return (x * self.last @ self.matrix).sum()
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:
