@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -31,6 +32,15 @@ def refuse(troubles: list[str]) -> None:
     """Raises UserError when there are any."""
     if troubles:
         raise UserError("\n       ".join(troubles))
+
+
+def prepare_first(jobs: Sequence[Path], overrides: Sequence[str], job: JobSpec, as_json: bool) -> None:
+    """Make on this machine what a job lacks before there is a run of it: none is left behind where that fails. Raises
+    typer.Exit then.
+    """
+    words = [*(f"--set={word}" for word in overrides), "--", *map(str, jobs)]
+    if code := prepare_here(words, job, as_json):
+        raise typer.Exit(code)
 
 
 def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -128,7 +129,11 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
         )
     deadline = time.monotonic() + _SECONDS_TO_START
     while (launch_id := _launch_id(run)) in (None, before):
-        if os.waitpid(pid, os.WNOHANG) != (0, 0) or time.monotonic() > deadline:
+        has_ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
+        if has_ended or time.monotonic() > deadline:
+            if not has_ended:  # it would launch a run that has been given up
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             said = marks.tail(run.launcher_log).strip()
             raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
         time.sleep(0.05)

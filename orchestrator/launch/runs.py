@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoints import committed
-from orchestrator.errors import RunNotFound, UserError
+from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
@@ -170,12 +170,26 @@ def changed_original(run: RunDir, job: JobSpec) -> RunDir | None:
     return first if first.path != run.path and len(first.resolved_generations()) > 1 else None
 
 
+@contextlib.contextmanager
+def taken_back(run: RunDir, is_new: bool) -> Iterator[None]:
+    """Around a start or a submission of a run: a new one of which nothing comes is taken back, since it would stand for
+    its job's latest. One that may be in a queue stays.
+    """
+    try:
+        yield
+    except (OrchestratorError, OSError) as error:
+        if is_new and not isinstance(error, PerhapsSubmitted):
+            remove_new_run(run)
+        raise
+
+
 def remove_new_run(run: RunDir) -> None:
     """Take back a run that was created a moment ago and of which nothing has come, and its job's folder if it was the
-    only one.
+    only one. A job that was to make its data is nothing without it.
     """
-    if {event.get("event") for event in run.events()} <= {"created"}:
-        shutil.rmtree(run.path)
+    kinds = {str(event.get("event")) for event in run.events()}
+    if all(kind == "created" or kind.startswith("data_") for kind in kinds):
+        shutil.rmtree(run.path, ignore_errors=True)  # why it was not started matters more
         with contextlib.suppress(OSError):  # others are in it
             run.path.parent.rmdir()
 

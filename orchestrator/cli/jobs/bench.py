@@ -23,7 +23,7 @@ from orchestrator.bench.text import (
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
-from orchestrator.cli.preparing import check_sources, prepare_here
+from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import SpecError, UserError
 from orchestrator.launch.local import Watcher
@@ -76,9 +76,7 @@ def command(
     request = Request(warm_up, steps, trace is not None)
     if own_data:
         check_sources(plan_loaded(loaded))
-        words = [*(f"--set={word}" for word in overrides or []), "--", *map(str, jobs)]
-        if code := prepare_here(words, loaded.job, as_json):
-            raise typer.Exit(code)
+        prepare_first(jobs, overrides or [], loaded.job, as_json)
     job = bench_job(loaded.job, request, None if own_data else _vocabulary(loaded))
     run = new_run(job, request, folder)
     if not as_json:

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.planned import plan_loaded
-from orchestrator.cli.preparing import check_sources, prepare_here
+from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError
 from orchestrator.launch.drill import Drill, drill, shortened
@@ -43,9 +43,7 @@ def command(
     length = BatchSchedule.of(job).train_iters
     if kill_at >= length:
         raise UserError(f"--kill-at {kill_at} must be before the end: the job has only {length} steps")
-    words = [*(f"--set={word}" for word in overrides or []), "--", *map(str, jobs)]
-    if code := prepare_here(words, loaded.job, as_json):
-        raise typer.Exit(code)
+    prepare_first(jobs, overrides or [], loaded.job, as_json)
     tell = (lambda line: None) if as_json else typer.echo
     result = drill(job, kill_at=kill_at, folder=folder, tell=tell)
     if as_json:

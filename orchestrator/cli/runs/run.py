@@ -9,7 +9,7 @@ import typer
 from orchestrator.checkpoints import find_weights
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, warn
 from orchestrator.cli.jobs.planned import plan_loaded
-from orchestrator.cli.preparing import check_sources
+from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import (
     Detach,
     FromScratch,
@@ -22,8 +22,7 @@ from orchestrator.cli.running import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import describe_active
-from orchestrator.errors import UserError
-from orchestrator.launch.runs import attach_or_create, create_run, find_same, remove_new_run, runs_dir_of
+from orchestrator.launch.runs import attach_or_create, create_run, find_same, runs_dir_of, taken_back
 from orchestrator.launch.startable import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job
@@ -54,8 +53,10 @@ def command(
     refuse_missing(job)
     check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
-    if job.checkpoint.pretrained is not None and (new or find_same(job, folder) is None):
-        find_weights(job.checkpoint.pretrained, folder)
+    if new or find_same(job, folder) is None:
+        if job.checkpoint.pretrained is not None:
+            find_weights(job.checkpoint.pretrained, folder)
+        prepare_first(jobs, overrides or [], job, as_json)
     if new:
         run, is_new = create_run(job, loaded.text, folder), True
     else:
@@ -76,10 +77,6 @@ def command(
     if not as_json:
         typer.echo(said)
         tell_of_original(run, job, is_new)
-    try:
+    with taken_back(run, is_new):
         code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
-    except UserError:
-        if is_new:
-            remove_new_run(run)  # one that never started would stand for its job's latest
-        raise
     raise typer.Exit(code)

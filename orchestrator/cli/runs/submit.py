@@ -20,15 +20,15 @@ from orchestrator.cli.runs.submitting import (
     submit_and_tell,
 )
 from orchestrator.cli.runs.sweep import start_sweep
-from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
+from orchestrator.errors import UserError
 from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import (
     attach_or_create,
     create_run,
     find_same,
     next_run_dir,
-    remove_new_run,
     runs_dir_of,
+    taken_back,
 )
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.states import status_of
@@ -116,9 +116,5 @@ def command(
     if not as_json:
         typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
         tell_of_original(run, job, is_new)
-    try:
+    with taken_back(run, is_new):
         submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)
-    except (UserError, SchedulerError) as error:
-        if is_new and not isinstance(error, PerhapsSubmitted):
-            remove_new_run(run)  # what was not submitted leaves nothing behind that would stand for this spec's run
-        raise

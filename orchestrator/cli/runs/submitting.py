@@ -13,7 +13,7 @@ from orchestrator.cli.running import label
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel
 from orchestrator.data.preparation import Source
-from orchestrator.errors import UserError
+from orchestrator.errors import OrchestratorError, PerhapsSubmitted, UserError
 from orchestrator.launch.preparation import data_options, submit_preparation, to_be_made
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.sbatch import sbatch_options
@@ -78,8 +78,9 @@ def submit_and_tell(
         job_id = submit_run(
             run, job, cluster, place, from_scratch=from_scratch, after=after, data_job_id=data_job_id, warn=warn
         )
-    except UserError:
-        cancel([data_job_id] if data_job_id else [])  # what was refused leaves nothing behind
+    except (OrchestratorError, OSError) as error:
+        if data_job_id is not None:
+            _without_training(data_job_id, error)
         raise
     if as_json:
         print_json({**status_of(run).to_json(), "job_id": job_id})
@@ -88,6 +89,21 @@ def submit_and_tell(
         typer.echo(f"the data is made by job {data_job_id}; its output goes to {run.data_log}")
     typer.echo(f"submitted run {label(run)} as job {job_id} on {cluster.name}; it is in {run.path}")
     typer.echo(f"      follow it with: orchestrator logs {run.run_id} -f")
+
+
+def _without_training(data_job_id: str, error: OrchestratorError | OSError) -> None:
+    """Take the job that makes the data out of the queue after the training was not submitted. Raises PerhapsSubmitted
+    where it is there still: because the training may be as well, or because it could not be taken out.
+    """
+    there = f"job {data_job_id}, which makes the data, is in the queue"
+    if isinstance(error, PerhapsSubmitted):
+        raise PerhapsSubmitted(f"{error}\n      {there}") from error
+    try:
+        cancel([data_job_id])
+    except OrchestratorError as failure:
+        raise PerhapsSubmitted(
+            f"{error}\n      {there} still, and could not be taken out ({failure}): scancel {data_job_id}"
+        ) from error
 
 
 def describe_request(run: RunDir, job: JobSpec, cluster: ClusterSpec, after: tuple[str, ...]) -> str:

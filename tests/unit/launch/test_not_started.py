@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.fake_slurm import FakeSlurm
 
+from orchestrator.cli import running
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.spec.job import JobSpec
 
@@ -45,6 +46,32 @@ def test_a_run_that_was_there_before_stays(
     assert all_runs(runs_dir) == [run]
 
 
+DIES = "print('no room for it', file=sys.stderr, flush=True); os._exit(1)"
+HANGS = "print('it hangs', file=sys.stderr, flush=True); open(PIDS, 'a').write(f'{os.getpid()}'); time.sleep(600)"
+
+
+@pytest.mark.parametrize(("fault", "seconds", "said"), [(DIES, 60.0, "no room for it"), (HANGS, 3.0, "it hangs")])
+def test_a_launcher_in_the_background_that_never_launches(
+    orchestrator: Orchestrator,
+    job_file: Path,
+    runs_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    seconds: float,
+    said: str,
+) -> None:
+    pids = tmp_path / "pids"
+    launcher = f"import os, sys, time\nPIDS = {str(pids)!r}\nif 'orchestrator.launch' in sys.orig_argv: {fault}\n"
+    (tmp_path / "sitecustomize.py").write_text(launcher)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(running, "_SECONDS_TO_START", seconds)
+    code, _, err = orchestrator("run", job_file, "--detach")
+    assert (code, f"could not be started in the background: {said}" in err) == (1, True)
+    assert not list(runs_dir.iterdir())
+    assert fault == DIES or not Path("/proc", pids.read_text()).exists()
+
+
 @pytest.mark.parametrize(("words", "runs_left"), [(NO_SLURM, 0), (NO_ANSWER, 1)])
 def test_only_what_may_be_in_the_queue_stays_after_a_failed_submission(
     orchestrator: Orchestrator,
@@ -63,4 +90,49 @@ def test_only_what_may_be_in_the_queue_stays_after_a_failed_submission(
     (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
     code, _, err = orchestrator("submit", job_file)
     assert (code, "may be in the queue" in err) == (1, bool(runs_left))
+    assert len(all_runs(runs_dir)) == runs_left
+
+
+REFUSED = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+NO_CANCEL = "scancel: error: slurm_kill_job2() failed: Unable to contact slurm controller (connect failure)"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint", "code", "said", "runs_left"),
+    [
+        (REFUSED, "", 2, "", 0),
+        (NO_SLURM, "", 1, "", 0),
+        (NO_ANSWER, "", 1, "job 11, which makes the data, is in the queue\n", 1),
+        (REFUSED, NO_CANCEL, 1, "job 11, which makes the data, is in the queue still, and could not be taken out", 1),
+    ],
+)
+def test_a_training_that_is_refused_after_its_data_job_was_taken(
+    orchestrator: Orchestrator,
+    make_job: MakeJob,
+    runs_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    complaint: str,
+    code: int,
+    said: str,
+    runs_left: int,
+) -> None:
+    slurm = FakeSlurm(tmp_path / "slurm")
+    slurm.says(
+        "sbatch", err=f"{words}\n", code=1, delay=f"[ -e {tmp_path}/11 ] || {{ : > {tmp_path}/11; echo 11; exit; }}"
+    )
+    slurm.says("scancel", err=complaint, code=1 if complaint else 0)
+    monkeypatch.setenv("PATH", str(slurm.bin))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
+    (tmp_path / "a.txt").write_text("text\n")
+    data = {"blend": [{"path": "data/a", "text": "a.txt"}], "split": "1,0,0"}
+    job = make_job(data=data, model__vocab_size=None)
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
+    answer = orchestrator("submit", "job.yaml")
+    assert (answer[0], said in answer[2]) == (code, True), answer
+    assert len(slurm.calls("sbatch")) == 2
+    assert slurm.calls("scancel") == ([] if words == NO_ANSWER else [["11"]])
     assert len(all_runs(runs_dir)) == runs_left
