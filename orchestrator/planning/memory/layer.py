@@ -194,6 +194,14 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     return layers == "transformer_engine" and is_rotated and own and not model.qk_layernorm
 
 
+def adds_in_products(job: JobSpec, layers: Layers) -> bool:
+    """Whether the products that compute gradients of weights on a GPU add them to their buffers, where torch can."""
+    choice, in_fp32 = job.runtime.gradient_accumulation_fusion, job.precision.grad_reduce_in_fp32
+    if choice != "auto":
+        return choice
+    return layers == "transformer_engine" and job.precision.dtype != "fp32" and in_fp32
+
+
 def rotary_width(job: JobSpec) -> int:
     """Rotated elements of a head."""
     width = job.model.head_dim

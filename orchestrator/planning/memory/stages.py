@@ -20,6 +20,7 @@ from orchestrator.planning.memory.hybrid import kept_by_kind
 from orchestrator.planning.memory.layer import (
     FP32,
     LayerSizes,
+    adds_in_products,
     backward_of_layer,
     layer_sizes,
     norm_statistics,
@@ -106,7 +107,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         if copies := copies_of_weights(job, pp, *(sum(each) for each in zip(*in_stages[pp], strict=True))):
             lasting["fp8_weights"] = copies
         moments = _moments(
-            job, padded_vocab, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last
+            job, padded_vocab, layers, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last
         )
         moment, parts = max(moments, key=lambda each: sum(each[1].values()))
         peak = sum(parts.values())
@@ -260,6 +261,7 @@ def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[_Activations, ...]]:
 def _moments(
     job: JobSpec,
     padded_vocab: int,
+    layers: Layers,
     sizes: LayerSizes,
     predicted: LayerSizes,
     chunks: tuple[_Activations, ...],
@@ -298,7 +300,7 @@ def _moments(
         if model.architecture == "bert":  # its head's dense layer, activation and norm
             norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)
         at_the_loss = _saved(chunks, in_flight.at_the_loss) + ends + counters + norm
-        moments += _last_moments(job, {**lasting, "activations": at_the_loss}, sizes, vocab)
+        moments += _last_moments(job, {**lasting, "activations": at_the_loss}, layers, sizes, vocab)
     if first:
         others = passes - chunks[0].saved
         moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
@@ -306,14 +308,17 @@ def _moments(
 
 
 def _last_moments(
-    job: JobSpec, held: dict[str, int], sizes: LayerSizes, vocab: int
+    job: JobSpec, held: dict[str, int], layers: Layers, sizes: LayerSizes, vocab: int
 ) -> list[tuple[str, dict[str, int]]]:
     """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
     width, table = sizes.width, vocab * sizes.hidden * sizes.width
     if job.runtime.fused_linear_cross_entropy:
-        # Of a chunk its logits, then their gradient; of all the gathered input, its gradient, and the table's.
+        # Of a chunk its logits, then their gradient; of all the gathered input and its gradient; of the table one
+        # chunk's gradient and the sum. Where products add to the table's buffer, an empty table ends the pass.
         chunk = min(sizes.tokens, tokens_of_chunk(vocab)) * vocab * width
-        other = 2 * sizes.whole_stream + table + vocab * sizes.hidden * FP32
+        in_place = adds_in_products(job, layers)
+        of_table = max(table - chunk, 0) if in_place else table + vocab * sizes.hidden * FP32
+        other = 2 * sizes.whole_stream + of_table
         return [("loss", {**held, "logits": chunk, "temporary": other})]
     # The gradient takes the logits' place. A cap keeps its tangents, and makes a gradient of the logits before it.
     logits, capped = sizes.tokens * vocab * width, capped_logits(job, sizes, vocab)

@@ -95,7 +95,8 @@ class GPT(GPTModel):
         first = get_tensor_model_parallel_rank() * weight.size(0)
         flat, wanted = hidden.flatten(0, 1), labels.t().flatten()
         group = get_tensor_model_parallel_group()
-        losses = linear_cross_entropy(flat, weight, wanted, self.valid_vocab_size, first, group)
+        buffer = getattr(weight, "main_grad", None) if self.config.gradient_accumulation_fusion else None
+        losses = linear_cross_entropy(flat, weight, wanted, self.valid_vocab_size, first, group, buffer)
         return losses.view(hidden.size(0), hidden.size(1)).t().contiguous()
 
 

@@ -8,6 +8,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from orchestrator.runtime.layers.weight_gradient import nothing_to_add
+
 
 def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Rows of weight [v, h] by tokens [...]: [..., h]. In place of torch's, whose gradient is a table of v rows.
@@ -45,6 +47,4 @@ class _Lookup(torch.autograd.Function):
         (tokens,) = ctx.saved_tensors
         weight = ctx.weight
         weight.main_grad.index_add_(0, tokens.flatten(), gradient.flatten(0, -2).float())
-        weight.grad_added_to_main_grad = True
-        # A gradient has to arrive for megatron-core to know that there was one; nobody reads it.
-        return None, torch.empty_like(weight)
+        return None, nothing_to_add(weight)

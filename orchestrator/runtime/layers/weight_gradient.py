@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from orchestrator.errors import MissingDependency
+from orchestrator.planning.memory.layer import adds_in_products
 from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
@@ -31,19 +32,23 @@ def accumulate(inputs: torch.Tensor, of_output: torch.Tensor, buffer: torch.Tens
         buffer.addmm_(transposed.to(buffer.dtype), inputs.to(buffer.dtype))
 
 
+def nothing_to_add(weight: torch.Tensor) -> torch.Tensor:
+    """What autograd gets as the gradient of a weight whose buffer has it already: one has to arrive for megatron-core
+    to know that there was any. Only where embeddings share the weight (`zero_out_wgrad`) is it read, in a sum.
+    """
+    vars(weight)["grad_added_to_main_grad"] = True
+    return torch.zeros_like(weight) if getattr(weight, "zero_out_wgrad", False) else torch.empty_like(weight)
+
+
 def fuses_accumulation(job: JobSpec, device: Device, layers: Layers, dtype: torch.dtype) -> bool:
     """Whether products of `dtype` add to the gradients' buffers in a run.
 
     Raises MissingDependency when it is asked for and this torch cannot do it.
     """
-    choice = job.runtime.gradient_accumulation_fusion
-    if choice is False:
+    if not adds_in_products(job, layers):
         return False
-    in_fp32 = job.precision.grad_reduce_in_fp32
-    if choice == "auto" and not (layers == "transformer_engine" and dtype != torch.float32 and in_fp32):
-        return False
-    possible = _can_accumulate(device, dtype, torch.float32 if in_fp32 else dtype)
-    if choice is True and not possible:
+    possible = _can_accumulate(device, dtype, torch.float32 if job.precision.grad_reduce_in_fp32 else dtype)
+    if job.runtime.gradient_accumulation_fusion is True and not possible:
         raise MissingDependency(
             f"runtime.gradient_accumulation_fusion is true, but torch {torch.__version__} cannot add a product of "
             f"{job.precision.dtype} matrices to gradients in fp32 on a GPU, as 2.10 and later do; "
