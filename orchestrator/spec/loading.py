@@ -89,28 +89,32 @@ def load_document_text(text: str, source: str, document: Document[Root]) -> Load
 def _finish(composition: Composition, document: Document[Root]) -> Loaded[Root]:
     places = Places(composition.root, [source for source, _ in composition.texts])
     plain = to_plain(composition.root, document.shape, document)
-    value = None
+    found = None
     if not composition.problems and not plain.problems:
-        value = _build(document, plain.data)
-    if value is None:
-        raise SpecError(places.ordered(_all_problems(composition, plain, places, document)))
-    return Loaded(value, places, _text(composition.texts))
+        value, found = _build(document, plain.data)
+        if value is not None:
+            return Loaded(value, places, _text(composition.texts))
+    if found is None:
+        found = _all_problems(composition, plain, document)
+    raise SpecError(places.ordered([*composition.problems, *(places.placed(problem) for problem in found)]))
 
 
-def _build(document: Document[Root], data: dict[str, Any]) -> Root | None:
-    """What the document says, if there is nothing wrong with it."""
+def _build(document: Document[Root], data: dict[str, Any]) -> tuple[Root | None, list[Problem] | None]:
+    """(what the document says, what is wrong between its fields); neither where a field is wrong by itself."""
     try:
-        return document.root.model_validate(data)
-    except (ValidationError, SpecError):
-        return None
+        return document.root.model_validate(data), None
+    except SpecError as error:
+        return None, error.problems
+    except ValidationError:
+        return None, None
 
 
-def _all_problems(composition: Composition, plain: Plain, places: Places, document: Document[Root]) -> list[Problem]:
+def _all_problems(composition: Composition, plain: Plain, document: Document[Root]) -> list[Problem]:
+    """What is wrong with the fields one by one, and between those that are known."""
     incomplete = composition.incomplete + plain.incomplete
     examination = Examination(plain.unavailable, incomplete, root=document.shape)
     view = examination.examine(document.root, plain.data)
-    found = [*plain.problems, *examination.problems, *document.check(view)]
-    return [*composition.problems, *(places.placed(problem) for problem in found)]
+    return [*plain.problems, *examination.problems, *document.check(view)]
 
 
 def _text(texts: list[tuple[str, str]]) -> str:

@@ -34,6 +34,10 @@ class PartialSection:
         assert attribute.fget is not None
         return attribute.fget(self)
 
+    def model_copy(self, update: dict[str, Any]) -> PartialSection:
+        """The same with other values, as of a whole section."""
+        return PartialSection(self._section, {**self._values, **update})
+
 
 @dataclass
 class Examination:

@@ -12,7 +12,8 @@ from itertools import product
 
 from orchestrator.errors import Problem
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules import check
+from orchestrator.spec.rules import refusals
+from orchestrator.spec.rules.base import divisors
 from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
 
 DEGREES = ("tp", "pp", "cp", "ep")
@@ -40,7 +41,7 @@ class Space:
 
     def problem(self, layout: Layout) -> Problem | None:
         """Why a layout is not legal; None when it is."""
-        return next(iter(check(with_layout(self.job, layout))), None)
+        return next(refusals(with_layout(self.job, layout)), None)
 
     def degrees(self) -> tuple[list[Layout], list[Layout], list[tuple[Layout, Problem]]]:
         """(inside machines, across machines, refused): each combination of TP, PP, CP and EP that the world allows.
@@ -98,7 +99,7 @@ class Space:
     def _may_recompute(self) -> bool:
         """Whether no rule refuses it by itself, as for CUDA graphs."""
         layout = self.own._replace(recompute=Recompute("full", "uniform", 1))
-        return not any(_KEY_OF_RECOMPUTE in each.paths for each in check(with_layout(self.job, layout)))
+        return not any(_KEY_OF_RECOMPUTE in each.paths for each in refusals(with_layout(self.job, layout)))
 
     def _values_of_degrees(self) -> tuple[dict[str, list[int]], list[tuple[Layout, Problem]]]:
         """The values of each degree that no rule refuses by itself. What is left out here is out in any combination."""
@@ -110,7 +111,7 @@ class Space:
             for value in [alone[name]] if name in self.kept else divisors(self.job.world_size):
                 degrees = {**alone, name: value}
                 layout = self._layout(**degrees, sequence_parallel=degrees["tp"] > 1)
-                found = check(with_layout(self.job, layout))
+                found = refusals(with_layout(self.job, layout))
                 problem = next((each for each in found if each.paths[:1] == (_KEY_OF[name],)), None)
                 if problem is None:
                     values[name].append(value)
@@ -153,9 +154,3 @@ class Space:
             tp_comm_overlap=own.tp_comm_overlap,
         )
         return wanted._replace(**{name: getattr(own, name) for name in self.kept})
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, smallest first."""
-    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
-    return [*small, *(number // value for value in reversed(small) if value * value != number)]

@@ -12,7 +12,7 @@ from orchestrator.planning.memory.stages import Memory, estimate_memory
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules import check
+from orchestrator.spec.rules import refusals
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
@@ -106,7 +106,7 @@ def _fitting(
                 if any(fewer <= words for fewer in found):
                     continue
                 applied = _apply(job, changes, machine)
-                if applied is None or check(applied[0]):
+                if applied is None or any(refusals(applied[0])):
                     continue
                 changed, fields = applied
                 tp = changed.parallelism.tensor_model_parallel_size
@@ -208,7 +208,7 @@ def _more_gpus(nodes: int, gpus_per_node: int, factor: int, machine: int) -> dic
 
 
 def _copy(job: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
-    """The job with these fields. They are right one by one; what holds between them is for `check`."""
+    """The job with these fields. They are right one by one; what holds between them is for `refusals`."""
     by_section: dict[str, dict[str, Any]] = {}
     for path, value in fields.items():
         section, _, name = path.partition(".")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from orchestrator.errors import Problem
 from orchestrator.spec.rules import (
     bert,
@@ -25,6 +27,7 @@ from orchestrator.spec.rules import (
     variants,
 )
 from orchestrator.spec.rules.base import Rule, Unavailable
+from orchestrator.spec.rules.nearest import with_nearest
 from orchestrator.spec.sections import JobSections
 
 RULES: tuple[Rule, ...] = (
@@ -50,13 +53,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def check(job: JobSections) -> list[Problem]:
-    """Everything that is wrong with a job or with the known part of one."""
-    problems = []
+def refusals(job: JobSections) -> Iterator[Problem]:
+    """What is wrong with a job or with the known part of one, one by one; without the values that would do instead."""
     for rule in RULES:
         try:
-            for problem in rule(job):
-                problems.append(problem)  # one by one: what came before an unknown field counts
+            yield from rule(job)  # one by one: what came before an unknown field counts
         except Unavailable:
             continue
-    return problems
+
+
+def check(job: JobSections) -> list[Problem]:
+    """Everything that is wrong with a job or with the known part of one, with the nearest values that would do."""
+    return with_nearest(job, list(refusals(job)), refusals)

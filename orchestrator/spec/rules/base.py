@@ -1,13 +1,16 @@
-"""What the rules share: the signal that a field is not known, and the search for legal values."""
+"""What the rules share: the signal that a field is not known, and the values that a refusal offers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isqrt
 from typing import TypeAlias
 
 from orchestrator.errors import Problem
 from orchestrator.spec.ramp import BatchStage, batch_sizes, batch_stages
 from orchestrator.spec.sections import JobSections
+from orchestrator.spec.values import MAX_SIZE
 
 Rule: TypeAlias = Callable[[JobSections], Iterator[Problem]]
 """Yields what is wrong with a job. A rule that reads a field that is not known is skipped."""
@@ -48,41 +51,49 @@ def stages_of(job: JobSections) -> tuple[BatchStage, ...]:
     return batch_stages(*batch_sizes(full, one_pass, rampup), one_pass)
 
 
-_SEARCH = 100_000
-"""How far to look for a divisor: far enough for any real size, and a few milliseconds."""
-_NEAR = 1_000
-"""How far to look for another legal value."""
+@dataclass(frozen=True)
+class Offer:
+    """Values for a field that may end a refusal; nearest.py tries them."""
+
+    path: str
+    below: Sequence[float]
+    """Less than it has, nearest first."""
+    above: Sequence[float]
+    note: str = ""
+    """Follows what is offered; `{}` in it is the first of that."""
 
 
-def nearest_divisors(number: int, wanted: int) -> str:
-    """The divisors of a number around a value that is not one: `2 or 4`."""
-    top = min(wanted, number + 1)
-    below = next((value for value in range(top - 1, max(0, top - _SEARCH), -1) if number % value == 0), 1)
-    above = next((value for value in range(wanted + 1, min(number, wanted + _SEARCH)) if number % value == 0), number)
-    legal = sorted({value for value in (below, above) if value != wanted})
-    return " or ".join(str(value) for value in legal)
+@dataclass(frozen=True)
+class Refusal(Problem):
+    """A problem that another value of a field may end. Its hint says what else would."""
+
+    offers: tuple[Offer, ...] = ()
+    """In the order in which the values go before the hint."""
 
 
-def nearest_multiples(unit: int, wanted: int) -> str:
-    """The multiples of a unit around a value that is not one: `192 or 256`."""
-    below = wanted // unit * unit
-    return f"{below} or {below + unit}" if below else str(unit)
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first; none of a number below 1."""
+    small = [value for value in range(1, isqrt(max(number, 0)) + 1) if number % value == 0]
+    return [*small, *(number // value for value in reversed(small) if value * value != number)]
 
 
-def nearest(wanted: int, most: int, is_legal: Callable[[int], bool]) -> str:
-    """The legal values from 1 to `most` around one that is not: `3 or 5`; empty when there is none near."""
-    top = min(wanted - 1, most)
-    below = next((value for value in range(top, max(0, top - _NEAR), -1) if is_legal(value)), None)
-    above = next((value for value in range(wanted + 1, min(most, wanted + _NEAR) + 1) if is_legal(value)), None)
-    return " or ".join(str(value) for value in (below, above) if value is not None)
+def divisors_of(number: int, path: str, present: int) -> Offer:
+    """Divisors of a number for a field that has another value."""
+    legal = divisors(number)
+    below = tuple(value for value in reversed(legal) if value < present)
+    return Offer(path, below, tuple(value for value in legal if value > present))
 
 
-def nearest_of(wanted: int, most: int, is_legal: Callable[[int], bool], otherwise: str) -> str:
-    """`nearest`; `otherwise` where there is none, and where `is_legal` reads a field that is not known."""
-    try:
-        return nearest(wanted, most, is_legal) or otherwise
-    except Unavailable:
-        return otherwise
+def multiples_of(unit: int, path: str, present: int, less: int = 0, note: str = "") -> Offer:
+    """Multiples of a unit, each less so many, for a field that has another value."""
+    above = (present + less) // unit * unit + unit - less
+    below = -(-(present + less) // unit) * unit - unit - less
+    return Offer(path, range(below, 0, -unit), range(above, MAX_SIZE + 1, unit), note)
+
+
+def around(path: str, present: int) -> Offer:
+    """Any other value: the rules say which."""
+    return multiples_of(1, path, present)
 
 
 def quotient(number: int, divisor: int) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from math import gcd
 
 from orchestrator.errors import Problem
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Unavailable, nearest_divisors, nearest_multiples, quotient, replicas
+from orchestrator.spec.rules.base import Refusal, Unavailable, divisors_of, multiples_of, quotient
 from orchestrator.spec.rules.topology import CP, DP, EP, GPUS, TP
 from orchestrator.spec.sections import JobSections
 
 EXPERTS, ETP = "model.num_experts", "parallelism.expert_tensor_parallel_size"
 TOPK, COEFF, BALANCING = "model.moe_router_topk", "model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"
-SHARED, CAPACITY = "model.moe_shared_expert_intermediate_size", "model.moe_expert_capacity_factor"
+EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_intermediate_size"
+CAPACITY = "model.moe_expert_capacity_factor"
 BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
 _FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith("moe_"))
 
@@ -100,27 +99,8 @@ def experts_by_expert_parallel(job: JobSections) -> Iterator[Problem]:
     experts, ep = job.model.num_experts, job.parallelism.expert_model_parallel_size
     if experts is not None and experts % ep:
         message = f"num_experts / EP must be whole: {quotient(experts, ep)}"
-        hint = f"nearest EP: {_nearest_ep(job, experts, ep)}; nearest num_experts: {nearest_multiples(ep, experts)}"
-        yield Problem(message, (EP, EXPERTS), hint)
-
-
-def _nearest_ep(job: JobSections, number: int, ep: int) -> str:
-    """The nearest divisors of a number that divide the experts, and the ranks that they are spread over, as well."""
-    for own in (_experts_of, _ranks_of_experts):
-        with suppress(Unavailable):
-            number = gcd(number, own(job))
-    return nearest_divisors(number, ep)
-
-
-def _experts_of(job: JobSections) -> int:
-    return job.model.num_experts or 0
-
-
-def _ranks_of_experts(job: JobSections) -> int:
-    """Ranks of a stage that have other experts, or other samples; 0, which everything divides, where ETP is wrong."""
-    degrees = job.parallelism
-    stage = replicas(job) * degrees.tensor_model_parallel_size * degrees.context_parallel_size
-    return 0 if stage % degrees.expert_tensor_parallel else stage // degrees.expert_tensor_parallel
+        offers = (divisors_of(experts, EP, ep), multiples_of(ep, EXPERTS, experts))
+        yield Refusal(message, (EP, EXPERTS), offers=offers)
 
 
 def expert_ranks(job: JobSections) -> Iterator[Problem]:
@@ -139,8 +119,8 @@ def expert_ranks(job: JobSections) -> Iterator[Problem]:
         f"experts are spread over the ranks of a stage: TP · CP · DP / (ETP · EP) = {stage} / ({etp} · {ep}) "
         f"= {stage / (etp * ep):.4g} is not whole"
     )
-    hint = "write a smaller ETP" if stage % etp else f"nearest EP: {_nearest_ep(job, stage // etp, ep)}"
-    yield Problem(message, (EP, ETP, DP, GPUS, TP, CP), hint)
+    offers = (divisors_of(stage, EP, ep), divisors_of(stage, ETP, etp))
+    yield Refusal(message, (EP, ETP, DP, GPUS, TP, CP), offers=offers)
 
 
 def expert_tensor_parallel(job: JobSections) -> Iterator[Problem]:
@@ -177,11 +157,12 @@ def expert_widths(job: JobSections) -> Iterator[Problem]:
     shared = model.moe_shared_expert_intermediate_size
     if model.moe_ffn_size % etp:
         message = f"moe_ffn_hidden_size / ETP must be whole: {quotient(model.moe_ffn_size, etp)}"
-        hint = f"nearest moe_ffn_hidden_size: {nearest_multiples(etp, model.moe_ffn_size)}"
-        yield Problem(message, ("model.moe_ffn_hidden_size", ETP, TP), hint)
+        offers = (multiples_of(etp, EXPERT_WIDTH, model.moe_ffn_size), divisors_of(model.moe_ffn_size, ETP, etp))
+        yield Refusal(message, (EXPERT_WIDTH, ETP, TP), offers=offers)
     if shared is not None and shared % tp:
         message = f"moe_shared_expert_intermediate_size / TP must be whole: {quotient(shared, tp)}"
-        yield Problem(message, (SHARED, TP), f"nearest: {nearest_multiples(tp, shared)}")
+        offers = (multiples_of(tp, SHARED, shared), divisors_of(shared, TP, tp))
+        yield Refusal(message, (SHARED, TP), offers=offers)
 
 
 def grouped_gemm(job: JobSections) -> Iterator[Problem]:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.fp8 import Fp8Spec
-from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
-from orchestrator.spec.rules.experts import ETP
+from orchestrator.spec.rules.base import Refusal, Rule, around, divisors_of, multiples_of, quotient
+from orchestrator.spec.rules.experts import ETP, EXPERT_WIDTH, SHARED
 from orchestrator.spec.rules.recomputation import MODULES, OFFLOADED
+from orchestrator.spec.rules.shapes import GROUPS, HEADS, HIDDEN
 from orchestrator.spec.rules.stages import LAYERS
-from orchestrator.spec.rules.topology import CP, PP, TP
+from orchestrator.spec.rules.topology import CP, MICRO, PP, TP
 from orchestrator.spec.sections import JobSections
 
 FP8, RECIPE = "precision.fp8", "precision.fp8.recipe"
@@ -105,35 +106,42 @@ def sides_of_matrices(job: JobSections) -> Iterator[Problem]:
         return
     model, degrees = job.model, job.parallelism
     tp, etp = degrees.tensor_model_parallel_size, degrees.expert_tensor_parallel
-    heads = "model.num_attention_heads"
+    heads, width, groups = model.num_attention_heads, model.head_dim, model.query_groups
+    if model.kv_channels is None:
+        wider = multiples_of(ALIGNMENT, HIDDEN, model.hidden_size)
+    else:
+        wider = around("model.kv_channels", width)
     sides = [
-        ("hidden_size", model.hidden_size, 1, "model.hidden_size", TP),
-        ("heads · width of a head", model.num_attention_heads * model.head_dim, tp, heads, TP),
+        ("hidden_size", model.hidden_size, 1, TP, [multiples_of(ALIGNMENT, HIDDEN, model.hidden_size)]),
+        ("heads · width of a head", heads * width, tp, TP, [multiples_of(tp, HEADS, heads), wider]),
         (
             "queries, keys and values together",
-            (model.num_attention_heads + 2 * model.query_groups) * model.head_dim,
-            *(tp, "model.num_query_groups", TP),
+            (heads + 2 * groups) * width,
+            *(tp, TP, [divisors_of(heads, GROUPS, groups), wider]),
         ),
     ]
     if not all(model.moe_layers):
-        sides.append(("ffn_hidden_size", model.ffn_size, tp, "model.ffn_hidden_size", TP))
+        ffn = model.ffn_size
+        sides.append(("ffn_hidden_size", ffn, tp, TP, [multiples_of(tp, "model.ffn_hidden_size", ffn)]))
     if model.num_experts is not None:
-        sides.append(("moe_ffn_hidden_size", model.moe_ffn_size, etp, "model.moe_ffn_hidden_size", ETP))
+        ffn = model.moe_ffn_size
+        sides.append(("moe_ffn_hidden_size", ffn, etp, ETP, [multiples_of(etp, EXPERT_WIDTH, ffn)]))
         shared = model.moe_shared_expert_intermediate_size
         if shared is not None:
-            sides.append(("the shared expert", shared, tp, "model.moe_shared_expert_intermediate_size", TP))
+            sides.append(("the shared expert", shared, tp, TP, [multiples_of(tp, SHARED, shared)]))
     if _gathers_blocks(job) and model.hidden_size % _BLOCK:
         message = f"blocks of {_BLOCK} are gathered under sequence parallelism: hidden_size {model.hidden_size}"
-        hint = f"nearest: {nearest_multiples(_BLOCK, model.hidden_size)}"
-        yield Problem(message, ("model.hidden_size", RECIPE, "parallelism.sequence_parallel"), hint)
-    for name, size, split, path, degree in sides:
+        offers = (multiples_of(_BLOCK, HIDDEN, model.hidden_size),)
+        yield Refusal(message, (HIDDEN, RECIPE, "parallelism.sequence_parallel"), offers=offers)
+    for name, size, split, degree, sizes in sides:
         # What TP does not divide has a problem of its own.
         if size % split == 0 and size // split % ALIGNMENT:
             by = "ETP" if degree == ETP else "TP"
             per_rank = f"{name} / {by} = {quotient(size, split)}" if split > 1 else f"{name} {size}"
             message = f"FP8 multiplies matrices whose sides are multiples of {ALIGNMENT}: {per_rank}"
-            hint = f"nearest: {nearest_multiples(ALIGNMENT * split, size)}"
-            yield Problem(message, (path, FP8, degree) if split > 1 else (path, FP8), hint)
+            degrees_of = [divisors_of(size, degree, split)] if split > 1 else []
+            paths = (sizes[0].path, FP8, *(offer.path for offer in degrees_of))
+            yield Refusal(message, paths, offers=(*sizes, *degrees_of))
 
 
 def _gathers_blocks(job: JobSections) -> bool:
@@ -158,13 +166,12 @@ def tokens_of_products(job: JobSections) -> Iterator[Problem]:
             continue  # which has a problem of its own
         tokens = length // parts * job.micro_batch_sequences
         if tokens % ALIGNMENT or tokens // local % own:
-            unit = max(ALIGNMENT, own * local) * parts
             message = (
                 f"FP8 multiplies multiples of {ALIGNMENT} tokens, and of {own} on each rank that shares "
                 f"them: {tokens} tokens of a micro-batch on {local} rank{'s' if local > 1 else ''}"
             )
-            hint = f"nearest {path.rpartition('.')[2]} for any micro-batch: {nearest_multiples(unit, length)}"
-            yield Problem(message, (path, "batch.micro_batch_size", FP8, *((CP,) if parts > 1 else ())), hint)
+            offers = (multiples_of(parts * local, path, length), around(MICRO, job.batch.micro_batch_size))
+            yield Refusal(message, (path, MICRO, FP8, *((CP,) if parts > 1 else ())), offers=offers)
 
 
 RULES: tuple[Rule, ...] = (

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from orchestrator.errors import Problem
 from orchestrator.spec.hybrid import KINDS, layer_pattern, state_space_heads, state_space_width
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Rule, nearest_divisors, quotient
+from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
+from orchestrator.spec.rules.topology import TP
 from orchestrator.spec.sections import JobSections
 
 FAMILY, PATTERN = "model.architecture", "model.hybrid_override_pattern"
-TP = "parallelism.tensor_model_parallel_size"
+WIDTH, GROUPS = "model.mamba_head_dim", "model.mamba_num_groups"
 _FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith(("hybrid_", "mamba_")))
 _RATIOS = ("hybrid_attention_ratio", "hybrid_mlp_ratio")
 _NOT_OF_HYBRIDS = {
@@ -72,18 +73,19 @@ def state_space_shapes(job: JobSections) -> Iterator[Problem]:
     width, head, groups = state_space_width(model), model.mamba_head_dim, model.mamba_num_groups
     if width % head:
         message = f"mamba_head_dim {head} does not divide 2 x hidden_size: {quotient(width, head)}"
-        hint = f"write {nearest_divisors(width, head)}, or mamba_num_heads"
-        yield Problem(message, ("model.mamba_head_dim", "model.hidden_size"), hint)
+        paths = (WIDTH, "model.hidden_size")
+        yield Refusal(message, paths, "write mamba_num_heads", offers=(divisors_of(width, WIDTH, head),))
         return
     heads = state_space_heads(model)
     if heads % groups:
         message = f"mamba_num_groups {groups} does not divide the {heads} heads: {quotient(heads, groups)}"
-        yield Problem(message, ("model.mamba_num_groups", FAMILY), f"write {nearest_divisors(heads, groups)}")
+        yield Refusal(message, (GROUPS, FAMILY), offers=(divisors_of(heads, GROUPS, groups),))
     for name, count in (("groups", groups), ("heads", heads)):
         if count % tp:
             message = f"TP {tp} does not divide the {count} {name} of state space layers: {quotient(count, tp)}"
-            paths = (TP, f"model.mamba_num_{name}", FAMILY)
-            yield Problem(message, paths, f"write {nearest_divisors(count, tp)}")
+            path = f"model.mamba_num_{name}"
+            offers = (divisors_of(count, TP, tp), multiples_of(tp, path, count))
+            yield Refusal(message, (TP, path, FAMILY), offers=offers)
 
 
 RULES: tuple[Rule, ...] = (hybrids_only, pattern, state_space_shapes)

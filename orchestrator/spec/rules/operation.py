@@ -10,7 +10,7 @@ from orchestrator.errors import Problem
 from orchestrator.spec import attention_backend, cuda_graphs, tensor_overlap
 from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
-from orchestrator.spec.rules.base import Rule, nearest_multiples, quotient
+from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
 from orchestrator.spec.sections import JobSections
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
 
@@ -186,7 +186,8 @@ def exported_checkpoints(job: JobSections) -> Iterator[Problem]:
         yield Problem(f"{asked}, and without save_interval there are none", paths, f"write save_interval: {every}")
     elif every % saved:
         message = f"{asked}, and save_interval {saved} does not divide {every}: {quotient(every, saved)}"
-        yield Problem(message, paths, f"write {nearest_multiples(saved, every)}, or another save_interval")
+        offers = (multiples_of(saved, paths[0], every), divisors_of(every, paths[1], saved))
+        yield Refusal(message, paths, offers=offers)
     elif steps is not None and every > steps:
         message = f"no checkpoint would be exported: interval {every} > train_iters {steps}"
         yield Problem(message, (paths[0], "schedule.train_iters"), f"write at most {steps}, or leave export out")

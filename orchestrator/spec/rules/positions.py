@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from orchestrator.errors import Problem
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Unavailable, nearest_multiples
+from orchestrator.spec.rules.base import Offer, Refusal, Unavailable
 from orchestrator.spec.sections import JobSections
 
+PERCENT = "model.rotary_percent"
 BYTE_LEVEL_TOKENS = 261
 """The bytes, the end of a document, and [PAD], [CLS], [SEP] and [MASK] of masked language models."""
 
@@ -20,7 +22,7 @@ def rotary(job: JobSections) -> Iterator[Problem]:
     if kind != "rope":
         if percent != ModelSpec.model_fields["rotary_percent"].default:
             message = f"is for rotary positions, and position_embedding_type is {kind}"
-            yield Problem(message, ("model.rotary_percent", "model.position_embedding_type"), "leave it out")
+            yield Problem(message, (PERCENT, "model.position_embedding_type"), "leave it out")
         return
     if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
         raise Unavailable("head_dim")
@@ -30,12 +32,15 @@ def rotary(job: JobSections) -> Iterator[Problem]:
         message = (
             f"the rotated part of a head must be even: head width · rotary_percent = {width} · {percent:g} → {rotated}"
         )
-        hint = f"nearest even parts: {nearest_multiples(2, rotated)} of {width}, a rotary_percent of "
         lower = rotated // 2 * 2
-        fractions = [part / width for part in (lower, lower + 2) if 0 < part <= width]
-        hint += " or ".join(f"{fraction:.6g}" for fraction in fractions) if fractions else "1 with wider heads"
-        paths = ("model.rotary_percent", "model.kv_channels", "model.num_attention_heads", "model.hidden_size")
-        yield Problem(message, paths, hint)
+        offer = Offer(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
+        paths = (PERCENT, "model.kv_channels", "model.num_attention_heads", "model.hidden_size")
+        yield Refusal(message, paths, "write wider heads", offers=(offer,))
+
+
+def _shares(parts: tuple[int, ...], width: int) -> tuple[float, ...]:
+    """What to write for so many channels of a head: rounded up, as what is rotated is rounded down."""
+    return tuple(ceil(part / width * 1e6) / 1e6 for part in parts if 0 < part <= width)
 
 
 def learned_positions(job: JobSections) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import Rule, Unavailable, nearest_divisors, quotient
+from orchestrator.spec.rules.base import Refusal, Rule, Unavailable, divisors_of, quotient
 from orchestrator.spec.rules.stages import LAYERS
 from orchestrator.spec.rules.topology import PP, TP
 from orchestrator.spec.sections import JobSections
@@ -51,8 +51,8 @@ def recomputed_layers(job: JobSections) -> Iterator[Problem]:
         yield Problem(f"is more than the layers of a stage: {count} > {largest}", paths, f"at most {largest}")
     elif job.runtime.recompute_method == "uniform" and (odd := [held for held in lengths if held % count]):
         message = f"the layers of a stage are recomputed in groups of {count}: {quotient(odd[0], count)} is not whole"
-        hint = f"nearest recompute_num_layers: {nearest_divisors(gcd(*lengths), count)}; 1 saves the most memory"
-        yield Problem(message, paths, hint)
+        offers = (divisors_of(gcd(*lengths), paths[0], count),)
+        yield Refusal(message, paths, "write 1, which saves the most memory", offers=offers)
 
 
 def recomputed_modules(job: JobSections) -> Iterator[Problem]:

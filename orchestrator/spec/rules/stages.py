@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.rules.base import (
+    Refusal,
     Rule,
     Unavailable,
-    nearest,
-    nearest_divisors,
-    nearest_multiples,
+    around,
+    divisors_of,
+    multiples_of,
     quotient,
 )
 from orchestrator.spec.rules.topology import PP, VP
@@ -65,17 +66,13 @@ def layers_by_stages(job: JobSections) -> Iterator[Problem]:
     total = f"(num_layers + {extra})" if extra else "num_layers"
     if chunks == 1:
         message = f"{total} / PP must be whole: {quotient(units, pp)}"
-        hint = f"nearest PP: {nearest_divisors(units, pp)}"
+        offers = [divisors_of(units, PP, pp)]
         paths: tuple[str, ...] = (PP, LAYERS, *counted)
     else:
         message = f"{total} / (PP · VP) must be whole: {units} / ({pp} · {chunks}) = {units / (pp * chunks):.4g}"
-        hint = f"nearest PP · VP: {nearest_divisors(units, pp * chunks)}"
-        if units % pp == 0:
-            hint = f"nearest VP: {nearest_divisors(units // pp, chunks)}"
+        offers = [divisors_of(units // pp, VP, chunks), divisors_of(units // chunks, PP, pp)]
         paths = (VP, PP, LAYERS, *counted)
-    multiples = nearest_multiples(pp * chunks, units).split(" or ")
-    legal = " or ".join(str(int(each) - extra) for each in multiples if int(each) > extra)
-    yield Problem(message, paths, f"{hint}; nearest num_layers: {legal}")
+    yield Refusal(message, paths, offers=(*offers, multiples_of(pp * chunks, LAYERS, layers, less=extra)))
 
 
 def layers_between(job: JobSections) -> Iterator[Problem]:
@@ -86,14 +83,12 @@ def layers_between(job: JobSections) -> Iterator[Problem]:
         return
     chunks, left, stages = job.parallelism.num_model_chunks, layers - sum(sizes.values()), pp - len(sizes)
     taken = " - ".join(str(count) for count in sizes.values())
-    path = next(iter(sizes))
     paths = (*sizes, PP, VP, LAYERS)
-    others = left + sizes[path]
+    offers = (*(around(path, count) for path, count in sizes.items()), around(LAYERS, layers))
     if stages == 0:
         if left != 0:
             message = f"the first and the last stage are all, and hold all layers: {layers} - {taken} = {left}"
-            other = f"write {others}" if others > 0 else "write less"
-            yield Problem(message, paths, f"{other}, or leave one of them out")
+            yield Refusal(message, paths, "leave one of them out", offers=offers)
         return
     if left < stages * chunks or left % (stages * chunks):
         per = f"{stages}" if chunks == 1 else f"({stages} · {chunks})"
@@ -101,10 +96,7 @@ def layers_between(job: JobSections) -> Iterator[Problem]:
             f"the {stages} other stage{'s share' if stages > 1 else ' takes'} the layers that are left, one or more "
             f"per {'stage' if chunks == 1 else 'chunk'}: ({layers} - {taken}) / {per} = {left / (stages * chunks):.4g}"
         )
-        legal = nearest(sizes[path], others - 1, lambda n: n % chunks == 0 and (others - n) % (stages * chunks) == 0)
-        more = sum(sizes.values()) + stages * chunks
-        hint = f"nearest {path.rpartition('.')[2]}: {legal}" if legal else f"nearest num_layers: {more}"
-        yield Problem(message, paths, hint)
+        yield Refusal(message, paths, offers=offers)
 
 
 def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
@@ -113,8 +105,8 @@ def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
     for path, count in _written(job, FIRST, LAST).items():
         if count % chunks:
             message = f"its layers / VP must be whole: {quotient(count, chunks)}"
-            name = path.rpartition(".")[2]
-            yield Problem(message, (path, VP), f"nearest {name}: {nearest_multiples(chunks, count)}")
+            offers = (multiples_of(chunks, path, count), divisors_of(count, VP, chunks))
+            yield Refusal(message, (path, VP), offers=offers)
 
 
 def letters_of_stages(job: JobSections) -> Iterator[Problem]:

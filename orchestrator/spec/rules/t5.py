@@ -10,7 +10,7 @@ from orchestrator.spec.data import DataSpec
 from orchestrator.spec.halves import HALVES, layers_of, layers_of_stage, stages_of
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
-from orchestrator.spec.rules.base import Rule, Unavailable, nearest_divisors, nearest_multiples, quotient
+from orchestrator.spec.rules.base import Refusal, Rule, Unavailable, around, multiples_of, quotient
 from orchestrator.spec.rules.topology import PP, TP, VP
 from orchestrator.spec.runtime import RuntimeSpec
 from orchestrator.spec.sections import JobSections
@@ -126,7 +126,7 @@ def lengths(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (path, FAMILY), f"write at least {SHORTEST}")
     if job.parallelism.uses_sequence_parallel and length % tp:
         message = f"with sequence parallelism decoder_seq_length / TP must be whole: {quotient(length, tp)}"
-        yield Problem(message, (DECODER, TP), f"nearest decoder_seq_length: {nearest_multiples(tp, length)}")
+        yield Refusal(message, (DECODER, TP), offers=(multiples_of(tp, DECODER, length),))
     if model.position_embedding_type == "learned_absolute" and length > model.positions >= model.seq_length:
         message = f"learned positions cover {model.positions} tokens: decoder_seq_length {length} > {model.positions}"
         yield Problem(message, (DECODER, "model.max_position_embeddings"), "raise max_position_embeddings")
@@ -140,7 +140,7 @@ def relative_positions(job: JobSections) -> Iterator[Problem]:
     buckets, most = model.relative_attention_num_buckets, model.relative_attention_max_distance
     if buckets % 4:
         message = f"the encoder's buckets are halved twice: relative_attention_num_buckets / 4 = {buckets / 4:g}"
-        yield Problem(message, (BUCKETS,), f"nearest: {nearest_multiples(4, buckets)}")
+        yield Refusal(message, (BUCKETS,), offers=(multiples_of(4, BUCKETS, buckets),))
     elif most <= buckets // 2:
         message = f"half of the buckets are single distances, the others go on from there: {most} ≤ {buckets} / 2"
         yield Problem(message, (DISTANCE, BUCKETS), f"write at least {buckets // 2 + 1}; 128 is usual")
@@ -164,9 +164,9 @@ def halves_of_the_pipeline(job: JobSections) -> Iterator[Problem]:
         held, layers = len(stages_of(half, degrees)), layers_of(half, model)
         if layers % held:
             message = f"the {half}'s layers / its stages must be whole: {quotient(layers, held)}"
-            others = nearest_divisors(layers, held)
-            hint = f"nearest number of stages: {others}; nearest {half}_num_layers: {nearest_multiples(held, layers)}"
-            yield Problem(message, (SPLIT, PP, f"model.{half}_num_layers", "model.num_layers"), hint)
+            own = f"model.{half}_num_layers"
+            offers = (around(SPLIT, split or stages // 2), around(PP, stages), multiples_of(held, own, layers))
+            yield Refusal(message, (SPLIT, PP, own, "model.num_layers"), offers=offers)
 
 
 def recomputed_layers(job: JobSections) -> Iterator[Problem]:

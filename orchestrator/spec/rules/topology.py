@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import micro_batches, nearest_divisors, nearest_multiples, replicas
+from orchestrator.spec.rules.base import Refusal, divisors_of, micro_batches, multiples_of, replicas
 from orchestrator.spec.sections import JobSections
 
 TP = "parallelism.tensor_model_parallel_size"
@@ -16,6 +16,8 @@ CP = "parallelism.context_parallel_size"
 EP = "parallelism.expert_model_parallel_size"
 DP = "parallelism.data_parallel_size"
 NODES, GPUS = "launch.nodes", "launch.gpus_per_node"
+MICRO, GLOBAL, COUNT = "batch.micro_batch_size", "batch.global_batch_size", "batch.num_micro_batches"
+LENGTH = "model.seq_length"
 
 
 def world_size(job: JobSections) -> Iterator[Problem]:
@@ -28,8 +30,8 @@ def world_size(job: JobSections) -> Iterator[Problem]:
         if world % launch.nodes:
             factor = f"TP · PP · CP · DP = {tp} · {pp} · {cp} · {dp or 1} = {world}"
             message = f"world size = {factor} processes do not spread evenly over {launch.nodes} nodes"
-            legal = nearest_divisors(world, launch.nodes)
-            yield Problem(message, (NODES, DP, TP, PP, CP), f"nearest nodes: {legal}; or write gpus_per_node")
+            offers = (divisors_of(world, NODES, launch.nodes),)
+            yield Refusal(message, (NODES, DP, TP, PP, CP), "write gpus_per_node", offers=offers)
         return
     world = launch.nodes * launch.gpus_per_node
     machines = f"nodes · gpus_per_node = {launch.nodes} · {launch.gpus_per_node} = {world}"
@@ -39,9 +41,8 @@ def world_size(job: JobSections) -> Iterator[Problem]:
             f"TP · PP · CP = {tp} · {pp} · {cp} = {model_parallel}"
         )
         unit = model_parallel // gcd(model_parallel, launch.nodes)
-        legal = nearest_multiples(unit, launch.gpus_per_node)
-        hint = f"nearest gpus_per_node: {legal}, as in --set {GPUS}={legal.partition(' ')[0]}"
-        yield Problem(message, (GPUS, NODES, TP, PP, CP), hint)
+        offers = (multiples_of(unit, GPUS, launch.gpus_per_node, note=f", as in --set {GPUS}={{}}"),)
+        yield Refusal(message, (GPUS, NODES, TP, PP, CP), offers=offers)
     elif dp is not None and world != model_parallel * dp:
         message = f"world size = TP · PP · CP · DP: {machines}, but {tp} · {pp} · {cp} · {dp} = {model_parallel * dp}"
         yield Problem(message, (DP, GPUS, NODES, TP, PP, CP), f"write {world // model_parallel}, or leave it out")
@@ -86,11 +87,12 @@ def interleaved_micro_batches(job: JobSections) -> Iterator[Problem]:
         batch = job.batch
         one_pass = batch.micro_batch_size * replicas(job)
         message = f"with virtual stages the micro-batches per step are a multiple of PP: {count} / {pp} is not whole"
-        legal = nearest_multiples(pp, count)
-        sizes = nearest_multiples(pp * one_pass, job.global_batch_size)
-        hint = f"nearest num_micro_batches: {legal}; nearest global_batch_size: {sizes}"
-        paths = ("batch.num_micro_batches", "batch.global_batch_size", "batch.micro_batch_size", PP, VP)
-        yield Problem(message, paths, hint)
+        offers = (
+            multiples_of(pp, COUNT, count),
+            multiples_of(pp * one_pass, GLOBAL, job.global_batch_size),
+            divisors_of(job.global_batch_size // replicas(job), MICRO, batch.micro_batch_size),
+        )
+        yield Refusal(message, (COUNT, GLOBAL, MICRO, PP, VP), offers=offers)
 
 
 def context_parallel(job: JobSections) -> Iterator[Problem]:
@@ -102,10 +104,8 @@ def context_parallel(job: JobSections) -> Iterator[Problem]:
         message = (
             f"the sequence is cut into 2 · CP chunks: {length} / (2 · {cp}) = {length / (2 * cp):.4g} is not whole"
         )
-        hint = f"nearest seq_length: {nearest_multiples(2 * cp, length)}"
-        if length % 2 == 0:
-            hint = f"nearest CP: {nearest_divisors(length // 2, cp)}; {hint}"
-        yield Problem(message, (CP, "model.seq_length"), hint)
+        offers = (divisors_of(length, CP, cp), multiples_of(2 * cp, LENGTH, length))
+        yield Refusal(message, (CP, LENGTH), offers=offers)
 
 
 def context_parallel_family(job: JobSections) -> Iterator[Problem]:

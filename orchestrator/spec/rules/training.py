@@ -7,19 +7,20 @@ from collections.abc import Iterator, Mapping
 from orchestrator.errors import Problem
 from orchestrator.spec.ramp import samples_at
 from orchestrator.spec.rules.base import (
+    Refusal,
     Unavailable,
-    nearest_divisors,
-    nearest_multiples,
-    nearest_of,
+    around,
+    divisors_of,
+    multiples_of,
     quotient,
     replicas,
     stages_of,
 )
-from orchestrator.spec.rules.topology import DP, GPUS, PP, VP
+from orchestrator.spec.rules.topology import COUNT, DP, GLOBAL, GPUS, MICRO, PP, VP
 from orchestrator.spec.sections import JobSections
 
-MICRO, GLOBAL, COUNT = "batch.micro_batch_size", "batch.global_batch_size", "batch.num_micro_batches"
 RAMPUP = "batch.rampup_batch_size"
+START, INCREMENT = f"{RAMPUP}.start_global_batch_size", f"{RAMPUP}.increment"
 
 
 def global_batch(job: JobSections) -> Iterator[Problem]:
@@ -41,11 +42,11 @@ def global_batch(job: JobSections) -> Iterator[Problem]:
             f"global batch = micro-batch · micro-batches · DP: {quotient(batch.global_batch_size, one_pass)} "
             f"is not whole ({product})"
         )
-        hint = f"nearest global_batch_size: {nearest_multiples(one_pass, batch.global_batch_size)}"
-        if batch.global_batch_size % dp == 0:
-            legal = nearest_divisors(batch.global_batch_size // dp, batch.micro_batch_size)
-            hint += f"; nearest micro_batch_size: {legal}"
-        yield Problem(message, (GLOBAL, MICRO, DP, GPUS), hint)
+        offers = (
+            multiples_of(one_pass, GLOBAL, batch.global_batch_size),
+            divisors_of(batch.global_batch_size // dp, MICRO, batch.micro_batch_size),
+        )
+        yield Refusal(message, (GLOBAL, MICRO, DP, GPUS), offers=offers)
 
 
 def rampup_sizes(job: JobSections) -> Iterator[Problem]:
@@ -57,21 +58,17 @@ def rampup_sizes(job: JobSections) -> Iterator[Problem]:
     paths = (RAMPUP, GLOBAL, COUNT)
     if start >= full:
         message = f"starts at the full batch or above: start_global_batch_size {start} ≥ global_batch_size {full}"
-        yield Problem(
-            message, (f"{RAMPUP}.start_global_batch_size", *paths), "start below it, or leave the ramp-up out"
-        )
+        yield Problem(message, (START, *paths), "start below it, or leave the ramp-up out")
     elif (full - start) % increment:
         message = (
             f"(global_batch_size - start_global_batch_size) / increment must be whole: "
             f"({full} - {start}) / {increment} = {(full - start) / increment:.4g}"
         )
-        legal = _increments(job, full - start, increment, nearest_divisors(full - start, increment))
-        yield Problem(message, (f"{RAMPUP}.increment", *paths), f"nearest increments: {legal}")
-
-
-def _increments(job: JobSections, climb: int, wanted: int, otherwise: str) -> str:
-    """The nearest that climb in whole increments, each of whole passes; `otherwise` where there is none."""
-    return nearest_of(wanted, climb, lambda value: climb % value == 0 and value % _passes(job)[0] == 0, otherwise)
+        offers = (
+            divisors_of(full - start, INCREMENT, increment),
+            multiples_of(increment, START, start, less=-full % increment),
+        )
+        yield Refusal(message, (INCREMENT, *paths), offers=offers)
 
 
 def _passes(job: JobSections) -> tuple[int, str, list[str]]:
@@ -90,14 +87,13 @@ def rampup_passes(job: JobSections) -> Iterator[Problem]:
     if rampup is None:
         return
     unit, equation, paths = _passes(job)
-    sizes = {"start_global_batch_size": rampup.start_global_batch_size, "increment": rampup.increment}
-    for name, size in sizes.items():
+    start, increment = rampup.start_global_batch_size, rampup.increment
+    micro = around(MICRO, job.batch.micro_batch_size)
+    steps = divisors_of(job.global_batch_size - start, INCREMENT, increment)
+    for path, size, offer in ((START, start, multiples_of(unit, START, start)), (INCREMENT, increment, steps)):
         if size % unit:
-            message = f"{name} / ({equation}) must be whole: {quotient(size, unit)}"
-            legal = nearest_multiples(unit, size)
-            if name == "increment":
-                legal = _increments(job, job.global_batch_size - rampup.start_global_batch_size, size, legal)
-            yield Problem(message, (f"{RAMPUP}.{name}", *paths), f"nearest {name}: {legal}")
+            message = f"{path.rpartition('.')[2]} / ({equation}) must be whole: {quotient(size, unit)}"
+            yield Refusal(message, (path, *paths), offers=(offer, micro))
 
 
 def length(job: JobSections) -> Iterator[Problem]:

@@ -1,93 +1,266 @@
-"""A value that a message offers is one that is taken: of shapes, of experts, of a growing batch."""
+"""A value that a hint offers is one that is taken: it ends the refusal that offers it, and brings no other."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
-from itertools import product
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, SpecError
+from orchestrator.spec import rules
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.rules import shapes
+from orchestrator.spec.rules.base import Refusal, divisors, divisors_of, multiples_of
+from orchestrator.spec.shape import leaf_paths
 
-OK = Path(__file__).parent / "wrong" / "bases" / "ok.yaml"
-RAMP = "batch.rampup_batch_size"
-PATHS = {
-    "TP": shapes.TP,
+JOBS = Path(__file__).parents[3] / "jobs"
+SHIPPED = sorted(path.stem for path in JOBS.glob("*.yaml"))
+SHORT = {
+    "TP": "parallelism.tensor_model_parallel_size",
+    "PP": "parallelism.pipeline_model_parallel_size",
+    "VP": "parallelism.virtual_pipeline_model_parallel_size",
+    "CP": "parallelism.context_parallel_size",
     "EP": "parallelism.expert_model_parallel_size",
-    "hidden_size": shapes.HIDDEN,
-    "num_attention_heads": shapes.HEADS,
-    "num_query_groups": shapes.GROUPS,
-    "ffn_hidden_size": "model.ffn_hidden_size",
-    "num_experts": "model.num_experts",
-    "increment": f"{RAMP}.increment",
-    "increments": f"{RAMP}.increment",
+    "ETP": "parallelism.expert_tensor_parallel_size",
 }
-SHAPES = (
-    "num_attention_heads / TP|ffn_hidden_size / TP|num_query_groups / TP|num_attention_heads / num_query|hidden_size /"
-)
-EXPERTS, GROWING = "num_experts / EP|experts are spread", r"\(global_batch_size - start|increment /"
+PATHS = {path.rpartition(".")[2]: path for path in leaf_paths()} | SHORT
+OFFERED = re.compile(r"nearest (\w+): ([\d.]+)(?: or ([\d.]+))?([^;\n]*)")
+
+FP8 = ["precision.fp8={recipe: delayed}", "runtime.layers=auto"]
+MAMBA = ["model.architecture=mamba", "model.mamba_num_groups=4", "model.position_embedding_type=rope"]
+UNEVEN = "parallelism.num_layers_in_first_pipeline_stage"
+RAMP = "batch.rampup_batch_size"
+
+CASES: list[tuple[str, str, list[str], str, str]] = [
+    # (rule, shipped job, what is changed, the refusal, fields that it offers)
+    ("topology.world_size", "gpt-345m", ["TP=2", "launch.gpus_per_node=3"], "world size", "gpus_per_node"),
+    ("topology.world_size", "gpt-345m", ["TP=2", "batch.micro_batch_size=3"], "world size", "gpus_per_node"),
+    ("topology.world_size", "t5-220m", ["launch.gpus_per_node=null", "launch.nodes=3"], "world size", "nodes"),
+    ("topology.interleaved_micro_batches", "mixtral-8x7b", ["VP=2", "GBS=272"], "with virtual", "global_batch_size"),
+    ("topology.interleaved_micro_batches", "mixtral-8x7b", ["VP=2", "GBS=null"], "with virtual", "num_micro_batches"),
+    ("topology.context_parallel", "llama3-8b", ["CP=2", "model.seq_length=8194"], "the sequence is cut", "seq_length"),
+    ("topology.context_parallel", "gpt-345m", ["CP=3", "GPUS=null"], "the sequence is cut", "CP seq_length"),
+    ("shapes.query_groups_by_tensor_parallel", "llama3-8b", ["TP=16", "KV=12"], "num_query_groups / TP", "TP"),
+    ("shapes._by_tensor_parallel", "gpt-345m", ["TP=3", "GPUS=null"], "num_attention_heads / TP", "TP"),
+    ("shapes._by_tensor_parallel", "bert-345m", ["TP=3", "GPUS=null"], "ffn_hidden_size / TP", "TP ffn_hidden_size"),
+    ("shapes._by_tensor_parallel", "mixtral-8x7b", ["TP=3"], "num_attention_heads / TP", "TP"),
+    ("shapes.heads_by_query_groups", "llama3-8b", ["KV=5"], "num_attention_heads / num_query", "num_query_groups"),
+    ("shapes.hidden_by_heads", "gpt-345m", ["HEADS=12"], "hidden_size / num_att", "num_attention_heads hidden_size"),
+    ("shapes.sequence_by_tensor_parallel", "llama3-8b", ["LENGTH=8190"], "with sequence parallelism", "seq_length"),
+    ("stages.layers_by_stages", "gpt-345m", ["PP=5", "GPUS=null"], "num_layers / PP", "PP num_layers"),
+    ("stages.layers_by_stages", "mixtral-8x7b", ["VP=3"], r"num_layers / \(PP · VP", "VP num_layers"),
+    ("stages.layers_by_stages", "bert-345m", ["PP=5", "GPUS=null"], "num_layers / PP", "PP num_layers"),
+    ("stages.layers_between", "mixtral-8x7b", [f"{UNEVEN}=6"], "the 3 other", "num_layers_in_first_pipeline_stage"),
+    ("stages.layers_between", "gpt-345m", ["PP=2", "GPUS=2", f"{UNEVEN}=9", "LAST=9"], "the first and", "num_layers"),
+    ("stages.chunks_of_uneven_stages", "mixtral-8x7b", ["VP=2", f"{UNEVEN}=5"], "its layers / VP", "VP"),
+    ("positions.rotary", "llama3-8b", ["model.rotary_percent=0.26"], "the rotated part", "rotary_percent"),
+    ("positions.rotary", "llama3-8b", ["HEADS=48", "HIDDEN=4608", "PERCENT=0.035"], "the rotated", "rotary_percent"),
+    ("experts.experts_by_expert_parallel", "mixtral-8x7b", ["model.num_experts=12"], "num_experts / EP", "EP"),
+    ("experts.experts_by_expert_parallel", "moe-tiny-cpu", ["EP=3"], "num_experts / EP", "EP"),
+    ("experts.expert_ranks", "mixtral-8x7b", ["launch.nodes=2"], "experts are spread", "EP"),
+    ("experts.expert_widths", "mixtral-8x7b", ["ETP=2", "TP=2", "SP", "MOE=999"], "moe_ffn", "moe_ffn_hidden_size"),
+    ("experts.expert_widths", "mixtral-8x7b", ["TP=2", "ETP=1", "SP", "SHARED=999"],
+     "moe_shared", "moe_shared_expert_intermediate_size"),
+    ("recomputation.recomputed_layers", "gpt-345m", ["RECOMPUTE=5"], "the layers of a stage", "recompute_num_layers"),
+    ("t5.lengths", "t5-220m", ["TP=4", "SP", "DECODER=126"], "with sequence par", "decoder_seq_length"),
+    ("t5.relative_positions", "t5-220m", ["RELATIVE", "BUCKETS=30"], "the encoder's", "relative_attention_num_buckets"),
+    ("t5.halves_of_the_pipeline", "t5-220m", ["PP=8", "SPLIT=5"],
+     "the encoder's", "pipeline_model_parallel_split_rank"),
+    ("t5.halves_of_the_pipeline", "t5-220m", ["PP=10", "GPUS=null"], "the encoder's", "PP"),
+    ("t5.halves_of_the_pipeline", "t5-220m", ["PP=4", "DECODERS=7"], "the decoder's layers", "decoder_num_layers"),
+    ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "model.mamba_head_dim=60"], "mamba_head_dim", "mamba_head_dim"),
+    ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "GROUPS=6"], "mamba_num_groups", "mamba_num_groups"),
+    ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"], "TP 8 does not divide", "TP mamba_num_groups"),
+    ("training.global_batch", "mixtral-8x7b", ["GBS=100"], "global batch", "global_batch_size"),
+    ("training.global_batch", "gpt-1.7b", ["batch.micro_batch_size=5"], "global batch", "micro_batch_size"),
+    ("training.rampup_sizes", "llama3-8b", [f"{RAMP}.increment=60"], r"\(global_batch_size -", "increment"),
+    ("training.rampup_passes", "llama3-8b", [f"{RAMP}.increment=7"], "increment /", "increment"),
+    ("training.rampup_passes", "llama3-8b", ["MICRO=3"], "increment /", "micro_batch_size"),
+    ("fp8.sides_of_matrices", "gpt-1.7b", [*FP8, "HIDDEN=2056", "HEADS=8"], "FP8 .*hidden_size", "hidden_size"),
+    ("fp8.sides_of_matrices", "gpt-1.7b", [*FP8, "FFN=9200", "TP=2", "GPUS=2"], "FP8 .*ffn", "ffn_hidden_size TP"),
+    ("fp8.sides_of_matrices", "gpt-1.7b", ["precision.fp8={recipe: blockwise}", "TP=2", "SP", "GPUS=2", "HIDDEN=2080"],
+     "blocks of", "hidden_size"),
+    ("fp8.tokens_of_products", "gpt-1.7b", [*FP8, "LENGTH=1001"], "FP8 .*tokens", "seq_length micro_batch_size"),
+    ("operation.exported_checkpoints", "gpt-345m", ["checkpoint={save_interval: 100, export: {interval: 250}}"],
+     "exports", "interval save_interval"),
+]  # fmt: skip
+WRITTEN = {
+    **SHORT,
+    "GBS": "batch.global_batch_size",
+    "MICRO": "batch.micro_batch_size",
+    "GPUS": "launch.gpus_per_node",
+    "KV": "model.num_query_groups",
+    "HEADS": "model.num_attention_heads",
+    "HIDDEN": "model.hidden_size",
+    "LENGTH": "model.seq_length",
+    "FFN": "model.ffn_hidden_size",
+    "MOE": "model.moe_ffn_hidden_size",
+    "SHARED": "model.moe_shared_expert_intermediate_size",
+    "PERCENT": "model.rotary_percent",
+    "LAST": "parallelism.num_layers_in_last_pipeline_stage",
+    "SPLIT": "parallelism.pipeline_model_parallel_split_rank",
+    "DECODER": "model.decoder_seq_length",
+    "DECODERS": "model.decoder_num_layers",
+    "GROUPS": "model.mamba_num_groups",
+    "BUCKETS": "model.relative_attention_num_buckets",
+    "RECOMPUTE": "runtime={recompute_granularity: full, recompute_method: uniform}\nruntime.recompute_num_layers",
+    "RELATIVE": "model.position_embedding_type=relative",
+    "SP": "parallelism.sequence_parallel=true",
+}
 
 
-def refused(values: Mapping[str, object], words: str) -> list[Problem]:
-    """What is said of such things in a job with these values."""
+def overrides_of(written: list[str]) -> list[str]:
+    """`TP=2` in full."""
+    parts = (each.partition("=") for each in written)
+    return [line for name, *value in parts for line in (WRITTEN.get(name, name) + "".join(value)).splitlines()]
+
+
+def problems_of(name: str, overrides: list[str]) -> list[Problem]:
     try:
-        load_job([OK], [f"{path}={value}" for path, value in values.items()])
+        load_job([JOBS / f"{name}.yaml"], overrides)
     except SpecError as error:
-        return [problem for problem in error.problems if re.match(words, problem.message)]
+        return error.problems
     return []
 
 
-def check_offers(written: Mapping[str, object], words: str) -> int:
-    """Each value that is offered ends the problem, and brings its field no other. Returns how many there were."""
-    found = refused(written, words)
-    before, count = [problem.message for problem in found], 0
-    for problem in found:
-        for name, legal in re.findall(r"nearest (\w+): ([\d or]+)", problem.hint or ""):
-            for value in legal.split(" or "):
-                left = refused({**written, PATHS[name]: int(value)}, words)
-                assert not [other for other in left if PATHS[name] in other.paths and other.message not in before]
-                assert problem.message.split(":")[0] not in [other.message.split(":")[0] for other in left]
-                count += 1
-    return count
+def kind(problem: Problem) -> tuple[frozenset[str], str]:
+    """A problem whatever its numbers are, and wherever it is placed."""
+    return frozenset(problem.paths), re.sub(r"\d[\d.e+-]*", "#", problem.message.removeprefix(f"{problem.paths[0]} "))
 
 
-SIZES = [(hidden, heads) for hidden, heads in product((96, 128), (4, 8, 12)) if hidden % heads == 0]
+def offers_of(problem: Problem) -> list[tuple[str, str, str]]:
+    """(name, value, what follows) of each value that a hint offers."""
+    found = OFFERED.findall(problem.hint or "")
+    return [(name, value.rstrip("."), rest) for name, *values, rest in found for value in values if value]
 
 
-@pytest.mark.parametrize(("hidden", "heads"), SIZES)
-@pytest.mark.parametrize(("groups", "tp"), list(product((2, 4), (3, 5, 12))))
-def test_shapes(hidden: int, heads: int, groups: int, tp: int) -> None:
-    written = {"model.hidden_size": hidden, shapes.HEADS: heads, shapes.GROUPS: groups, shapes.TP: tp}
-    check_offers(written, SHAPES)
+@pytest.mark.parametrize(("rule", "job", "written", "refusal", "names"), CASES)
+def test_offered_values_are_taken(rule: str, job: str, written: list[str], refusal: str, names: str) -> None:
+    overrides = overrides_of(written)
+    before = problems_of(job, overrides)
+    asked = [problem for problem in before if re.match(refusal, problem.message)]
+    assert asked, [problem.message for problem in before]
+    for problem in asked:
+        offers = offers_of(problem)
+        assert set(names.split()) <= {name for name, _, _ in offers}, problem.hint
+        for name, value, rest in offers:
+            after = problems_of(job, [*overrides, f"{path_of(name, problem)}={value}"])
+            check_taken(problem, before, after, rest)
 
 
-@pytest.mark.parametrize("heads", [6, 7, 12])
-@pytest.mark.parametrize("tp", [1, 2, 4])
-def test_heads_of_a_hidden_size(heads: int, tp: int) -> None:
-    assert check_offers({"model.hidden_size": 160, shapes.HEADS: heads, shapes.TP: tp}, SHAPES)
+def check_taken(answered: Problem, before: list[Problem], after: list[Problem], rest: str) -> None:
+    """The value ended the problem and brought no other, but of the fields that were named with it."""
+    kinds = {kind(problem) for problem in after}
+    assert kind(answered) not in kinds
+    needed = {PATHS[name] for name in re.findall(r"\w+", rest.partition(", with another ")[2]) if name != "and"}
+    new = kinds - {kind(problem) for problem in before}
+    assert all(paths & needed for paths, _ in new)
 
 
-@pytest.mark.parametrize("groups", [3, 5, 6])
-@pytest.mark.parametrize("tp", [1, 2, 4])
-def test_groups_of_heads(groups: int, tp: int) -> None:
-    assert check_offers({shapes.HEADS: 8, shapes.GROUPS: groups, shapes.TP: tp}, SHAPES)
+def path_of(name: str, problem: Problem) -> str:
+    """Where a name stands: among the fields of the problem, or else in the schema."""
+    return next((path for path in problem.paths if path.endswith(f".{name}")), PATHS[name])
 
 
-@pytest.mark.parametrize(("experts", "gpus"), list(product((6, 8, 12), (1, 4, 8))))
-@pytest.mark.parametrize("ep", [3, 5, 16])
-def test_expert_parallel_sizes(experts: int, gpus: int, ep: int) -> None:
-    """Of EP alone: more experts go with it, whatever the ranks are that they are spread over."""
-    written = {"model.num_experts": experts, "model.add_bias_linear": "false", PATHS["EP"]: ep}
-    assert check_offers({**written, "launch.gpus_per_node": gpus}, EXPERTS)
+def test_every_rule_that_offers_is_here() -> None:
+    offering = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in vars(rules).values()
+        if inspect.ismodule(module) and hasattr(module, "RULES")
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and "Refusal(" in inspect.getsource(function)
+    }
+    assert offering == {rule for rule, *_ in CASES}
 
 
-@pytest.mark.parametrize(("start", "increment", "full"), [(4, 6, 104), (4, 7, 100), (8, 10, 64), (2, 5, 50)])
-@pytest.mark.parametrize("micro", [1, 2])
-def test_increments_of_a_growing_batch(start: int, increment: int, full: int, micro: int) -> None:
-    written = {f"{RAMP}.start_global_batch_size": start, PATHS["increment"]: increment, f"{RAMP}.samples": 1000}
-    sizes = {"batch.global_batch_size": full, "batch.micro_batch_size": micro}
-    assert check_offers({**written, **sizes}, GROWING)
+@cache
+def shipped(name: str) -> Any:
+    return load_job([JOBS / f"{name}.yaml"]).job
+
+
+def changed(section: Any, changes: dict[str, Any]) -> Any:
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        inner = changed(getattr(section, name), {rest: value}) if rest else value
+        section = section.model_copy(update={name: inner})
+    return section
+
+
+CHANGES: dict[str, list[Any]] = {
+    **{path: [2, 3, 4, 5] for path in SHORT.values()},
+    "parallelism.sequence_parallel": [True],
+    "parallelism.num_layers_in_first_pipeline_stage": [1, 5],
+    "model.num_layers": [12, 23, 25],
+    "model.hidden_size": [1000, 1536],
+    "model.num_attention_heads": [6, 20],
+    "model.num_query_groups": [3, 4],
+    "model.ffn_hidden_size": [1001, 4096],
+    "model.seq_length": [1000, 1001, 1024],
+    "batch.micro_batch_size": [2, 3, 5],
+    "batch.global_batch_size": [30, 96, 100],
+    "launch.nodes": [2, 3],
+    "launch.gpus_per_node": [1, 4, 6, 8],
+}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(SHIPPED),
+    st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=3, unique=True).flatmap(
+        lambda paths: st.fixed_dictionaries({path: st.sampled_from(CHANGES[path]) for path in paths})
+    ),
+)
+def test_offered_values_are_taken_in_any_job(name: str, changes: dict[str, Any]) -> None:
+    job = changed(shipped(name), changes)
+    before = rules.check(job)
+    for problem in before:
+        for named, value, rest in offers_of(problem):
+            number = float(value) if "." in value else int(value)
+            after = rules.check(changed(job, {path_of(named, problem): number}))
+            check_taken(problem, before, after, rest)
+
+
+def test_values_that_need_others_too() -> None:
+    """A number of GPUs that fits the layout does not fit the batch: what has to change with it is named."""
+    (problem,) = problems_of("gpt-345m", overrides_of(["TP=2", "MICRO=5"]))
+    assert (problem.hint or "").startswith(
+        "nearest gpus_per_node: 2, as in --set launch.gpus_per_node=2, with another global_batch_size\n"
+    )
+
+
+def test_a_hint_is_the_same_beside_a_field_that_is_not_known() -> None:
+    known, partly = (problems_of("gpt-345m", overrides_of(["PP=5", *more])) for more in ([], ["optimizer.lr=much"]))
+    assert {problem.hint for problem in known} < {problem.hint for problem in partly}
+
+
+def test_hints_are_not_looked_for_where_only_legality_is_asked_about() -> None:
+    """A search for layouts asks for thousands of jobs."""
+    found = [
+        each for each in rules.refusals(changed(shipped("gpt-345m"), {SHORT["PP"]: 5})) if isinstance(each, Refusal)
+    ]
+    assert found
+    assert {problem.hint for problem in found} == {None}
+
+
+def test_values_to_try_begin_with_the_nearest() -> None:
+    offer = divisors_of(24, "x", 5)
+    assert (list(offer.below), list(offer.above)) == ([4, 3, 2, 1], [6, 8, 12, 24])
+    offer = multiples_of(64, "x", 200)
+    assert (offer.below[:3], offer.above[:2]) == (range(192, 0, -64), range(256, 384, 64))
+    offer = multiples_of(4, "x", 9, less=2)
+    assert (list(offer.below), list(offer.above[:2])) == ([6, 2], [10, 14])
+    assert list(multiples_of(64, "x", 64).above[:1]) == [128]
+    assert list(multiples_of(64, "x", 64).below) == []
+
+
+@given(st.integers(min_value=-5, max_value=10**6))
+def test_divisors(number: int) -> None:
+    found = divisors(number)
+    assert found == sorted(set(found))
+    assert all(number % each == 0 for each in found)
+    assert (1 in found) == (number in found) == (number > 0)

@@ -1,17 +1,10 @@
-"""Cross-field rules: what is legal passes, and the nearest legal values that a message offers are legal."""
+"""Cross-field rules: what is legal passes, and a mistake neither hides another nor causes bogus ones."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
-
-from orchestrator.errors import SpecError
-from orchestrator.spec.loading import load_text
-from orchestrator.spec.rules.base import nearest_divisors, nearest_multiples
 
 TP = "parallelism.tensor_model_parallel_size"
 PP = "parallelism.pipeline_model_parallel_size"
@@ -107,60 +100,3 @@ def test_a_mistake_beside_it_hides_no_rule(small: Any, overrides: list[str], mes
 )
 def test_a_mistake_causes_no_bogus_ones(small: Any, overrides: list[str]) -> None:
     assert len(small.messages(*overrides)) == 1
-
-
-_NEAREST = re.compile(
-    r"nearest (TP|PP|VP|num_layers|num_attention_heads|num_query_groups|global_batch_size): ([\d or]+)"
-)
-_PATHS = {
-    "TP": TP,
-    "PP": PP,
-    "VP": VP,
-    "num_layers": "model.num_layers",
-    "num_attention_heads": "model.num_attention_heads",
-    "num_query_groups": "model.num_query_groups",
-    "global_batch_size": "batch.global_batch_size",
-}
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.sampled_from([TP, PP, VP, "model.num_query_groups", "batch.global_batch_size"]),
-    st.integers(min_value=1, max_value=40),
-)
-def test_offered_values_mend_what_they_are_offered_for(path: str, value: int) -> None:
-    """Writing an offered value makes the problem that offered it go away."""
-    text = """
-        {name: a, batch: {micro_batch_size: 2, global_batch_size: 24}, data: {blend: [a]}, optimizer: {lr: 1},
-         model: {num_layers: 12, hidden_size: 768, num_attention_heads: 12, seq_length: 64, kv_channels: 64},
-         schedule: {train_iters: 9}, parallelism: {pipeline_model_parallel_size: 2, data_parallel_size: 2}}"""
-    for problem in _problems(text, [f"{path}={value}"]):
-        for name, offered in _NEAREST.findall(problem.hint or ""):
-            for number in offered.split(" or "):
-                again = _problems(text, [f"{path}={value}", f"{_PATHS[name]}={number}"])
-                assert problem.message.partition(":")[0] not in {found.message.partition(":")[0] for found in again}
-
-
-def _problems(text: str, overrides: list[str]) -> list[Any]:
-    try:
-        load_text(text, overrides=overrides)
-    except SpecError as error:
-        return error.problems
-    return []
-
-
-@given(st.integers(min_value=1, max_value=2**31 - 1), st.integers(min_value=1, max_value=2**31 - 1))
-@settings(max_examples=50, deadline=None)
-def test_nearest_divisors(number: int, wanted: int) -> None:
-    assume(number % wanted)
-    offered = [int(part) for part in nearest_divisors(number, wanted).split(" or ")]
-    assert 1 <= len(offered) <= 2
-    assert all(number % divisor == 0 for divisor in offered)
-
-
-def test_nearest_values_are_the_nearest() -> None:
-    assert nearest_divisors(20, 3) == "2 or 4"
-    assert nearest_divisors(20, 30) == "20"
-    assert nearest_divisors(7, 4) == "1 or 7"
-    assert nearest_multiples(64, 200) == "192 or 256"
-    assert nearest_multiples(64, 3) == "64"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from orchestrator.spec.rules.base import divisors
 from orchestrator.tuning.layout import NO_RECOMPUTE, with_layout
-from orchestrator.tuning.space import Space, divisors
+from orchestrator.tuning.space import Space
 
 Spaces = Callable[..., Space]
 
