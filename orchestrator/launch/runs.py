@@ -135,18 +135,33 @@ def attach_or_create(
 ) -> tuple[RunDir, bool]:
     """The latest run of this very spec, or a new one; and whether it is new. Two callers at once get the same run.
 
-    `warn` hears of runs whose spec cannot be read: those are passed over. Raises UserError where one of them has
-    checkpoints and began with this spec: a new run would do its work again.
+    `warn` hears of what is passed over, and UserError is raised, as by `run_to_continue`.
     """
-    while (run := find_same(job, runs_dir, warn)) is None:
-        _refuse_lost_spec(job, runs_dir)
+    while (run := run_to_continue(job, runs_dir, warn)) is None:
         created = _create(job, written, runs_dir, only=next_run_dir(job, runs_dir))
         if created is not None:
             return created, True
     return run, False
 
 
-def _refuse_lost_spec(job: JobSpec, runs_dir: Path) -> None:
+def run_to_continue(
+    job: JobSpec, runs_dir: Path, warn: Callable[[str], object] = lambda message: None
+) -> RunDir | None:
+    """The latest run of this very spec; None where a new one would begin.
+
+    `warn` hears of runs whose spec cannot be read: those are passed over. Raises UserError where one of them has
+    checkpoints and began with this spec: a new run would do its work again.
+    """
+    run = find_same(job, runs_dir, warn)
+    if run is None:
+        refuse_lost_spec(job, runs_dir, "start another run, at iteration 0, with --new")
+    return run
+
+
+def refuse_lost_spec(job: JobSpec, runs_dir: Path, or_else: str) -> None:
+    """Raises UserError where a run began with this spec, has checkpoints, and has lost its spec. `or_else`: what can be
+    done but to put that back.
+    """
     for run in map(RunDir, takewhile(Path.exists, _places_for(job, runs_dir))):
         try:
             checkpoints = committed(run)
@@ -160,7 +175,7 @@ def _refuse_lost_spec(job: JobSpec, runs_dir: Path) -> None:
             raise UserError(
                 f"{run.path} began with this very spec and has checkpoints up to iteration "
                 f"{checkpoints[-1].iteration}, but its spec cannot be read: {why}.\n"
-                "      Put that file back to continue it, or start another run, at iteration 0, with --new."
+                f"      Put that file back to continue it, or {or_else}."
             ) from error
 
 

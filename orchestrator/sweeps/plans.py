@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.launch.code import code_state
-from orchestrator.launch.runs import create_run, next_run_dir, remove_new_run
+from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.canonical import config_hash
 from orchestrator.spec.job import JobSpec
@@ -18,13 +18,16 @@ from orchestrator.sweeps.loading import LoadedSweep
 
 
 def run_of(job: JobSpec, runs_dir: Path) -> RunDir | None:
-    """The latest run whose spec is this very one, among those that began with it; without reading other runs."""
+    """The latest run whose spec is this very one, among those that began with it; without reading other runs. Raises
+    UserError where one of these has checkpoints and has lost its spec: the cell would do its work again.
+    """
     end = next_run_dir(job, runs_dir).run_id
     base, _, number = end.partition("-")
     for count in reversed(range(1, int(number or 1))):
         run = RunDir(runs_dir.absolute() / job.name / (base if count == 1 else f"{base}-{count}"))
         if _spec_hash(run) == job.config_hash:
             return run
+    refuse_lost_spec(job, runs_dir, "move that folder away, and the cell begins at iteration 0")
     return None
 
 
@@ -43,12 +46,13 @@ def planned_run(job: JobSpec, runs_dir: Path) -> RunDir:
 
 def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> tuple[Planned, list[RunDir]]:
     """Give every cell a run directory and write down what the sweep is now; also the runs that are new. The same sweep
-    again changes nothing.
+    again changes nothing, and neither does one that is refused.
     """
     code = None
     entries, new = [], []
-    for cell in loaded.cells.cells:
-        found = run = run_of(cell.job, sweep.runs_dir)
+    before = [run_of(cell.job, sweep.runs_dir) for cell in loaded.cells.cells]
+    for cell, found in zip(loaded.cells.cells, before, strict=True):
+        run = found
         if run is None:
             code = code or code_state(Path.cwd())
             run = create_run(cell.job, cell.loaded.text, sweep.runs_dir, code)

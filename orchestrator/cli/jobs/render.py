@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.running import RunsDir
 from orchestrator.launch.render import render, render_template
-from orchestrator.launch.runs import find_same, next_run_dir, runs_dir_of
+from orchestrator.launch.runs import next_run_dir, run_to_continue, runs_dir_of
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.migration.writing_flags import Unsaid
 from orchestrator.spec.base import Section
@@ -54,7 +54,7 @@ def command(
         _print_megatron(job, as_json)
         return
     folder = runs_dir_of(job, runs_dir)
-    run = (None if new else find_same(job, folder, warn)) or next_run_dir(job, folder)
+    run = (None if new else run_to_continue(job, folder, warn)) or next_run_dir(job, folder)
     script = render(job, run_dir=run.path, python=sys.executable)
     if as_json:
         print_json({"run_dir": str(run.path), "script": script})

@@ -22,7 +22,7 @@ from orchestrator.cli.running import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import describe_active
-from orchestrator.launch.runs import attach_or_create, create_run, find_same, runs_dir_of, taken_back
+from orchestrator.launch.runs import attach_or_create, create_run, run_to_continue, runs_dir_of, taken_back
 from orchestrator.launch.startable import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.spec.loading import load_job
@@ -53,7 +53,7 @@ def command(
     refuse_missing(job)
     check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
-    if new or find_same(job, folder) is None:
+    if new or run_to_continue(job, folder) is None:
         if job.checkpoint.pretrained is not None:
             find_weights(job.checkpoint.pretrained, folder)
         prepare_first(jobs, overrides or [], job, as_json)

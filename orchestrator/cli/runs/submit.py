@@ -25,8 +25,8 @@ from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import (
     attach_or_create,
     create_run,
-    find_same,
     next_run_dir,
+    run_to_continue,
     runs_dir_of,
     taken_back,
 )
@@ -89,7 +89,7 @@ def command(
     folder = runs_dir_of(job, runs_dir)
     before = jobs_before(after or [], folder)
     if dry_run:
-        run = (None if new else find_same(job, folder, warn)) or next_run_dir(job, folder)
+        run = (None if new else run_to_continue(job, folder, warn)) or next_run_dir(job, folder)
         place = place_of(run, job, copy=False)
         data_script = render_preparation(job, profile, place, missing) if missing else None
         before = (*before, *([ID_OF_THE_DATA_JOB] if missing else []))

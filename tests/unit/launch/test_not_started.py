@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.fake_slurm import FakeSlurm
 
+from orchestrator.checkpoints import write_commit
 from orchestrator.cli import running
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.spec.job import JobSpec
@@ -44,6 +45,29 @@ def test_a_run_that_was_there_before_stays(
     (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
     assert orchestrator("run", tmp_path / "job.yaml")[0] == 2
     assert all_runs(runs_dir) == [run]
+
+
+@pytest.mark.parametrize("command", [("run",), ("render",), ("submit", "--dry-run")])
+def test_a_spec_whose_run_has_lost_it(
+    orchestrator: Orchestrator,
+    make_job: MakeJob,
+    job_file: Path,
+    runs_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
+    run = create_run(make_job(), "", runs_dir)
+    run.resolved().unlink()
+    run.checkpoint(20).mkdir(parents=True)
+    write_commit(run.checkpoint(20), iteration=20, consumed_samples=40, files={})
+    code, out, err = orchestrator(*command, job_file)
+    assert (code, out) == (2, "")
+    assert "or start another run, at iteration 0, with --new" in err
+    assert list(run.path.parent.iterdir()) == [run.path]
 
 
 DIES = "print('no room for it', file=sys.stderr, flush=True); os._exit(1)"

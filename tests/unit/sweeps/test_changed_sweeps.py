@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.fake_slurm import FakeSlurm
 
+from orchestrator.checkpoints import write_commit
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ending import tell_of_sweep
@@ -133,6 +134,22 @@ def test_a_dry_run_says_which_cells_would_leave(
     assert "sweep tiny has changed: 2 of the 3 cells are not in it now" in err
     assert "without a cluster profile no script can be shown" in out
     assert "lr=4" in out
+
+
+@pytest.mark.parametrize("options", [("--local",), ("--dry-run",), ("--dry-run", "--local")])
+def test_a_cell_whose_run_has_lost_its_spec_does_not_begin_again(
+    orchestrator: Run, write: Callable[[str], Path], finished: SweepDir, options: tuple[str, ...]
+) -> None:
+    run = finished.run(finished.planned().cells[2])
+    run.checkpoint(20).mkdir(parents=True)
+    write_commit(run.checkpoint(20), iteration=20, consumed_samples=40, files={})
+    run.resolved().unlink()
+    before = tree(run.path.parent)
+    code, out, err = orchestrator("sweep", "run", write("grid: {lr: [4, 1, 2, 3]}"), *options)
+    assert (code, out) == (2, "")
+    assert f"{run.path} began with this very spec and has checkpoints up to iteration 20" in err
+    assert "or move that folder away, and the cell begins at iteration 0" in err
+    assert tree(run.path.parent) == before
 
 
 def test_a_jobs_name_means_its_own_run_rather_than_a_cell(orchestrator: Run, load: Load, folder: Path) -> None:
