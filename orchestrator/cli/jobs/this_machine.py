@@ -6,11 +6,13 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.cli.common import warn
 from orchestrator.errors import UserError
 from orchestrator.launch.machine import gpus_counted
 from orchestrator.launch.runs import all_runs
 from orchestrator.lease import read_holder
 from orchestrator.planning.hardware import DeviceChoice
+from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 
@@ -37,12 +39,24 @@ def _either(ways: Sequence[str]) -> str:
 
 def check_alone(choice: DeviceChoice, runs_dir: Path, what: str) -> None:
     """Raises UserError where a run of this folder trains on this machine's GPUs: a job fills them to the brim, and
-    what is measured beside another is wrong.
+    what is measured beside another is wrong. One whose lease cannot be read, as another person's, is told of.
     """
+    unread: dict[RunDir, OSError] = {}
     for run in [] if choice.device.is_cpu else all_runs(runs_dir):
-        holder = read_holder(run)
+        try:
+            holder = read_holder(run)
+        except OSError as error:
+            unread[run] = error
+            continue
         if holder is not None and holder.live and holder.process.host == socket.gethostname():
             raise UserError(
                 f"{what} would disturb run {run.run_id}, which trains on this machine ({holder.describe()}): "
                 f"wait for its end, or stop it with `orchestrator cancel {run.run_id}`"
             )
+    if unread:
+        run, trouble = next(iter(unread.items()))
+        which = f"run {run.run_id}" if len(unread) == 1 else f"one of {len(unread)} runs (run {run.run_id}, …)"
+        warn(
+            f"whether {which} trains on this machine cannot be read ({trouble.filename}: {trouble.strerror}): if so, what "
+            f"{what} measures is wrong"
+        )

@@ -17,15 +17,16 @@ from orchestrator.bench.report import report_of
 from orchestrator.causes import Exit
 from orchestrator.cli.jobs import this_machine
 from orchestrator.cli.main import main
+from orchestrator.errors import UserError
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.runs import create_run
 from orchestrator.launch.stopping import request_stop
 from orchestrator.lease import Lease
-from orchestrator.planning.hardware import device_named
+from orchestrator.planning.hardware import device_named, device_of
 from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.roofline import PARTS, roofline
 from orchestrator.rundir import RunDir
-from orchestrator.spec.loading import dump_resolved, load_job
+from orchestrator.spec.loading import dump_resolved, load_job, load_text
 
 Orchestrator = Callable[..., Any]
 
@@ -270,6 +271,24 @@ def test_beside_a_run_nothing_is_measured(
     assert main(["bench", str(tiny)]) == 2
     lease.release()
     assert f"bench would disturb run {run.run_id}" in capsys.readouterr().err
+
+
+def test_a_run_whose_lease_cannot_be_read_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As another person's may be: a lease that is a folder is refused to root as well."""
+    job = load_text(TINY.replace("runtime: {device: cpu}", "launch: {gpu: H200}"), "job").job
+    runs = [create_run(job, TINY, tmp_path) for _ in range(3)]
+    (runs[0].lease / "000001.json").mkdir(parents=True)
+    this_machine.check_alone(choice := device_of(job, None), tmp_path, "bench")
+    lease = f"{runs[0].lease}/000001.json"
+    said = f"whether run {runs[0].run_id} trains on this machine cannot be read ({lease}: Is a directory): if so"
+    assert said in capsys.readouterr().err
+    (runs[1].lease / "000001.json").mkdir(parents=True)
+    held = Lease.acquire(runs[2], launch_id="one")
+    with pytest.raises(UserError, match=f"bench would disturb run {runs[2].run_id}"):
+        this_machine.check_alone(choice, tmp_path, "bench")
+    held.release()
+    this_machine.check_alone(choice, tmp_path, "bench")
+    assert f"whether one of 2 runs (run {runs[0].run_id}, …) trains" in capsys.readouterr().err
 
 
 def test_a_job_that_fails(
