@@ -221,34 +221,43 @@ def create_run(job: JobSpec, written: str, runs_dir: Path, code: CodeState | Non
 def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: CodeState | None = None) -> RunDir | None:
     """Create that run directory; None when someone else was faster, in making it or in clearing up."""
     folder = runs_dir.absolute() / job.name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _in_folder(folder):
         try:
             draft = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
         except FileNotFoundError:  # taken away this moment, with a run that was refused
             return None
-    except OSError as error:
-        raise _not_created(folder, error) from error
-    try:
-        draft.chmod(0o777 & ~_umask())
-        _fill(RunDir(draft), only.run_id, job, written, code or code_state(Path.cwd(), apart_from=folder.parent))
         try:
-            os.rename(draft, only.path)
-        except OSError:
-            if not only.path.exists():
-                raise
-            shutil.rmtree(draft)
-            return None
-    except BaseException as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise _not_created(folder, error) from error
-        raise
+            draft.chmod(0o777 & ~_umask())
+            _fill(RunDir(draft), only.run_id, job, written, code or code_state(Path.cwd(), apart_from=folder.parent))
+            try:
+                os.rename(draft, only.path)
+            except OSError:
+                if not only.path.exists():
+                    raise
+                shutil.rmtree(draft)
+                return None
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
     return only
 
 
-def _not_created(folder: Path, error: OSError) -> UserError:
-    return UserError(f"no run can be created in {folder}: {error.strerror}")
+@contextlib.contextmanager
+def _in_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a job's runs, and the folders it is in, where they are missing; they are taken away again
+    where what is made in it fails. Raises UserError for what the system refuses.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # others are in it
+            for path in missing:
+                path.rmdir()
+        if isinstance(error, OSError):
+            raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
+        raise
 
 
 def add_generation(run: RunDir, job: JobSpec, written: str) -> None:

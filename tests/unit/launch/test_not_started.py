@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +70,15 @@ def test_a_spec_whose_run_has_lost_it(
     assert (code, out) == (2, "")
     assert "or start another run, at iteration 0, with --new" in err
     assert list(run.path.parent.iterdir()) == [run.path]
+
+
+def test_a_run_for_which_the_disk_has_no_room(job_file: Path, runs_dir: Path) -> None:
+    runs_dir.mkdir()
+    words = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", sys.executable, "-m", "orchestrator", "run", str(job_file)]
+    said = subprocess.run([*words, f"--runs-dir={runs_dir}"], capture_output=True, text=True, timeout=100)
+    message = f"error: no run can be created in {runs_dir}/tiny: File too large\n"
+    assert (said.returncode, said.stderr) == (2, message)
+    assert not list(runs_dir.iterdir())
 
 
 DIES = "print('no room for it', file=sys.stderr, flush=True); os._exit(1)"
