@@ -15,7 +15,7 @@ import typer
 
 from orchestrator.causes import Exit, cause_of
 from orchestrator.checkpoints import committed
-from orchestrator.cli.common import print_json, stop_printing
+from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
@@ -31,6 +31,8 @@ from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.tracking.cursor import unsent_bytes
+from orchestrator.tracking.follower import LOG_NAME
 
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (its latest run) or a path.")
@@ -88,7 +90,7 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
         return 0
     total = last_iteration(job, [] if from_scratch else committed(run))
     watcher = Watcher() if as_json else watcher_for(run, total, sys.stdout)
-    return report(run, total, launch(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
+    return report(run, job, total, launch(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
 
 
 def wait_for_previous(run: RunDir, *, quiet: bool) -> None:
@@ -145,7 +147,7 @@ def _launch_id(run: RunDir) -> str | None:
     return str(launched["launch_id"]) if launched else None
 
 
-def report(run: RunDir, total: int, end: Exit, as_json: bool) -> int:
+def report(run: RunDir, job: JobSpec, total: int, end: Exit, as_json: bool) -> int:
     """Tell how a launch ended, if anybody still listens; returns the exit code."""
     status = status_of(run)
     iteration = end.iteration if end.iteration is not None else status.iteration
@@ -154,6 +156,9 @@ def report(run: RunDir, total: int, end: Exit, as_json: bool) -> int:
             print_json({**status.to_json(), "train_iters": total, "exit_code": end.code})
         else:
             typer.echo(ending(run, total, end, iteration, status), err=end.code != 0)
+            # Another end leaves its metrics to a process that goes on sending them for a while.
+            if end.cause in ("completed", "stopped") and (unsent := bytes_unsent(run, job)):
+                warn(f"not sent: {unsent_words(run, unsent)}")
     except OSError:
         stop_printing()
     return end.code
@@ -172,8 +177,19 @@ def ending(run: RunDir, total: int, end: Exit, iteration: int | None, status: Ru
         first = f"run {label(run)} was cancelled{where}" + (f": {end.message}" if end.message else "")
     else:
         first = f"error: run {label(run)} ended{where}: {cause.sentence}" + (f": {end.message}" if end.message else "")
-    advice = cause.advise(run.run_id, anew=begins_anew(run))
+    advice = cause.advise(run.run_id, anew=begins_anew(run, status.events))
     return f"{first}\n      {advice}" if advice else first
+
+
+def bytes_unsent(run: RunDir, job: JobSpec) -> int:
+    """How much of what was measured MLflow lacks; nothing, where the job is not sent there."""
+    return unsent_bytes(run) if job.tracking.mlflow else 0
+
+
+def unsent_words(run: RunDir, unsent: int) -> str:
+    """What was not sent, where it says why, and what sends it."""
+    log, again = run.logs / LOG_NAME, f"orchestrator sync {run.run_id}"
+    return f"{unsent:,} bytes of metrics to MLflow: {log} says why, {again} sends them"
 
 
 def label(run: RunDir) -> str:

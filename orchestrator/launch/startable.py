@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.checkpoints import committed
@@ -84,14 +85,16 @@ def refuse_imported(run: RunDir) -> None:
         )
 
 
-def begins_anew(run: RunDir) -> bool:
-    """Whether a run was started before and has no checkpoint to go on from; damage is not looked for."""
-    return any(event.get("event") == "started" for event in run.events()) and not committed(run)
+def begins_anew(run: RunDir, events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run with these events was started before and has no checkpoint to go on from; damage is not looked
+    for.
+    """
+    return any(event.get("event") == "started" for event in events) and not committed(run)
 
 
 def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
     """Raises UserError when a start would end where its ranks look for a checkpoint: what is known is said before."""
-    if not from_scratch and begins_anew(run):
+    if not from_scratch and begins_anew(run, run.events()):
         raise UserError(
             f"run {run.run_id} was started before and has no checkpoint to go on from; "
             "nothing was started or changed.\n"

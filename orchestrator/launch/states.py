@@ -58,6 +58,8 @@ class RunStatus:
     """Why it waits in the queue, or what is not known of it."""
     evidence: tuple[str, ...]
     """Lines of its logs that show why it ended."""
+    events: list[dict[str, Any]]
+    """Its event log, from which this was derived."""
 
     @property
     def is_live(self) -> bool:
@@ -194,6 +196,7 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
         job=job,
         reason=reason,
         evidence=end.evidence if end else (),
+        events=events,
     )
 
 

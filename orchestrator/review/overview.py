@@ -14,10 +14,13 @@ from orchestrator.review.logs import closing_lines
 from orchestrator.review.story import Event, evidence_of, last, last_end
 from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.rundir import RunDir
+from orchestrator.tracking.cursor import unsent_bytes
 from orchestrator.tracking.goodput import Goodput
 from orchestrator.tracking.links import mlflow_url
 
 _LEAST_SECONDS = 0.05
+_SENT_TO_MLFLOW = "tracking.mlflow"
+"""The field of a spec that says so."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Overview:
     skipped_steps: int
     mlflow: str | None
     """The address of its page in MLflow."""
+    unsent: int
+    """Bytes of the metrics of a run that has ended which MLflow lacks."""
 
 
 def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
@@ -62,7 +67,7 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
     launched = last(events, "launched")
     submitted = last(events, "submitted")
     started = last(events, "started")
-    advice = "" if summary.cause is None else cause_of(summary.cause).advise(run.run_id, anew=begins_anew(run))
+    advice = "" if summary.cause is None else cause_of(summary.cause).advise(run.run_id, anew=begins_anew(run, events))
     nodes = launched.get("nodes")
     total, held = _whole(started.get("total_parameters")), _whole(started.get("parameters"))
     return Overview(
@@ -81,6 +86,7 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
         children=tuple(_children(run, others)),
         skipped_steps=sum(event.get("event") == "step_skipped" for event in events),
         mlflow=mlflow_url(run),
+        unsent=unsent_bytes(run) if summary.spec.get(_SENT_TO_MLFLOW) == "true" and not summary.is_active else 0,
     )
 
 

@@ -57,6 +57,6 @@ def check_alone(choice: DeviceChoice, runs_dir: Path, what: str) -> None:
         run, trouble = next(iter(unread.items()))
         which = f"run {run.run_id}" if len(unread) == 1 else f"one of {len(unread)} runs (run {run.run_id}, …)"
         warn(
-            f"whether {which} trains on this machine cannot be read ({trouble.filename}: {trouble.strerror}): if so, what "
-            f"{what} measures is wrong"
+            f"whether {which} trains on this machine cannot be read ({trouble.filename}: {trouble.strerror}): "
+            f"if so, what {what} measures is wrong"
         )

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.running import RunsDir, ago, aligned
+from orchestrator.cli.running import RunsDir, ago, aligned, bytes_unsent
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs, cell_of, default_runs_dir
 from orchestrator.launch.states import RunStatus, last_iteration, readable_statuses
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.words import shorten
 
@@ -49,14 +50,18 @@ def command(
 
 
 def _row(status: RunStatus) -> list[str]:
+    job = _spec(status)
     state = status.state if status.cause in (None, status.state) else f"{status.state} ({status.cause})"
     if status.is_active and status.job is not None:
         state = f"{status.state} (job {status.job.job_id})"
+    elif job is not None and _lacks_metrics(status, job):
+        state += ", metrics unsent"
+    total = "?" if job is None else last_iteration(job, status.checkpoints)
     return [
         status.run.name,
         status.run.run_id,
         state,
-        "-" if status.state == "imported" else f"{status.iteration or 0}/{_total(status)}",
+        "-" if status.state == "imported" else f"{status.iteration or 0}/{total}",
         _number(status, "train/loss"),
         _number(status, "validation/loss"),
         str(status.checkpoints[-1].iteration) if status.checkpoints else "-",
@@ -74,12 +79,22 @@ def _unreadable_row(run: RunDir, error: OSError) -> list[str]:
     return [run.name, run.run_id, f"unreadable ({error.strerror})", *["-"] * 5]
 
 
-def _total(status: RunStatus) -> str:
-    """Steps in all; one damaged run must not hide the others."""
+def _spec(status: RunStatus) -> JobSpec | None:
+    """The spec of a run; one damaged run must not hide the others."""
     try:
-        return str(last_iteration(load_resolved(status.run.resolved()), status.checkpoints))
+        return load_resolved(status.run.resolved())
     except UserError:
-        return "?"
+        return None
+
+
+def _lacks_metrics(status: RunStatus, job: JobSpec) -> bool:
+    """Whether the run has ended and MLflow has not all of it; where that cannot be read, as another person's, nobody
+    knows.
+    """
+    try:
+        return not status.is_active and bytes_unsent(status.run, job) > 0
+    except OSError:
+        return False
 
 
 def _number(status: RunStatus, key: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.causes import cause_of
 from orchestrator.cli.common import AsJson, print_json, short_count
-from orchestrator.cli.running import RunName, RunsDir, ago, aligned, label
+from orchestrator.cli.running import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
 from orchestrator.launch.choices import choices_line, newest_choices
 from orchestrator.launch.runs import default_runs_dir, find_run
 from orchestrator.launch.startable import begins_anew
@@ -18,9 +18,9 @@ from orchestrator.launch.watch import duration
 from orchestrator.results.record import newest_results
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
-from orchestrator.tracking.cursor import unsent_bytes
-from orchestrator.tracking.goodput import Goodput, goodput_of
+from orchestrator.tracking.goodput import Goodput, goodput
 from orchestrator.tracking.links import mlflow_url
+from orchestrator.tracking.metrics import read_records
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -33,26 +33,27 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
     status = status_of(run)
-    goodput = goodput_of(run, time.time() if status.is_active else None)
+    metrics = read_records(run.metrics_file)
+    spent = goodput(status.events, metrics, time.time() if status.is_active else None)
     job = load_resolved(run.resolved())
     total = last_iteration(job, status.checkpoints)
-    unsent = unsent_bytes(run) if job.tracking.mlflow and not status.is_active else 0
+    unsent = 0 if status.is_active else bytes_unsent(run, job)
     if as_json:
         found = [result.to_json() for result in newest_results(run)]
         also = {
-            "computes_on": newest_choices(run.events()),
-            "goodput": goodput.to_json(),
-            "first_step": _first_step(run),
+            "computes_on": newest_choices(status.events),
+            "goodput": spent.to_json(),
+            "first_step": _first_step(status),
             "evaluations": found,
         }
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
         print_json({**status.to_json(), "train_iters": total, **also, **sent})
         return
     typer.echo(f"run {label(run)}")
-    typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, goodput, total, unsent)]))
+    typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, spent, total, unsent)]))
 
 
-def _lines(status: RunStatus, goodput: Goodput, total: int, unsent: int) -> list[tuple[str, str]]:
+def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[tuple[str, str]]:
     run = status.run
     lines = [("state", status.describe())]
     lines += [("" if number else "shown by", line) for number, line in enumerate(status.evidence)]
@@ -66,12 +67,12 @@ def _lines(status: RunStatus, goodput: Goodput, total: int, unsent: int) -> list
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
     lines += [("" if number else "evaluations", line) for number, line in enumerate(_evaluations(run))]
-    if goodput.launches:
-        lines.append(("launches", f"{goodput.launches}, {goodput.lost_steps} steps lost"))
-        lines += _goodput_line(goodput)
-    if (choices := newest_choices(run.events())) is not None:
+    if spent.launches:
+        lines.append(("launches", f"{spent.launches}, {spent.lost_steps} steps lost"))
+        lines += _goodput_line(spent)
+    if (choices := newest_choices(status.events)) is not None:
         lines.append(("computes on", choices_line(choices)))
-    if (first := _first_step(run)) is not None:
+    if (first := _first_step(status)) is not None:
         lines.append(("first step", _first_step_words(first)))
     if status.holder is not None and status.holder.live:
         lines.append(("held by", status.holder.describe()))
@@ -82,20 +83,20 @@ def _lines(status: RunStatus, goodput: Goodput, total: int, unsent: int) -> list
     if (url := mlflow_url(run)) is not None:
         lines.append(("mlflow", url))
     if unsent:
-        log, again = run.logs / "mlflow.log", f"orchestrator sync {run.run_id}"
-        lines.append(("not sent", f"{unsent:,} bytes of metrics to MLflow: {log} says why, {again} sends them"))
+        lines.append(("not sent", unsent_words(run, unsent)))
     if status.state == "imported":
         lines.append(("next", f"start a job from it, with checkpoint.pretrained: {run.path}"))
     elif status.state == "created":
         lines.append(("next", f"orchestrator resume {run.run_id}, or run or submit its spec again"))
-    if status.cause is not None and (advice := cause_of(status.cause).advise(run.run_id, anew=begins_anew(run))):
-        lines.append(("next", advice))
+    if status.cause is not None:
+        advice = cause_of(status.cause).advise(run.run_id, anew=begins_anew(run, status.events))
+        lines += [("next", advice)] if advice else []
     return lines
 
 
-def _first_step(run: RunDir) -> dict[str, Any] | None:
+def _first_step(status: RunStatus) -> dict[str, Any] | None:
     """The newest event of that name: how long the last start took that came to a step."""
-    return next((event for event in reversed(run.events()) if event.get("event") == "first_step"), None)
+    return next((event for event in reversed(status.events) if event.get("event") == "first_step"), None)
 
 
 def _first_step_words(event: dict[str, Any]) -> str:

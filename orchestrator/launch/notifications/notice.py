@@ -86,7 +86,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         "state": {"started": "running", "requeued": "queued"}.get(occasion) or _state(occasion, end),
         "cause": end.cause if end else None,
         "message": message and truncated(redact(message), _LONGEST_LINE),
-        "advice": cause_of(end.cause).advise(run.run_id, anew=begins_anew(run)) if end else None,
+        "advice": cause_of(end.cause).advise(run.run_id, anew=begins_anew(run, everything)) if end else None,
         "iteration": iteration,
         "train_iters": last_iteration(job, checkpoints),
         "run_dir": str(run.path),

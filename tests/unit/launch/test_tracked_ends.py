@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.runs import cancel
+from orchestrator.launch.runs import all_runs, create_run
+from orchestrator.review.overview import overview_of
+from orchestrator.review.summary import summarize
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.tracking.cursor import Cursor, write_cursor
 from tests.unit.tracking.conftest import empty_store, only_run, store_in, stored_runs, wait_for
 
 __all__ = ["empty_store", "store_in"]
@@ -41,3 +45,38 @@ def test_a_run_that_is_ended_at_once_ends_in_mlflow_too(
     assert orchestrator("cancel", "tiny", "--now")[0] == 0
     wait_for(lambda: bool(stored_runs(store)) and only_run(store).status == "KILLED")
     assert only_run(store).tags["orchestrator.exit_cause"] == "cancelled"
+
+
+def test_metrics_that_were_not_sent_are_told_of(
+    make_job: Callable[..., JobSpec], orchestrator: Callable[..., tuple[int, str, str]], tmp_path: Path, runs_dir: Path
+) -> None:
+    """The fake program sends nothing, as one whose server is gone."""
+    job = make_job(tracking={"mlflow": True, "uri": "http://127.0.0.1:9"})
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
+    code, _, err = orchestrator("run", tmp_path / "job.yaml")
+    [run] = all_runs(runs_dir)
+    unsent = f"{run.metrics_file.stat().st_size:,} bytes of metrics to MLflow"
+    assert code == 0
+    assert err == (
+        f"warning: not sent: {unsent}: {run.logs}/mlflow.log says why, orchestrator sync {run.run_id} sends them\n"
+    )
+    assert " completed, metrics unsent " in orchestrator("list")[1]
+    assert f"not sent     {unsent}" in orchestrator("status", "tiny")[1]
+    assert overview_of(summarize([run])[0], ()).unsent == run.metrics_file.stat().st_size
+    write_cursor(run, Cursor("store", "1", "2", run.metrics_file.stat().st_size))
+    assert "unsent" not in orchestrator("list")[1]
+
+
+def test_status_reads_the_event_log_once(
+    make_job: Callable[..., JobSpec],
+    orchestrator: Callable[..., tuple[int, str, str]],
+    runs_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = create_run(make_job(), "", runs_dir)
+    run.append_event("launched", launch_id="one", pid=1, host="elsewhere")
+    run.append_event("exited", launch_id="one", code=1, cause="nan", message="", iteration=3)
+    events, reads = RunDir.events, []
+    monkeypatch.setattr(RunDir, "events", lambda run: reads.append(run) or events(run))
+    assert orchestrator("status", run.path)[0] == 0
+    assert len(reads) == 1
