@@ -24,13 +24,22 @@ def settled(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> 
 
 
 def chooses_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:
-    """What the spec says. Where it says nothing: on GPUs that it was measured on, where nothing stands in the way, the
-    GPU may wait for the host, and memory is left.
-    """
+    """What the spec says. Where it says nothing: where nothing is against it."""
     if job.runtime.cuda_graphs is not None:
         return job.runtime.cuda_graphs
-    if device.generation != _MEASURED_ON or next(obstacles(job), None) is not None:
-        return False
+    return against_graphs(job, padded_vocab, layers, device) is None
+
+
+def against_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> str | None:
+    """Why a job that leaves it open has none; None on GPUs that they were measured on, where nothing stands in the way,
+    the GPU may wait for the host, and memory is left.
+    """
+    if device.generation != _MEASURED_ON:
+        return f"they were measured on {_MEASURED_ON} GPUs, and this is {device.name}"
+    for field, reason in obstacles(job):
+        return f"{field}: {reason}"
     if not faster_with_graphs(job, padded_vocab, layers, device):
-        return False
-    return capacity(estimate_memory(with_graphs(job, True), padded_vocab, layers), device) == "fits"
+        return f"{device.name} does not wait for the host"
+    if capacity(estimate_memory(with_graphs(job, True), padded_vocab, layers), device) != "fits":
+        return f"they leave too little of the memory of {device.name}"
+    return None

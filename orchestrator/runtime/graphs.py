@@ -13,12 +13,13 @@ from typing import Any, Protocol
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.planning.graphs import chooses_graphs
+from orchestrator.planning.graphs import against_graphs
 from orchestrator.planning.hardware import device_named
 from orchestrator.runtime.layers.fp8 import QuantizedWeights
+from orchestrator.runtime.layers.overlap import of_any
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
-from orchestrator.runtime.processes.process_groups import rng_generators
+from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.cuda_graphs import GRAPHS
@@ -82,27 +83,37 @@ class CUDAGraphs:
         return replay
 
 
-def choose_graphs(job: JobSpec, device: Device, padded_vocab: int, layers: Layers, control: Control) -> Graphs | None:
-    """What captures the passes of this job, on all ranks or on none; None where they are not captured. Raises UserError
-    where they are to be, and this is no GPU.
+def choose_graphs(
+    job: JobSpec, device: Device, padded_vocab: int, layers: Layers, ranks: Ranks, control: Control
+) -> Graphs | None:
+    """What captures the passes of this job, on all ranks or on none; None where they are not captured, of which rank 0
+    says why where the plan does not. Raises UserError where they are to be, and this is no GPU.
     """
     asked = job.runtime.cuda_graphs
     if asked is None:
+        own, is_news = _against(job, device, padded_vocab, layers)
         # Replicas of which some reduce gradients as they come and others behind them all would wait for ever.
-        asked = not control.any(not _chosen(job, device, padded_vocab, layers))
+        why = of_any(control, own)
+        asked = why is None
+        if not asked and control.any(is_news) and ranks.is_first:
+            print(f"the passes are not CUDA graphs: {why}", flush=True)
     elif asked and not device.is_cuda:
         raise UserError(f"{GRAPHS} is true, and this process computes on the CPU; leave it out")
     return CUDAGraphs() if asked else None
 
 
-def _chosen(job: JobSpec, device: Device, padded_vocab: int, layers: Layers) -> bool:
-    """What the plan for this very GPU says. Of one that is in no list nothing is known."""
+def _against(job: JobSpec, device: Device, padded_vocab: int, layers: Layers) -> tuple[str | None, bool]:
+    """What the plan for this very GPU has against it, and whether it is news that there are none: where it has nothing,
+    so that another rank's has, or where there is no plan.
+    """
     if not device.is_cuda:
-        return False
+        return "graphs are of GPUs, and this is the CPU", False
     try:
-        return chooses_graphs(job, padded_vocab, layers, device_named(device.name))
-    except UserError:
-        return False
+        known = device_named(device.name)
+    except UserError as error:  # it is in no list, or its calibrated profile cannot be read
+        return str(error).splitlines()[0], True
+    why = against_graphs(job, padded_vocab, layers, known)
+    return why, why is None
 
 
 class CapturedPasses:

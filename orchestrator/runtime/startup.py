@@ -92,7 +92,7 @@ def open_session(
     closing.callback(watchdog.stop)
     layers = choose_layers("torch" if job.model.lora is not None else job.runtime.layers, device)
     words = vocabulary(job)
-    graphs = choose_graphs(job, device, words.padded_size, layers, control)
+    graphs = choose_graphs(job, device, words.padded_size, layers, ranks, control)
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
     clock.ends("process_groups")
     require_fp8(job.precision, layers)

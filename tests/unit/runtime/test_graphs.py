@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,43 +32,83 @@ UNKNOWN = Device("cuda", torch.device("cuda"), "nccl", "NVIDIA of tomorrow")
 SMALL, LARGE = tiny_job("small"), tiny_job("large", model={"hidden_size": 4096, "seq_length": 4096})
 
 
-class OneOf:
-    """What ranks agree on where another one says this."""
+RANK_0 = Ranks(rank=0, world_size=2, tp=0, tp_size=1, pp=0, pp_size=1, dp=0, dp_size=2, num_chunks=1)
 
-    def __init__(self, other: bool) -> None:
+
+WAITS = "the other one's does not wait"
+
+
+class WithAnother:
+    """What the first of two ranks agrees on where the other one has this against it."""
+
+    def __init__(self, other: str | None) -> None:
         self._other = other
 
+    def gather_to_first(self, own: str | None) -> list[str | None]:
+        return [own, self._other]
+
+    def from_first(self, said: str | None) -> str | None:
+        return said
+
     def any(self, own: bool) -> bool:
-        return own or self._other
+        return own or self._other is None
 
 
 @pytest.mark.parametrize(
-    ("job", "device", "another_cannot", "is_captured"),
+    ("job", "device", "another", "is_captured", "said"),
     [
-        (SMALL, H200, False, True),
-        (LARGE, H200, False, False),
-        (SMALL, H200, True, False),
-        (SMALL, A100, False, False),
-        (SMALL, UNKNOWN, False, False),
-        (SMALL, CPU, False, False),
-        (tiny_job("refused", runtime={"cuda_graphs": False}), H200, False, False),
-        (tiny_job("demanded", model=LARGE.model.model_dump(), runtime={"cuda_graphs": True}), UNKNOWN, True, True),
+        (SMALL, H200, None, True, ""),
+        (LARGE, H200, WAITS, False, ""),
+        (LARGE, H200, None, False, "H200 does not wait for the host (rank 0)"),
+        (SMALL, H200, WAITS, False, f"{WAITS} (rank 1)"),
+        (SMALL, A100, WAITS, False, ""),
+        (SMALL, A100, None, False, "they were measured on Hopper GPUs, and this is A100"),
+        (SMALL, UNKNOWN, WAITS, False, "NVIDIA of tomorrow"),
+        (SMALL, CPU, WAITS, False, ""),
+        (tiny_job("refused", runtime={"cuda_graphs": False}), H200, None, False, ""),
+        (tiny_job("demanded", model=LARGE.model.model_dump(), runtime={"cuda_graphs": True}), UNKNOWN, WAITS, True, ""),
     ],
-    ids=["small", "large", "another rank", "not measured", "unknown", "cpu", "refused", "demanded"],
+    ids=["small", "large", "one", "another", "not measured", "another kind", "unknown", "cpu", "refused", "demanded"],
 )
 def test_who_is_captured(
-    job: JobSpec, device: Device, another_cannot: bool, is_captured: bool, monkeypatch: pytest.MonkeyPatch
+    job: JobSpec,
+    device: Device,
+    another: str | None,
+    is_captured: bool,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = object()
     monkeypatch.setattr(graphs, "CUDAGraphs", lambda: made)
-    control: Any = OneOf(another_cannot)
-    assert (choose_graphs(job, device, 384, "torch", control) is made) == is_captured
+    control: Any = WithAnother(another)
+    assert (choose_graphs(job, device, 384, "torch", RANK_0, control) is made) == is_captured
+    told = capsys.readouterr().out
+    assert told.count("\n") == bool(said)
+    assert said in told
+    assert told.startswith("the passes are not CUDA graphs: " if said else "")
+
+
+@pytest.mark.parametrize("content", ["base: [", None], ids=["damaged", "unreadable"])
+def test_a_calibrated_profile_that_cannot_be_read_is_told_of(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile = tmp_path / "gpus" / "H200.yaml"
+    profile.parent.mkdir()
+    profile.mkdir() if content is None else profile.write_text(content)
+    control: Any = WithAnother(WAITS)
+    assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control) is None
+    told = capsys.readouterr().out
+    assert told.startswith("the passes are not CUDA graphs: ")
+    assert "gpus/H200.yaml" in told
+    assert told.count("\n") == 1
 
 
 def test_where_there_is_no_gpu_a_demand_is_refused() -> None:
-    control: Any = OneOf(False)
+    control: Any = WithAnother(None)
     with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, and this process computes on the CPU"):
-        choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", control)
+        choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", RANK_0, control)
 
 
 class Kind:
