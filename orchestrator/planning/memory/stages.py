@@ -313,12 +313,13 @@ def _last_moments(
     """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
     width, table = sizes.width, vocab * sizes.hidden * sizes.width
     if job.runtime.fused_linear_cross_entropy:
-        # Of a chunk its logits, then their gradient; of all the gathered input and its gradient; of the table one
-        # chunk's gradient and the sum. Where products add to the table's buffer, an empty table ends the pass.
-        chunk = min(sizes.tokens, tokens_of_chunk(vocab)) * vocab * width
-        in_place = adds_in_products(job, layers)
-        of_table = max(table - chunk, 0) if in_place else table + vocab * sizes.hidden * FP32
-        other = 2 * sizes.whole_stream + of_table
+        # Of a chunk its logits, then their gradient; of all the gathered input and its gradient; of the table a chunk's
+        # gradient, where the product does not add it to the sum, which is the buffer if that is in fp32. An empty table
+        # ends the pass.
+        chunk = min(sizes.tokens, tokens_of_chunk(sizes.tokens, vocab)) * vocab * width
+        in_fp32 = job.precision.grad_reduce_in_fp32 or width == FP32
+        of_table = max(table - chunk, 0) if adds_in_products(job, layers) else table
+        other = 2 * sizes.whole_stream + of_table + (0 if in_fp32 else vocab * sizes.hidden * FP32)
         return [("loss", {**held, "logits": chunk, "temporary": other})]
     # The gradient takes the logits' place. A cap keeps its tangents, and makes a gradient of the logits before it.
     logits, capped = sizes.tokens * vocab * width, capped_logits(job, sizes, vocab)

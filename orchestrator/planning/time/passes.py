@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
 from orchestrator.planning.time import experts
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.communication import Group, group_of
-from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
+from orchestrator.planning.time.elementwise import accumulation_seconds, embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.fp8 import casting_seconds
 from orchestrator.planning.time.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.setting import Setting
@@ -220,11 +222,21 @@ def output_pass(setting: Setting) -> Pass:
     forward, backward = {"loss": loss.forward}, {"loss": loss.backward}
     if setting.job.runtime.fused_linear_cross_entropy:  # its backward pass computes the logits again
         backward["recompute"] = products.forward["gemm"]
+        backward["memory_bound"] = _table_again(setting)
     if setting.model.architecture == "bert":  # the dense layer of its head, whole on every tensor-parallel rank
         h = setting.model.hidden_size
         product = gemm_seconds(setting.own_tokens, h, h, setting.device, setting.dtype)
         forward, backward = {**forward, "gemm": product}, {**backward, "gemm": 2 * product}
     return Pass(add(products.forward, forward), add(products.backward, backward))
+
+
+def _table_again(setting: Setting) -> float:
+    """Adding the table's gradient to its sum for each chunk of a joined loss after the first."""
+    if setting.is_frozen:
+        return 0.0
+    rows, tokens = int(setting.padded_vocab / setting.tp), int(setting.tokens)
+    chunks = math.ceil(tokens / tokens_of_chunk(tokens, rows))
+    return (chunks - 1) * accumulation_seconds(setting, rows * setting.model.hidden_size)
 
 
 def pipeline_group(setting: Setting) -> Group:

@@ -17,6 +17,7 @@ from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
 from orchestrator.runtime.layers.rotary import scaled_frequencies
+from orchestrator.runtime.layers.weight_gradient import accumulate, add_product
 from orchestrator.runtime.losses.linear import linear_cross_entropy
 from orchestrator.runtime.processes.process_groups import (
     Ranks,
@@ -95,8 +96,11 @@ class GPT(GPTModel):
         first = get_tensor_model_parallel_rank() * weight.size(0)
         flat, wanted = hidden.flatten(0, 1), labels.t().flatten()
         group = get_tensor_model_parallel_group()
-        buffer = getattr(weight, "main_grad", None) if self.config.gradient_accumulation_fusion else None
-        losses = linear_cross_entropy(flat, weight, wanted, self.valid_vocab_size, first, group, buffer)
+        buffer: torch.Tensor | None = getattr(weight, "main_grad", None)
+        if buffer is not None and buffer.dtype != torch.float32:
+            buffer = None  # as many sums as there are parts would be rounded
+        add = accumulate if self.config.gradient_accumulation_fusion else add_product
+        losses = linear_cross_entropy(flat, weight, wanted, self.valid_vocab_size, first, group, buffer, add)
         return losses.view(hidden.size(0), hidden.size(1)).t().contiguous()
 
 

@@ -5,6 +5,7 @@ megatron-core asks apex for such a product; cuBLAS has it, and torch 2.10 and la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from orchestrator.planning.memory.layer import adds_in_products
 from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
+
+
+Accumulate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""Adds a weight's gradient to a buffer: `accumulate`, or `add_product`."""
 
 
 def accumulate(inputs: torch.Tensor, of_output: torch.Tensor, buffer: torch.Tensor) -> None:
@@ -30,6 +35,11 @@ def accumulate(inputs: torch.Tensor, of_output: torch.Tensor, buffer: torch.Tens
         addmm(buffer, transposed, inputs, out_dtype=buffer.dtype, out=buffer)
     else:
         buffer.addmm_(transposed.to(buffer.dtype), inputs.to(buffer.dtype))
+
+
+def add_product(inputs: torch.Tensor, of_output: torch.Tensor, buffer: torch.Tensor) -> None:
+    """As `accumulate`, by two kernels that every torch has: the product is a rounded matrix of its own."""
+    buffer += of_output.t() @ inputs
 
 
 def nothing_to_add(weight: torch.Tensor) -> torch.Tensor:

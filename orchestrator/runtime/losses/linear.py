@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
-from orchestrator.runtime.layers.weight_gradient import accumulate, nothing_to_add
+from orchestrator.runtime.layers.weight_gradient import Accumulate, nothing_to_add
 from orchestrator.runtime.losses.rows import rows_on
 from orchestrator.runtime.losses.vocab_parallel import loss_of, over_ranks, valid_columns
 
@@ -24,17 +24,19 @@ def linear_cross_entropy(
     valid: int,
     first: int,
     group: dist.ProcessGroup,
-    buffer: torch.Tensor | None = None,
+    buffer: torch.Tensor | None,
+    add: Accumulate,
 ) -> torch.Tensor:
     """Cross entropy per token, [n] in fp32, from hidden [n, h] and labels [n].
 
     `weight` [v, h] is this rank's rows of the vocabulary, of which `first` is the first one; rows from `valid` on are
     padding, which never gets any probability. The gradient of `hidden` is this rank's part of the sum over the group.
-    That of the weight is added to `buffer` [v, h], megatron-core's for it, where there is one.
+    Products that are the weight's are added by `add` to `buffer` [v, h], megatron-core's for it in fp32, or where there
+    is none to a sum in fp32.
     """
     apply: Any = _LinearCrossEntropy.apply
     columns = valid_columns(weight.size(0), valid, first)
-    loss: torch.Tensor = apply(hidden, weight, (labels - first).contiguous(), columns, group, buffer)
+    loss: torch.Tensor = apply(hidden, weight, (labels - first).contiguous(), columns, group, buffer, add)
     return loss
 
 
@@ -48,6 +50,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         valid: int,
         group: dist.ProcessGroup,
         buffer: torch.Tensor | None,
+        add: Accumulate,
     ) -> torch.Tensor:
         rows = rows_on(hidden.device)
         found = torch.empty(3, hidden.size(0), dtype=torch.float32, device=hidden.device)
@@ -55,7 +58,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             found[:, part] = rows.statistics(_logits(hidden[part], weight), targets[part], valid)
         over_ranks(found, group)
         ctx.save_for_backward(hidden, weight, targets, found)
-        ctx.valid, ctx.buffer = valid, buffer
+        ctx.valid, ctx.buffer, ctx.add = valid, buffer, add
         return loss_of(found)
 
     @staticmethod
@@ -64,24 +67,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
         gradient = gradients[0].float().contiguous()
         rows = rows_on(hidden.device)
         of_hidden = torch.empty_like(hidden)
-        is_trained, buffer = ctx.needs_input_grad[1], ctx.buffer
-        of_weight = torch.zeros_like(weight, dtype=torch.float32) if is_trained and buffer is None else None
+        of_weight: torch.Tensor | None = None
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.buffer is None else ctx.buffer
         for part in _chunks(hidden, weight):
             of_logits = _logits(hidden[part], weight)
             rows.turn_into_gradient(of_logits, targets[part], ctx.valid, found[:, part], gradient[part])
             of_hidden[part] = of_logits @ weight
             if of_weight is not None:
-                of_weight += of_logits.t() @ hidden[part]
-            elif is_trained:
-                accumulate(hidden[part], of_logits, buffer)
+                ctx.add(hidden[part], of_logits, of_weight)
             del of_logits  # before the next part's
         if of_weight is not None:
-            return of_hidden, of_weight.to(weight.dtype), None, None, None, None
-        return of_hidden, nothing_to_add(weight) if is_trained else None, None, None, None, None
+            of_weight = of_weight.to(weight.dtype) if ctx.buffer is None else nothing_to_add(weight)
+        return of_hidden, of_weight, None, None, None, None, None
 
 
 def _chunks(hidden: torch.Tensor, weight: torch.Tensor) -> Iterator[slice]:
-    count = tokens_of_chunk(weight.size(0))
+    count = tokens_of_chunk(hidden.size(0), weight.size(0))
     for start in range(0, hidden.size(0), count):
         yield slice(start, start + count)
 

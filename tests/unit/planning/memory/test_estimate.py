@@ -363,18 +363,26 @@ def test_a_joined_loss_never_holds_all_logits() -> None:
     assert one.peak_bytes - other.peak_bytes > 6 * GIB
 
 
-def test_a_joined_loss_has_no_gradient_of_the_table_where_products_add_to_its_buffer() -> None:
-    """512 MiB in bf16 of a chunk and 1 GiB in fp32 of all; or an empty table at the end, 448 MiB beyond a chunk."""
-    job = benchmark_job("gpt-1.7b", 1)
+def test_a_joined_loss_holds_of_its_table_what_no_buffer_takes() -> None:
+    """512 MiB in bf16 of a chunk, unless the product adds it: then an empty table at the end, beyond a chunk's 128 MiB
+    of logits. 1 GiB in fp32 of all, unless the buffer has it.
+    """
     held = {
-        added: _temporary_of_the_loss(job, {"fused_linear_cross_entropy": True, "gradient_accumulation_fusion": added})
-        for added in (False, True)
+        (added, in_fp32): _temporary_of_the_loss(added, in_fp32) for added in (False, True) for in_fp32 in (False, True)
     }
-    assert held[False] - held[True] == (1024 + 64) * 2**20
+    assert held[False, False] - held[False, True] == 1024 * 2**20
+    assert held[False, True] - held[True, True] == 128 * 2**20
 
 
-def _temporary_of_the_loss(job: JobSpec, runtime: dict[str, Any]) -> int:
-    job = job.model_copy(update={"runtime": job.runtime.model_copy(update=runtime)})
+def _temporary_of_the_loss(added: bool, in_fp32: bool) -> int:
+    job = benchmark_job("gpt-1.7b", 1)
+    runtime = {"fused_linear_cross_entropy": True, "gradient_accumulation_fusion": added}
+    job = job.model_copy(
+        update={
+            "runtime": job.runtime.model_copy(update=runtime),
+            "precision": job.precision.model_copy(update={"grad_reduce_in_fp32": in_fp32}),
+        }
+    )
     (stage,) = estimate_memory(job, 131072, "transformer_engine").stages
     assert stage.moment == "loss"
     return stage.parts["temporary"]

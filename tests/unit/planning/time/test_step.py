@@ -14,6 +14,7 @@ from support.reference_times import PADDED_VOCAB, job_of, published_rows
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped, shipped_names
+from orchestrator.planning.memory import chunked_loss
 from orchestrator.planning.time import PARTS, StepTime, estimate_time, faster_with_graphs
 from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.passes import layer_pass, output_pass
@@ -219,6 +220,22 @@ def test_gradients_that_are_not_overlapped_are_waited_for() -> None:
         for each in (overlapped, waiting)
     )
     assert waited > 2 * hidden
+
+
+@pytest.mark.parametrize(("chunks", "measured"), [(8, 16.1), (16, 24.0), (32, 26.0), (64, 53.6)])
+def test_a_joined_loss_costs_the_logits_again_and_its_table_for_each_chunk(
+    chunks: int, measured: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Milliseconds that a step of 1.7B with 4 sequences took longer with Transformer Engine's layers on an H200, in two
+    calls: docs/benchmarks/2026-11-24-h200.md.
+    """
+    plain = job_of("gpt-1.7b", micro=4, batch=4)
+    joined = plain.model_copy(update={"runtime": plain.runtime.model_copy(update={"fused_linear_cross_entropy": True})})
+    monkeypatch.setattr(chunked_loss, "_CHUNKS", chunks)
+    one, other = (
+        estimate_time(each, PADDED_VOCAB, "transformer_engine", device("H200")).step_seconds for each in (plain, joined)
+    )
+    assert (other - one) * 1e3 == pytest.approx(measured, rel=0.35)
 
 
 @pytest.mark.parametrize(("layers", "saves"), [("transformer_engine", True), ("torch", False)])
