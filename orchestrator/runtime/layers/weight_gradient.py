@@ -16,7 +16,6 @@ from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
-
 Accumulate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Adds a weight's gradient to a buffer: `accumulate`, or `add_product`."""
 
