@@ -137,6 +137,9 @@ def _axes(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change]]
         axes["micro-batch"] = [
             Change("micro-batch", f"micro-batch {size} {words}", {"batch.micro_batch_size": size}) for size in smaller
         ]
+    if not job.runtime.fused_linear_cross_entropy:
+        fields = {"runtime.fused_linear_cross_entropy": True}
+        axes["loss"] = [Change("loss", "the output layer and the loss joined", fields)]
     if layers == "transformer_engine" and overlaps_tensor_parallel(job):
         fields = {"parallelism.tp_comm_overlap": False}
         axes["overlap"] = [Change("overlap", "tensor parallelism not overlapped", fields)]

@@ -99,6 +99,18 @@ def test_buffers_of_tensor_parallelism_can_be_done_without() -> None:
     assert not any("overlap" in each.words for each in found(job, needed / 2)), "torch's layers have none"
 
 
+def test_logits_can_be_done_without() -> None:
+    """Of 4 sequences of 4,096 tokens over 131,072 words, 4 GiB, an eighth is left and the table."""
+    job = shipped("gpt-1.7b")
+    needed = estimate_memory(job, vocabulary(job).padded_size, "torch").device_bytes
+    [joined] = [each for each in found(job, needed - 1) if "joined" in each.words]
+    assert joined.overrides == ("runtime.fused_linear_cross_entropy=true",)
+    assert needed - joined.memory.device_bytes > 3 * GIB
+    bert = shipped("bert-345m", "launch.gpus_per_node=8")
+    assert not any("joined" in each.words for each in found(bert, 6 * GIB)), "it is for decoders"
+    assert not any("joined" in each.words for each in found(joined.job, 20 * GIB))
+
+
 def test_the_number_of_micro_batches_keeps_the_global_batch() -> None:
     written: dict[str, Any] = {"batch.global_batch_size": "null", "batch.num_micro_batches": 48}
     job = shipped("gpt-1.7b", *(f"{path}={value}" for path, value in written.items()))
