@@ -76,9 +76,17 @@ def _refuse_unset_environment(job: JobSpec) -> None:
         raise UserError("\n       ".join(missing))
 
 
+def imported_from(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Where the weights of a run came from that holds nothing else; None for one that trains, as one does whose
+    optimizer was imported with them.
+    """
+    imports = (event for event in events if event.get("event") == "imported" and not event.get("optimizer"))
+    return next((str(event.get("source")) for event in imports), None)
+
+
 def refuse_imported(run: RunDir) -> None:
-    """Raises UserError for a run that holds weights from elsewhere."""
-    if any(event.get("event") == "imported" for event in run.events()):
+    """Raises UserError for a run that holds weights from elsewhere, and nothing to go on from."""
+    if imported_from(run.events()) is not None:
         raise UserError(
             f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
             f"      Start another job from it, with checkpoint.pretrained: {run.path}"

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
 from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.startable import imported_from, last_launch
 from orchestrator.launch.state_words import State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
@@ -173,8 +173,9 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
     holder = read_holder(run)
     if job is None:
         state, end = _state(run, launched, holder)
-        reason = _where_it_came_from(events) if state == "created" else None
-        state = "imported" if reason is not None else state
+        source = imported_from(events) if state == "created" else None
+        reason = None if source is None else f"weights to start from, imported from {source}"
+        state = state if source is None else "imported"
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)
     measured = last_metrics(run)
@@ -272,12 +273,6 @@ def _pieces_from_the_end(file: BinaryIO) -> Iterator[bytes]:
         first = piece.find(b"\n") + 1 if begin > 0 else 0
         yield piece[first:]
         end = begin + first if first < len(piece) else begin
-
-
-def _where_it_came_from(events: list[dict[str, Any]]) -> str | None:
-    """Of a run that holds weights from elsewhere and does not train."""
-    sources = (event.get("source") for event in events if event.get("event") == "imported")
-    return next((f"weights to start from, imported from {source}" for source in sources), None)
 
 
 def _first_time(events: list[dict[str, Any]], kind: str) -> float | None:

@@ -154,6 +154,10 @@ def _pretrained(event: Event) -> str:
     return f"weights of iteration {event['from_iteration']} of {source}"
 
 
+def _imported(event: Event) -> str:
+    return f"weights{' and optimizer' if event.get('optimizer') else ''} imported from {event['source']}"
+
+
 def _first_step(event: Event) -> str:
     parts = {str(name): float(seconds) for name, seconds in event["seconds"].items()}
     slowest = sorted(parts, key=lambda name: -parts[name])[:3]
@@ -191,7 +195,7 @@ def _of(template: str) -> Callable[[Event], str]:
 
 _SENTENCES: dict[str, tuple[Group, Callable[[Event], str]]] = {
     "created": ("start", lambda event: "created" + (f" in {event['folder']}" if event.get("folder") else "")),
-    "imported": ("start", _of("weights imported from {source}")),
+    "imported": ("start", _imported),
     "reshaped": ("start", _of("checkpoint {iteration} written anew for this layout, from {source}")),
     "launched": ("start", _launched),
     "started": ("start", _started),

@@ -54,8 +54,8 @@ def exported(ranks: Ranks, whole: RunDir, commands: Commands, tmp_path_factory: 
 
 
 def test_there_and_back(ranks: Ranks, orchestrator: CommandLine, whole: RunDir, exported: Path, tmp_path: Path) -> None:
-    """Loaded and saved at TP 2 as Megatron-LM does, imported with the job by the command, gone on with at DP 2: the
-    losses are those of the run that was left alone.
+    """Loaded and saved at TP 2 as Megatron-LM does, imported with the job by the command, gone on with at DP 2 by the
+    command that the import names: the losses are those of the run that was left alone.
     """
     theirs = tmp_path / "theirs"
     resolved = tmp_path / "tp2.json"
@@ -83,7 +83,8 @@ def test_there_and_back(ranks: Ranks, orchestrator: CommandLine, whole: RunDir, 
     for key in before.keys():  # noqa: SIM118 - it is no mapping
         assert torch.equal(before.read(key, ()), after.read(key, ())), key
     assert not [key for key in after.objects() if key.startswith("rng")]
-    ranks.must_train(run, load_resolved(run.resolved()))
+    said = orchestrator("resume", run.run_id)
+    assert said.code == 0, said.out + said.err
     assert [event["iteration"] for event in events(run, "resumed")] == [HALF]
     expected = {step: loss for step, loss in losses(whole).items() if step > HALF}
     assert largest_difference(expected, losses(run)) < 1e-5
@@ -96,6 +97,9 @@ def test_weights_alone_need_no_job(orchestrator: CommandLine, whole: RunDir, exp
     assert said.code == 0, said.err
     assert "the tokenizer of" in said.err
     run = RunDir(Path(json.loads(said.out)["run"]))
+    resumed = orchestrator("resume", run.run_id)
+    assert resumed.code == 2
+    assert "it holds weights and no optimizer, and does not train itself" in resumed.err
     model, expected = load_resolved(run.resolved()).model, job_at({}).model
     assert (model.activation, model.query_groups, model.ffn_size) == ("swiglu", 2, expected.ffn_size)
     assert (model.untie_embeddings_and_output_weights, model.vocab_size) == (True, 250)

@@ -72,7 +72,7 @@ def import_megatron(
         options = ["--optimizer"] if with_optimizer else []
         done = convert("from-megatron", str(source), str(draft.path / "resolved.json"), target, *options)
         run = create_run(job, loaded.text, runs)
-        run.append_event("imported", source=str(source), family="Megatron-LM")
+        run.append_event("imported", source=str(source), family="Megatron-LM", optimizer=with_optimizer)
         run.checkpoints.mkdir()
         (draft.path / "checkpoint").rename(run.checkpoint(done["iteration"]))
         sync_folder(run.checkpoints)

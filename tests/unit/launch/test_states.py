@@ -108,6 +108,11 @@ def test_a_run_that_holds_imported_weights_is_no_run_that_was_not_started(run: R
     assert status_of(run).describe() == "imported: weights to start from, imported from gpt2"
 
 
+def test_a_run_whose_optimizer_was_imported_too_is_one_to_go_on_with(run: RunDir) -> None:
+    run.append_event("imported", source="theirs", family="Megatron-LM", optimizer=True)
+    assert status_of(run).describe() == "created"
+
+
 def test_next_launch_counts(run: RunDir) -> None:
     launched(run, DEAD)
     exited(run, "nan")
