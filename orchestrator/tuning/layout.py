@@ -49,7 +49,7 @@ EVEN = Split()
 
 
 class Layout(NamedTuple):
-    """Degrees of parallelism, the micro-batch, and what is recomputed, sharded and overlapped."""
+    """Degrees of parallelism, the micro-batch, and what is recomputed, joined, sharded and overlapped."""
 
     tp: int
     pp: int
@@ -65,6 +65,8 @@ class Layout(NamedTuple):
     recompute: Recompute
     split: Split = EVEN
     tp_comm_overlap: bool | None = None
+    joins_loss: bool = False
+    """Whether the output layer and the loss are one, so that there are never all logits."""
 
     @property
     def model_parallel_size(self) -> int:
@@ -95,6 +97,7 @@ KEYS: Mapping[str, str] = {
     "runtime.recompute_modules": "recompute",
     "runtime.distribute_saved_activations": "recompute",
     "runtime.cpu_offloading_num_layers": "recompute",
+    "runtime.fused_linear_cross_entropy": "joins_loss",
 }
 """What is searched: the key in a spec, and its field of a Layout."""
 
@@ -129,6 +132,7 @@ def layout_of(job: JobSpec) -> Layout:
             degrees.pipeline_model_parallel_layout,
         ),
         tp_comm_overlap=degrees.tp_comm_overlap,
+        joins_loss=runtime.fused_linear_cross_entropy,
     )
 
 
@@ -162,6 +166,7 @@ def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
             "recompute_modules": None if recompute.modules is None else list(recompute.modules),
             "distribute_saved_activations": recompute.shared_out,
             "cpu_offloading_num_layers": recompute.offloaded,
+            "fused_linear_cross_entropy": layout.joins_loss,
         },
     }
 

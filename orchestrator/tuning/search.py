@@ -167,10 +167,12 @@ class _Hunt:
 
     def leanest(self, degrees: Layout) -> Miss:
         """The layout of these degrees that needs the least: the smallest micro-batch, no interleaving (which only adds
-        micro-batches in flight), and the recomputation that saves most.
+        micro-batches in flight), the recomputation that saves most, and a joined loss where that saves more.
         """
         smallest = degrees._replace(micro_batch_size=self.space.micro_batches(degrees)[0])
         layouts = [smallest._replace(recompute=each) for each in self.space.recomputes(degrees, degrees.vp)[-3:]]
+        if self.space.may_join_loss:
+            layouts += [_joined(each) for each in layouts]
         return min(
             (Miss(layout, self._memory(layout)) for layout in layouts), key=lambda each: each.memory.device_bytes
         )
@@ -180,7 +182,8 @@ class _Hunt:
         return self._fits(each.memory, self.tight)
 
     def _fill(self, layout: Layout) -> bool:
-        """Take the layout with the least recomputation that fits; False when none does.
+        """Take the layout with the least recomputation that fits, and where there has to be some, also the one with the
+        least beside a joined loss; False when none does.
 
         More than that is slower with nothing gained (`refine` looks at it again where the memory is of interest).
         Where what is tight counts, what fits for sure is taken as well. Selective recomputation is no step between: it
@@ -192,13 +195,22 @@ class _Hunt:
         for number in sorted(least):
             self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
         first = min(least, default=len(asked))
+        joined = False
         if first > 0:
-            self._does_not_fit(Miss(asked[0], self._memory(asked[0])), first)
+            plain = Miss(asked[0], self._memory(asked[0]))
+            self._does_not_fit(plain, first)
             self._add(layout._replace(recompute=SELECTIVE))
+            joined = self._is_leaner_joined(plain) and self._fill(_joined(layout))
         if first + 1 < len(asked):
             why = f"recompute {recomputes[first].describe()} is enough"
             self.lose(NEEDLESS, asked[-1], why, len(asked) - first - 1)
-        return bool(least)
+        return joined or bool(least)
+
+    def _is_leaner_joined(self, plain: Miss) -> bool:
+        """Whether a joined loss saves anything, which it does not where another stage is the fullest."""
+        if plain.layout.joins_loss or not self.space.may_join_loss:
+            return False
+        return self._memory(_joined(plain.layout)).device_bytes < plain.memory.device_bytes
 
     def _least(self, layouts: list[Layout], tight: bool) -> int | None:
         """Which of the layouts, each with more recomputation than the one before, is the first to fit.
@@ -244,3 +256,7 @@ class _Hunt:
         self.lose(NO_FIT, each.layout, why, count)
         if self.miss is None or each.memory.device_bytes < self.miss.memory.device_bytes:
             self.miss = each
+
+
+def _joined(layout: Layout) -> Layout:
+    return layout._replace(joins_loss=True)

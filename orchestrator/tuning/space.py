@@ -96,6 +96,14 @@ class Space:
         return layout._replace(sequence_parallel=False)
 
     @cached_property
+    def may_join_loss(self) -> bool:
+        """Whether no rule refuses it by itself, as for an encoder, and it is not to stay as it is."""
+        if "joins_loss" in self.kept:
+            return False
+        layout = self.own._replace(joins_loss=True)
+        return not any(_KEY_OF["joins_loss"] in each.paths for each in refusals(with_layout(self.job, layout)))
+
+    @cached_property
     def _may_recompute(self) -> bool:
         """Whether no rule refuses it by itself, as for CUDA graphs."""
         layout = self.own._replace(recompute=Recompute("full", "uniform", 1))

@@ -96,6 +96,7 @@ def describe(candidate: Candidate) -> str:
     return (
         f"TP {layout.tp} PP {layout.pp} VP {layout.vp} micro {layout.micro_batch_size} "
         f"SP {'yes' if layout.sequence_parallel else 'no'} recompute {layout.recompute.describe()}"
+        f"{' joined loss' if layout.joins_loss else ''}"
     )
 
 

@@ -35,7 +35,12 @@ def everything(space: Space) -> Iterator[Layout]:
 def _switches(space: Space, degrees: Layout) -> list[dict[str, bool]]:
     names = ("sequence_parallel", "use_distributed_optimizer", "overlap_grad_reduce")
     free = [name for name in names if name not in space.kept and getattr(degrees, name)]
-    return [dict(zip(free, each, strict=True)) for each in product([True, False], repeat=len(free))]
+    joined = [False, True] if space.may_join_loss else [degrees.joins_loss]
+    return [
+        {**dict(zip(free, each, strict=True)), "joins_loss": joins}
+        for each in product([True, False], repeat=len(free))
+        for joins in joined
+    ]
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,7 @@ def layout_words(layout: Layout) -> str:
 def _also(layout: Layout) -> str:
     """What is out of the ordinary."""
     words = [
+        "joined loss" if layout.joins_loss else "",
         "no SP" if layout.tp > 1 and not layout.sequence_parallel else "",
         "optimizer not sharded" if not layout.use_distributed_optimizer else "",
         "gradients not overlapped" if not layout.overlap_grad_reduce else "",

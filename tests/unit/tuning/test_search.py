@@ -28,6 +28,7 @@ from orchestrator.tuning.space import Space
 Spaces = Callable[..., Space]
 
 H100 = device_named("H100")
+JOBS = Path(__file__).parents[3] / "jobs"
 
 MODELS = st.fixed_dictionaries(
     {
@@ -74,7 +75,7 @@ def tasks(draw: st.DrawFn) -> tuple[Space, Planned]:
     return Space(on_machines(job, 1, gpus)), estimates
 
 
-@settings(max_examples=8)  # each of them tries up to 3,400 layouts
+@settings(max_examples=8)  # each of them tries up to 6,800 layouts
 @given(task=tasks())
 def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, Planned]) -> None:
     space, estimates = task
@@ -106,6 +107,21 @@ def test_what_is_proposed_is_legal_fits_and_trains_the_same(task: tuple[Space, P
         assert candidate.device_bytes <= (estimates.memory_bytes or 0)
     if found.own is not None and found.own.device_bytes <= (estimates.memory_bytes or 0):
         assert found.fitting[0].step_seconds <= found.own.step_seconds
+
+
+def test_logits_are_done_without_where_they_take_what_layers_need() -> None:
+    """7.1B with 4 sequences on 141 GB: a joined loss and nothing recomputed, beside layers recomputed. Where logits are
+    few, as where nothing has to give way, they stay.
+    """
+    job = on_machines(load_job([JOBS / "gpt-7.1b.yaml"], ["batch.global_batch_size=16"]).job, 1, 4)
+    h200 = Planned(device_named("H200"), "transformer_engine", 131072)
+    found = {each.layout for each in search(Space(job), h200).fitting}
+    of_four = {each for each in found if each.micro_batch_size == 4 and each.model_parallel_size == 1}
+    assert any(each.joins_loss and each.recompute == NO_RECOMPUTE for each in of_four)
+    assert all(each.joins_loss or each.recompute != NO_RECOMPUTE for each in of_four)
+    assert not any(each.joins_loss for each in found if each.micro_batch_size == 1)
+    kept = Space(job, frozenset({"joins_loss"}))
+    assert not any(each.layout.joins_loss for each in search(kept, h200).fitting)
 
 
 def _overlaid(job: JobSpec, layout: Layout) -> JobSpec:
