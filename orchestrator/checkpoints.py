@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, meant_by_name, write_atomically
 
 COMMIT_FILE = "commit.json"
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
@@ -175,7 +175,7 @@ def find_weights(text: str, runs_dir: Path, folders: Sequence[Path] = ()) -> Pat
         if read_commit(place) is not None:
             return place
         runs = [RunDir(place)] if RunDir(place).resolved_generations() else _runs_in(place)
-        with_checkpoints = [run for run in runs if committed(run)]
+        with_checkpoints = [run for run in meant_by_name(runs) if committed(run)]
         if with_checkpoints:
             return max(with_checkpoints, key=_created).path
         if runs:

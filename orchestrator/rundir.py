@@ -242,6 +242,26 @@ def _iterations(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match.group(1)), path) for match, path in found)
 
 
+def membership_of(run: RunDir) -> dict[str, Any]:
+    """What a sweep wrote beside its cell; empty where no sweep did, or it cannot be read."""
+    try:
+        membership = json.loads(run.membership.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return membership if isinstance(membership, dict) else {}
+
+
+def cell_of(run: RunDir) -> str | None:
+    """The name of the cell that a run was made for by a sweep; None for any other run."""
+    membership = membership_of(run)
+    return None if not membership or membership.get("adopted") else str(membership.get("cell"))
+
+
+def meant_by_name(runs: Sequence[RunDir]) -> list[RunDir]:
+    """Those of a job's runs that its name may mean: the cells of sweeps only where there is no other."""
+    return [run for run in runs if cell_of(run) is None] or list(runs)
+
+
 def event(kind: str, **fields: Any) -> dict[str, Any]:
     """A line of the event log, of this moment."""
     return {"time": time.time(), "event": kind, **fields}

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, meant_by_name, membership_of, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
@@ -51,21 +50,6 @@ def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
     return [run for run in all_runs(runs_dir) if run.name == name]
 
 
-def cell_of(run: RunDir) -> str | None:
-    """The name of the cell that a run was made for by a sweep; None for any other run."""
-    membership = _membership(run)
-    return None if not membership or membership.get("adopted") else str(membership.get("cell"))
-
-
-def _membership(run: RunDir) -> dict[str, Any]:
-    """What a sweep wrote beside its cell; empty where no sweep did, or it cannot be read."""
-    try:
-        membership = json.loads(run.membership.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return membership if isinstance(membership, dict) else {}
-
-
 def find_run(text: str, runs_dir: Path) -> RunDir:
     """The run that a person means: a run id, the start of one, a job's name (its latest run; cells of sweeps count only
     where it has no other) or a path.
@@ -91,8 +75,7 @@ def _meant(text: str, runs_dir: Path) -> RunDir:
         return RunDir(path.absolute())
     runs = all_runs(runs_dir)
     exact = [run for run in runs if text in (run.run_id, f"{run.name}/{run.run_id}")]
-    named = [run for run in runs if run.name == text]
-    named = [run for run in named if cell_of(run) is None] or named
+    named = meant_by_name([run for run in runs if run.name == text])
     begun = [run for run in runs if run.run_id.startswith(text)] if text else []
     for matches in (exact, named[-1:], begun):
         if len(matches) == 1:
@@ -330,7 +313,7 @@ def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
     if not runs:
         said = f"{lacks}.\n      {runs_dir}" if is_folder else f"there is no run {text}: {runs_dir}"
         return f"{said} holds no runs.\n      Say where they are with --runs-dir or ${RUNS_DIR_VARIABLE}."
-    if any(_membership(run).get("sweep") == text for run in runs):
+    if any(membership_of(run).get("sweep") == text for run in runs):
         return f"{text} is a sweep, and each cell of it a run: `orchestrator sweep status {text}` lists them"
     known = {run.name for run in runs} | {run.run_id for run in runs}
     meant = Path(text).absolute().name if is_folder else text

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import cell_of
 from orchestrator.launch.state_words import State
 from orchestrator.launch.states import RunStatus, last_iteration, statuses_of
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.description import flatten
@@ -249,8 +248,7 @@ def membership(run: RunDir) -> tuple[str | None, str | None]:
     cell = cell_of(run)
     if cell is None:
         return None, None
-    record = json.loads(run.membership.read_bytes())
-    return str(record.get("sweep")), cell
+    return str(membership_of(run).get("sweep")), cell
 
 
 def spark(path: Path) -> tuple[float, ...]:

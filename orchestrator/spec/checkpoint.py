@@ -38,5 +38,5 @@ class CheckpointSpec(Section):
     """Write to disk while training goes on."""
     pretrained: Annotated[Text, Field(min_length=1)] | None = None
     """Start from the weights of this checkpoint, with a fresh optimizer, at iteration 0: the folder of a checkpoint or
-    of a run, or NAME or NAME/RUN_ID of a run beside this one, whose newest is taken. Any layout will do. A run that has
-    checkpoints of its own goes on from those."""
+    of a run, or NAME or NAME/RUN_ID of a run beside this one, whose newest is taken; NAME means a sweep's cell only
+    where the job has no other run. Any layout will do. A run that has checkpoints of its own goes on from those."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from orchestrator.checkpoints import find_weights, write_commit
 from orchestrator.errors import UserError
+from orchestrator.launch.runs import find_run
 from orchestrator.rundir import RunDir
 
 
@@ -36,6 +38,19 @@ def test_paths_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path / "copy")
     assert find_weights("runs/job/ffffffff", Path("elsewhere"), [tmp_path]) == old.path
     assert find_weights("../runs/job", Path("elsewhere"), [tmp_path / "nowhere"]).resolve() == new.path
+
+
+def test_a_cell_of_a_sweep_is_no_jobs_latest_run(tmp_path: Path) -> None:
+    """As where a command takes a job's name: a cell only where there is no other."""
+    own, cell = make_run(tmp_path / "job" / "ffffffff", 1.0), make_run(tmp_path / "job" / "00000000", 2.0)
+    cell.membership.write_text('{"sweep": "rates", "cell": "lr=1"}')
+    assert find_weights("job", tmp_path) == own.path == find_run("job", tmp_path).path
+    own.membership.write_text('{"sweep": "rates", "cell": "lr=2"}')
+    assert find_weights("job", tmp_path) == cell.path == find_run("job", tmp_path).path
+    own.membership.unlink()
+    shutil.rmtree(own.checkpoints)
+    with pytest.raises(UserError, match="has no committed checkpoint yet"):
+        find_weights("job", tmp_path)
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

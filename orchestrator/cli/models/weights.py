@@ -12,7 +12,7 @@ from orchestrator.cli.common import warn
 from orchestrator.errors import CheckpointError, RunNotFound, UserError
 from orchestrator.launch.runs import find_run, runs_named
 from orchestrator.portable import Weights, open_weights
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, meant_by_name
 
 WeightsName = Annotated[
     str,
@@ -58,7 +58,7 @@ def is_checkpoint(path: Path) -> bool:
 
 def tell_new_meaning(run: RunDir, runs_dir: Path) -> None:
     """Say that a job's name means another run than before, where it does."""
-    others = [other for other in runs_named(run.name, runs_dir) if other.run_id != run.run_id]
+    others = meant_by_name([other for other in runs_named(run.name, runs_dir) if other.run_id != run.run_id])
     if others:
         typer.echo(f"{run.name} names this run from now on; the one before is {others[-1].run_id}")
 
