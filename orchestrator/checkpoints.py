@@ -10,14 +10,15 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir, meant_by_name, write_atomically
+from orchestrator.rundir import RunDir, iteration_of, meant_by_name, write_atomically
 
 COMMIT_FILE = "commit.json"
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
@@ -202,13 +203,44 @@ def _created(run: RunDir) -> float:
     return next((float(event["time"]) for event in run.events() if event.get("event") == "created"), 0.0)
 
 
-def outdated(commits: Sequence[Commit], saved: int, keep_last: int, keep_every: int | None) -> list[Commit]:
+def outdated(
+    commits: Sequence[Commit],
+    saved: int,
+    keep_last: int,
+    keep_every: int | None,
+    damaged: AbstractSet[int] = frozenset(),
+) -> list[Commit]:
     """Those that a save at iteration `saved` makes superfluous.
 
     Later ones are neither counted nor removed: a course that this one replaces left them, and they may be damaged.
+    Nor are those counted that are known to be `damaged`, which go when they are older than all that are kept.
     """
     so_far = [commit for commit in commits if commit.iteration <= saved]
-    return [commit for commit in so_far[:-keep_last] if keep_every is None or commit.iteration % keep_every]
+    whole = [commit.iteration for commit in so_far if commit.iteration not in damaged]
+    if len(whole) < keep_last:
+        return []
+    oldest = whole[-keep_last]
+    return [
+        commit
+        for commit in so_far
+        if commit.iteration < oldest and (keep_every is None or commit.iteration % keep_every)
+    ]
+
+
+def passed_over(events: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """What was wrong with the checkpoints that starts passed over, by iteration, as a run's events tell it; those that
+    were saved anew since, or gone on from, are not among them.
+    """
+    found: dict[int, str] = {}
+    for event in events:
+        kind = event.get("event")
+        if kind == "checkpoint_skipped":
+            iteration = iteration_of(Path(str(event.get("path"))))
+            if iteration is not None:
+                found[iteration] = str(event.get("message"))
+        elif kind in ("checkpoint_saved", "resumed"):
+            found = {iteration: message for iteration, message in found.items() if iteration != event.get("iteration")}
+    return found
 
 
 def latest_valid(

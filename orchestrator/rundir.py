@@ -238,8 +238,14 @@ def _iterations(folder: Path) -> list[tuple[int, Path]]:
     """Folders named by an iteration, oldest first."""
     if not folder.is_dir():
         return []
-    found = [(match, path) for path in folder.iterdir() if (match := _ITERATION.fullmatch(path.name))]
-    return sorted((int(match.group(1)), path) for match, path in found)
+    found = ((iteration_of(path), path) for path in folder.iterdir())
+    return sorted((iteration, path) for iteration, path in found if iteration is not None)
+
+
+def iteration_of(checkpoint: Path) -> int | None:
+    """The iteration that a checkpoint's folder is named by; None for any other folder."""
+    match = _ITERATION.fullmatch(checkpoint.name)
+    return None if match is None else int(match.group(1))
 
 
 def membership_of(run: RunDir) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import megatron.core
 import torch
 
+from orchestrator.checkpoints import passed_over
 from orchestrator.data.datasets import Datasets, build_datasets
 from orchestrator.data.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
@@ -56,6 +59,8 @@ from orchestrator.runtime.session import Session
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
 from orchestrator.spec.job import JobSpec
+
+logger = logging.getLogger(__name__)
 
 
 def open_session(
@@ -235,16 +240,18 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
     }
 
 
+def _skip(session: Session, path: Path, message: str) -> None:
+    """On rank 0: tell of a checkpoint that is passed over."""
+    logger.warning("skipped a checkpoint: %s", message)
+    session.event("checkpoint_skipped", path=str(path), message=message)
+
+
 def _restore(session: Session, from_scratch: bool) -> None:
     """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
     run, first = session.run, session.ranks.is_first
-    commit = newest_whole(
-        run,
-        session.control,
-        session.ranks,
-        lambda path, message: session.event("checkpoint_skipped", path=str(path), message=message),
-    )
-    started_before = session.control.from_first(first and any(event["event"] == "started" for event in run.events()))
+    commit = newest_whole(run, session.control, session.ranks, lambda path, message: _skip(session, path, message))
+    events = run.events() if first else []
+    started_before = session.control.from_first(any(event["event"] == "started" for event in events))
     if commit is not None and from_scratch:
         raise UserError(
             f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "
@@ -257,7 +264,9 @@ def _restore(session: Session, from_scratch: bool) -> None:
         )
     pretrained = None
     fresh: tuple[str, ...] = ()
+    session.checkpointer.damaged = set(passed_over(events))
     if commit is not None:
+        session.checkpointer.damaged.discard(commit.iteration)  # put right since
         session.checkpointer.load(commit, session.state)
     elif (text := session.job.checkpoint.pretrained) is not None:
         pretrained = find_source(text, run, session.control, session.ranks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from orchestrator.checkpoints import COMMIT_FILE, committed, verify
 from orchestrator.launch.processes import processes_of, ranks_of
 from orchestrator.launch.startable import last_launch
 from orchestrator.lease import read_holder
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 
 Inject = Callable[[str], Path]
 
@@ -68,6 +71,8 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     assert losses(run) == expected
     assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [5, 10, 15, 20]
 
+    assert "passed over" not in orchestrator("status", run.path).out, "both were saved anew"
+
     for commit in committed(run):
         flip_a_byte(commit.path)
     before = snapshot(run)
@@ -78,7 +83,35 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     assert "warning: skipped a checkpoint: " in said.out
     assert before.items() - {(str(run.events_file), before[str(run.events_file)])} <= snapshot(run).items()
     assert events(run, "exited")[-1]["cause"] == "checkpoint"
+    told = f"{run.checkpoint(20) / damaged.name} is damaged: its CRC-32 is"
+    assert f"skipped a checkpoint: {told}" in orchestrator("logs", run.path, "--rank", "0").out
+    assert re.search(rf"^  passed over +{re.escape(told)}", orchestrator("status", run.path).out, re.MULTILINE)
+    assert list(json.loads(orchestrator("status", run.path, "--json").out)["passed_over"]) == ["20", "15", "10", "5"]
     assert sorted(path.name for path in run.lease.glob("*.released")) == [f"00000{n}.released" for n in (1, 2, 3)]
+
+
+def test_a_damaged_checkpoint_takes_no_whole_ones_place(ranks: Ranks, tmp_path: Path) -> None:
+    """It was the newest: the one before, which the run went on from, stays until as many whole ones are newer."""
+
+    def until(iteration: int) -> JobSpec:
+        return tiny_job(
+            "places",
+            schedule={"train_iters": iteration},
+            checkpoint={"save_interval": 5, "keep_last": 2},
+            parallelism=TWO,
+        )
+
+    def kept(run: RunDir) -> list[int]:
+        return [commit.iteration for commit in committed(run)]
+
+    run = ranks.must_train(make_run(tmp_path, until(13)), until(13))
+    assert kept(run) == [10, 13]
+    flip_a_byte(run.checkpoint(13))
+    ranks.must_train(make_run(tmp_path, until(15)), until(15))
+    assert [event["iteration"] for event in events(run, "resumed")] == [10]
+    assert kept(run) == [10, 13, 15]
+    ranks.must_train(make_run(tmp_path, until(18)), until(18))
+    assert kept(run) == [15, 18]
 
 
 def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, inject: Inject, tmp_path: Path) -> None:

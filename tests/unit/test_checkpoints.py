@@ -8,7 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.checkpoints import committed, file_record, latest_valid, outdated, read_commit, verify, write_commit
+from orchestrator.checkpoints import (
+    committed,
+    file_record,
+    latest_valid,
+    outdated,
+    passed_over,
+    read_commit,
+    verify,
+    write_commit,
+)
 from orchestrator.rundir import RunDir
 
 CONTENT = {"__0_0.distcp": b"weights" * 1000, "common.pt": b"common", "sub/metadata": b""}
@@ -81,6 +90,32 @@ def test_what_is_kept_does_not_depend_on_later_ones(run: RunDir, keep_last: int)
     assert gone == [60, 70, 80, 90, 100][:-keep_last]
     every = [commit.iteration for commit in outdated(committed(run), 100, keep_last, 20)]
     assert every == [iteration for iteration in gone if iteration % 20]
+
+
+def test_damaged_ones_are_not_counted_among_those_that_are_kept(run: RunDir) -> None:
+    for iteration in (60, 77, 78, 80, 84):
+        make_checkpoint(run, iteration)
+    commits = committed(run)
+
+    def gone(saved: int, keep_last: int, keep_every: int | None = None) -> list[int]:
+        return [commit.iteration for commit in outdated(commits, saved, keep_last, keep_every, {60, 78})]
+
+    assert gone(84, 4) == []
+    assert gone(84, 3) == [60]
+    assert gone(84, 2) == [60, 77, 78]
+    assert gone(84, 2, keep_every=60) == [77, 78]
+    assert gone(80, 2) == [60]
+
+
+def test_what_was_passed_over_is_told_until_it_is_whole_again(run: RunDir) -> None:
+    run.path.mkdir(parents=True)
+    for iteration in (78, 80, 90):
+        run.append_event("checkpoint_skipped", path=str(run.checkpoint(iteration)), message=f"{iteration} is damaged")
+    run.append_event("checkpoint_skipped", path="elsewhere", message="not a checkpoint")
+    assert passed_over(run.events()) == {78: "78 is damaged", 80: "80 is damaged", 90: "90 is damaged"}
+    run.append_event("checkpoint_saved", iteration=80)
+    run.append_event("resumed", iteration=90)
+    assert passed_over(run.events()) == {78: "78 is damaged"}
 
 
 def test_run_without_checkpoints(run: RunDir) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from orchestrator.causes import cause_of
+from orchestrator.checkpoints import passed_over
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
 from orchestrator.launch.choices import choices_line, newest_choices
@@ -44,6 +45,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
             "computes_on": newest_choices(status.events),
             "goodput": spent.to_json(),
             "first_step": _first_step(status),
+            "passed_over": _passed_over(status),
             "evaluations": found,
         }
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
@@ -66,6 +68,9 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
         lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s in all"))
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
+    lines += [
+        ("" if number else "passed over", message) for number, message in enumerate(_passed_over(status).values())
+    ]
     lines += [("" if number else "evaluations", line) for number, line in enumerate(_evaluations(run))]
     if spent.launches:
         lines.append(("launches", f"{spent.launches}, {spent.lost_steps} steps lost"))
@@ -92,6 +97,12 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
         advice = cause_of(status.cause).advise(run.run_id, anew=begins_anew(run, status.events))
         lines += [("next", advice)] if advice else []
     return lines
+
+
+def _passed_over(status: RunStatus) -> dict[int, str]:
+    """What is wrong with each checkpoint that a start could not go on from, of those that are still there."""
+    found = passed_over(status.events)
+    return {iteration: message for iteration, message in found.items() if status.run.checkpoint(iteration).exists()}
 
 
 def _first_step(status: RunStatus) -> dict[str, Any] | None:

@@ -128,6 +128,8 @@ class Checkpointer:
         """Why the last save was abandoned, on every rank alike; None when it was not."""
         self.exports: Exports | None = None
         """On rank 0, who hears of each committed checkpoint, and for whom some are not thinned out yet."""
+        self.damaged: set[int] = set()
+        """On rank 0, the iterations of those that were passed over, which are not counted among those to keep."""
 
     @property
     def in_progress(self) -> bool:
@@ -358,6 +360,7 @@ class Checkpointer:
             )
             self._lease.check()
             put_in_place(saving.path, self._run.checkpoint(saving.state.iteration))
+            self.damaged.discard(saving.state.iteration)
         except LeaseLost as error:
             return error
         except OSError as error:
@@ -380,7 +383,7 @@ class Checkpointer:
         """Rank 0: remove what `keep_last` and `keep_every` do not keep after a save. Raises LeaseLost."""
         self._lease.check()
         policy = self._job.checkpoint
-        for commit in outdated(committed(self._run), saved, policy.keep_last, policy.keep_every):
+        for commit in outdated(committed(self._run), saved, policy.keep_last, policy.keep_every, self.damaged):
             if self.exports is not None and self.exports.needs(commit.iteration):
                 continue
             try:
