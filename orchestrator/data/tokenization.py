@@ -46,6 +46,8 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     files = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
     if request.chat:
         _refuse_other_than_json(files)
+    elif len(request.json_keys) > 1:
+        _refuse_without_fields(files, request.json_keys)
     outputs = _outputs(request, tokenizer)
     folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, template, files)
     with open_output(
@@ -106,6 +108,13 @@ def _refuse_other_than_json(files: Sequence[InputFile]) -> None:
     for file in files:
         if file.kind != "json":
             raise UserError(f"input {file.path}: conversations are read from .jsonl, .ndjson and .json, a line each")
+
+
+def _refuse_without_fields(files: Sequence[InputFile], keys: Sequence[str]) -> None:
+    for file in files:
+        if file.kind not in ("json", "parquet"):
+            listed = " ".join(f"--json-key {key}" for key in keys)
+            raise UserError(f"input {file.path}: plain text has no fields, and {listed} asks for {len(keys)} of them")
 
 
 def _identity(

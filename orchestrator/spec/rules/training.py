@@ -130,7 +130,9 @@ def _at_most_one(values: Mapping[str, float | None], what: str) -> Iterator[Prob
     written = {path: value for path, value in values.items() if value is not None}
     if len(written) > 1:
         listed = " and ".join(f"{path.rpartition('.')[2]} {value}" for path, value in written.items())
-        yield Problem(f"{what} is written more than once: {listed}", tuple(reversed(written)), "keep one of them")
+        paths = tuple(reversed(written))
+        ways = " or ".join(f"--set {path}=null" for path in paths)
+        yield Problem(f"{what} is written more than once: {listed}", paths, f"keep one of them, as with {ways}")
 
 
 def warmup_is_part_of_decay(job: JobSections) -> Iterator[Problem]:

@@ -257,6 +257,12 @@ class TestWrongInput:
         prefix = tokenize(write_lines(tmp_path / "x.jsonl", ["a", "", "b"]))
         assert texts_of(prefix) == ["a", "b"]
 
+    def test_plain_text_has_no_fields(self, tokenize: Any, corpus: Path, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("plain")
+        with pytest.raises(UserError, match=r"a\.txt: plain text has no fields, and --json-key text --json-key title"):
+            tokenize(corpus, tmp_path / "a.txt", json_keys=("text", "title"))
+        assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
     def test_missing_input(self, tokenize: Any, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"input .*gone does not exist"):
             tokenize(tmp_path / "gone")
