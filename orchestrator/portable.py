@@ -21,6 +21,7 @@ from orchestrator.checkpoints import COMMIT_FILE, Commit, committed, damage_of_m
 from orchestrator.data.tokenizer_copies import carried, files_to_copy
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
+from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.launch import LaunchSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
@@ -134,6 +135,19 @@ def without_programs(job: JobSpec) -> JobSpec:
             "checkpoint": job.checkpoint.model_copy(update={"pretrained": None}),
         }
     )
+
+
+def left_behind(weights: Weights, job: JobSpec) -> list[Change]:
+    """What the spec of a checkpoint that was named alone says of programs, trackers and machines, and `job`, which was
+    made of it, leaves to the defaults.
+    """
+    commit = read_commit(weights.path)
+    if weights.run is not None or commit is None:
+        return []
+    stored = load_resolved(spec_of(commit))
+    left = {change.path: change.new for change in diff_jobs(stored, without_programs(stored))}
+    left.pop("parallelism.data_parallel_size", None)  # written where it followed before: the same size
+    return [change for change in diff_jobs(stored, job) if change.path in left and change.new == left[change.path]]
 
 
 def _with_tokenizer_of(commit: Commit, job: JobSpec) -> JobSpec:

@@ -13,11 +13,12 @@ from support.faults import CommandLine, Ranks
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
-from orchestrator.checkpoints import verify
+from orchestrator.checkpoints import file_record, read_commit, verify, write_commit
 from orchestrator.exchange.reading import StoredWeights
+from orchestrator.portable import JOB_FILE
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.loading import dump_resolved, load_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a training goes on at each of several layouts")]
 
@@ -94,6 +95,33 @@ def test_a_checkpoint_alone_is_written_for_another_layout(
     ranks.must_train(run, job)
     assert largest_difference(second_half(whole), losses(run)) < 1e-5
     assert weights_apart(whole, run) == {}
+
+
+def test_what_a_checkpoint_alone_does_not_bring_along_is_said(
+    orchestrator: CommandLine, whole: RunDir, tmp_path: Path
+) -> None:
+    """And that the job's name means another run."""
+    alone = shutil.copytree(whole.checkpoint(HALF), tmp_path / "alone")
+    job = tiny_job(**{**load_resolved(whole.resolved()).model_dump(), "tracking": {"mlflow": True}})
+    (alone / JOB_FILE).write_text(dump_resolved(job))
+    commit = read_commit(alone)
+    assert commit is not None
+    files = {**commit.files, JOB_FILE: file_record(alone / JOB_FILE)}
+    write_commit(alone, iteration=HALF, consumed_samples=commit.consumed_samples, files=files, **commit.details)
+    command = "checkpoint", "reshape", alone, "--tp", "1"
+    said = orchestrator(*command)
+    assert said.code == 0, said.err
+    assert "\nnot taken over from a checkpoint that is named by its folder (--set or --to sets it):\n" in said.out
+    assert "\n  tracking.mlflow: True -> False\nwrote run" in said.out
+    assert "names this run" not in said.out
+    first = orchestrator.run()
+    said = orchestrator(*command, "--set", "tracking.mlflow=true")
+    assert said.code == 0, said.err
+    assert "not taken over" not in said.out
+    assert f"reshaped names this run from now on; the one before is {first.run_id}\n" in said.out
+    found = json.loads(orchestrator(*command, "--dry-run", "--json").out)
+    assert found["left_behind"] == {"tracking.mlflow": True}
+    assert "not taken over" not in orchestrator("checkpoint", "reshape", whole.path, "--tp", "1", "--dry-run").out
 
 
 def test_what_cannot_go_on_is_said_before_anything_is_written(

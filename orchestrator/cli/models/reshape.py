@@ -12,15 +12,16 @@ import typer
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.models.converting import alone, convert
-from orchestrator.cli.models.weights import WeightsName, weights_named, whole_checkpoint
+from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.running import RunsDir, aligned, check_installed, label
 from orchestrator.data.tokenizer_copies import carried
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run, default_runs_dir
 from orchestrator.planning.reshaping import Finding, judge_reshape
-from orchestrator.portable import TOKENIZER_FOLDER, Weights, spec_to_go_on_with
+from orchestrator.portable import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
 from orchestrator.rundir import RunDir, sync_folder, write_atomically
+from orchestrator.spec.diff import Change
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 
@@ -91,11 +92,14 @@ def reshape(
     same = _same_tokenizer(weights.job, new.job)
     facts = inspected["optimizer"], inspected["vocabulary_rows"]
     findings = judge_reshape(old, new.job, *facts, same_tokenizer=same)
+    left = left_behind(weights, new.job) if to is None else []
     if not as_json:
         typer.echo(f"{checkpoint}:")
         typer.echo(aligned([["WHAT", "THERE", "HERE", "VERDICT", "WHY"], *(_row(finding) for finding in findings)]))
+        _tell_left_behind(left)
     _refuse(findings, allow_changes)
     answer: dict[str, Any] = {"checkpoint": str(checkpoint), "findings": [asdict(finding) for finding in findings]}
+    answer["left_behind"] = {change.path: change.old for change in left}
     if dry_run:
         if as_json:
             print_json(answer)
@@ -111,6 +115,7 @@ def reshape(
         typer.echo(f"wrote {output}")
     else:
         typer.echo(f"wrote run {label(run)} in {run.path}: go on with `orchestrator resume {run.run_id}`")
+        tell_new_meaning(run, runs)
 
 
 def _written(name: str, size: int) -> str:
@@ -142,6 +147,16 @@ def _newest(weights: Weights, iteration: int | None) -> Path:
 def _row(finding: Finding) -> list[str]:
     before, after = ("-" if value is None else str(value) for value in (finding.before, finding.after))
     return [finding.what, before, after, finding.verdict, finding.reason]
+
+
+def _tell_left_behind(left: list[Change]) -> None:
+    """Say what a checkpoint alone does not bring along."""
+    if not left:
+        return
+    typer.echo("not taken over from a checkpoint that is named by its folder (--set or --to sets it):")
+    for change in left:
+        before, after = ("-" if value is None else value for value in (change.old, change.new))
+        typer.echo(f"  {change.path}: {before} -> {after}")
 
 
 def _refuse(findings: list[Finding], allow_changes: bool) -> None:
