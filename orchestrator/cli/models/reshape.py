@@ -34,6 +34,7 @@ _FIELDS = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
+_BATCH = "batch."
 
 
 def _degree(name: str, what: str) -> Any:
@@ -123,10 +124,17 @@ def _written(name: str, size: int) -> str:
 
 
 def _target(old: JobSpec, to: Path | None, overrides: list[str], weights: Weights) -> LoadedJob:
-    """The job to go on as. Raises SpecError when its layout is not legal."""
+    """The job to go on as. Where the global batch followed from a number of micro-batches, and would be another at the
+    new layout, it is kept, and they follow. Raises SpecError when its layout is not legal.
+    """
     if to is not None:
         return load_job([to], overrides)
-    return load_text(dump_resolved(old), f"the spec of {weights.label}", overrides)
+    spec, origin = dump_resolved(old), f"the spec of {weights.label}"
+    new = load_text(spec, origin, overrides)
+    if new.job.global_batch_size == old.global_batch_size or any(each.startswith(_BATCH) for each in overrides):
+        return new
+    kept = f"batch.global_batch_size={old.global_batch_size}"
+    return load_text(spec, origin, ["batch.num_micro_batches=null", kept, *overrides])
 
 
 def _same_tokenizer(old: JobSpec, new: JobSpec) -> bool:

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.training import tiny_job
+from support.training import layout, tiny_job
 
 from orchestrator.cli.models import megatron, reshape
 from orchestrator.cli.models.converting import alone
 from orchestrator.data.locking import locked
-from orchestrator.errors import UserError
+from orchestrator.errors import SpecError, UserError
+from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir
+from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_text
 
 
@@ -74,6 +76,26 @@ def test_a_run_that_is_being_imported(tmp_path: Path, monkeypatch: pytest.Monkey
             source, name=None, job_file=None, iteration=None, runs=tmp_path, as_json=False
         ),
     )
+
+
+def test_the_global_batch_stays_where_it_followed_from_micro_batches(tmp_path: Path) -> None:
+    """As of what `init` writes: the micro-batches follow from it, unless a batch is asked for."""
+    batch = {"micro_batch_size": 1, "global_batch_size": None, "num_micro_batches": 4}
+    old = tiny_job("job", batch=batch, parallelism=layout(pp=2, dp=4))
+    weights = Weights(tmp_path, old, None)
+
+    def sizes(*overrides: str) -> tuple[int, int]:
+        job = reshape._target(old, None, list(overrides), weights).job
+        changed = {change.path for change in diff_jobs(old, job) if change.kind != "safe"}
+        assert bool(changed) == (job.global_batch_size != old.global_batch_size)
+        return job.global_batch_size, job.num_micro_batches
+
+    assert sizes("parallelism.tensor_model_parallel_size=2") == (16, 4)
+    one_stage = "parallelism.pipeline_model_parallel_size=1"
+    assert sizes(one_stage, "parallelism.data_parallel_size=2") == (16, 8)
+    assert sizes("parallelism.data_parallel_size=2", "batch.num_micro_batches=2") == (4, 2)
+    with pytest.raises(SpecError, match="global_batch_size"):
+        sizes("parallelism.data_parallel_size=3")
 
 
 def test_what_a_killed_conversion_left_goes_first(tmp_path: Path) -> None:
