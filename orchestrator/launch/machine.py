@@ -7,29 +7,11 @@ import re
 from importlib import metadata
 from pathlib import Path
 
+from orchestrator.planning.hardware.here import gpus_here
 from orchestrator.spec.job import JobSpec
 
 _PACKAGES = ("torch", "megatron-core", "transformer-engine", "flash-attn-4")
-_DRIVER = Path("/proc/driver/nvidia/gpus")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-_DEVICES = Path("/dev")
-
-
-def gpus_here() -> list[str]:
-    """The models of this machine's GPUs, as its driver names them; empty where there is none."""
-    models = []
-    for information in sorted(_DRIVER.glob("*/information")):
-        for line in information.read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "Model":
-                models.append(value.strip())
-    return models
-
-
-def gpus_counted() -> int | None:
-    """How many GPUs this machine shows; None where it has some that cannot be counted without their library."""
-    count = max(len(gpus_here()), len(list(_DEVICES.glob("nvidia[0-9]*"))))
-    return None if count == 0 and (_DEVICES / "kfd").exists() else count
 
 
 def machine_for(job: JobSpec) -> str:

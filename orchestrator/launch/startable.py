@@ -12,6 +12,7 @@ from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.render import refuse_missing_python, render
 from orchestrator.lease import held_message, read_holder
+from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.surroundings import missing_train_step, unwritable_cache
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
@@ -52,12 +53,21 @@ def refuse_missing(job: JobSpec) -> None:
     Another Python, or a template of the user's own, may find a module that is not found from here.
     """
     _refuse_unset_environment(job)
+    _refuse_missing_gpus(job)
     looked_at = [unwritable_cache(job)]
     if job.launch.python is None and job.launch.template is None:
         looked_at.append(missing_train_step(job))
     problems = [f"{each.paths[0]}: {each.message}; {each.hint}" for found in looked_at for each in found]
     if problems:
         raise UserError("\n       ".join(problems))
+
+
+def _refuse_missing_gpus(job: JobSpec) -> None:
+    """Raises UserError where CUDA is asked for and this machine surely has no GPU; a template of the user's own may
+    start the ranks elsewhere.
+    """
+    if job.runtime.device == "cuda" and job.launch.template is None and gpus_counted() == 0:
+        raise UserError("runtime.device is cuda, and this machine has no GPU; write auto or cpu to train on its CPU")
 
 
 def _refuse_unset_environment(job: JobSpec) -> None:

@@ -14,6 +14,7 @@ from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, UserError
 from orchestrator.planning.figures import disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.memory.remedies import Remedy, remedies
@@ -161,11 +162,13 @@ def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None
     if forecast.device_is_assumed:
         if forecast.fit in ("tight", "does not fit"):
             yield Problem(f"{_memory_line(forecast)}, which is assumed", _MEMORY, _ways(plan, forecast, cluster))
-        yield Problem(
-            f"nothing says which GPUs this will run on: {forecast.device.name} is assumed",
-            ("launch.gpu",),
-            "write launch.gpu, or gpu in the cluster's profile",
-        )
+        told = f"nothing says which GPUs this will run on: {forecast.device.name} is assumed"
+        hint = "write launch.gpu, or gpu in the cluster's profile"
+        if cluster is None and gpus_counted() == 0:
+            on_cpu = plan.job.runtime.device == "auto"
+            told += f"; this machine has none, and `run` {'trains on its CPU' if on_cpu else 'is refused'} here"
+            hint += "; for this machine write runtime.device: cpu"
+        yield Problem(told, ("launch.gpu",), hint)
     elif forecast.fit == "tight":
         yield Problem(_memory_line(forecast), _MEMORY, _ways(plan, forecast, cluster))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from orchestrator.cli.common import warn
 from orchestrator.errors import UserError
-from orchestrator.launch.machine import gpus_counted
 from orchestrator.launch.runs import all_runs
 from orchestrator.lease import read_holder
 from orchestrator.planning.hardware import DeviceChoice
+from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import CPU, Device, device_named
+from orchestrator.planning.hardware.here import gpus_here
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 
 ASSUMED = "H100"
 """What is planned for where nothing tells."""
-
-_DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,8 @@ def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
 
 def _of_this_machine() -> Device | None:
     """From what the driver says, without asking a program."""
-    for information in sorted(_DRIVER.glob("*/information")):
-        for line in information.read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "Model":
-                return _if_known(value.strip())
-    return None
+    models = gpus_here()
+    return _if_known(models[0]) if models else None
 
 
 def _if_known(name: str) -> Device | None:

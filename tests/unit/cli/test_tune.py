@@ -20,9 +20,9 @@ from support.faults import QUICK_TORCHRUN, Ranks
 
 from orchestrator.cli.jobs import this_machine, tune
 from orchestrator.cli.main import main
-from orchestrator.launch.machine import gpus_counted
 from orchestrator.launch.runs import create_run
 from orchestrator.lease import Lease
+from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.rundir import read_lines
 from orchestrator.spec.loading import load_job
 from orchestrator.tuning.trial import Trials

@@ -18,6 +18,7 @@ from orchestrator.cli import running
 from orchestrator.cli.models import generate
 from orchestrator.cli.runs import cancel
 from orchestrator.errors import UserError
+from orchestrator.launch import startable
 from orchestrator.launch.processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.startable import refuse_missing
@@ -297,6 +298,16 @@ def test_what_this_machine_lacks_is_told_before_a_run_is_made(
     code, _, err = orchestrator("run", job_file, "--set", change)
     assert code == 2
     assert said in err
+    assert not runs_dir.exists()
+
+
+def test_cuda_without_a_gpu_is_told_before_a_run_is_made(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startable, "gpus_counted", lambda: 0)
+    code, _, err = orchestrator("run", job_file, "--set", "runtime.device=cuda")
+    assert code == 2
+    assert "runtime.device is cuda, and this machine has no GPU" in err
     assert not runs_dir.exists()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.planning.forecast import Forecast, forecast
+from orchestrator.planning.hardware import choice
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge, too_large
@@ -75,6 +76,24 @@ def test_a_gpu_that_is_only_assumed_stops_nothing(verdict: Judge, make_job: Any)
     assert "nothing says which GPUs this will run on: H100 is assumed" in messages(said)
     assert too_large(forecast(make_plan(make_job(model=LARGE)))) == []
     assert too_large(forecast(make_plan(make_job(model=LARGE, launch=H100)))) != []
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "said"),
+    [
+        ("auto", 0, "assumed; this machine has none, and `run` trains on its CPU here"),
+        ("cuda", 0, "assumed; this machine has none, and `run` is refused here"),
+        ("auto", 2, "H100 is assumed"),
+        ("auto", None, "H100 is assumed"),
+    ],
+)
+def test_a_machine_without_a_gpu_is_told_apart(
+    device: str, gpus: int | None, said: str, verdict: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "gpus_here", lambda: ["a GPU without a datasheet"] * (gpus or 0))
+    monkeypatch.setattr("orchestrator.planning.verdict.gpus_counted", lambda: gpus)
+    assert messages(verdict(runtime={"device": device})).endswith(said)
+    assert "this machine" not in messages(verdict(ClusterSpec(name="alps"), runtime={"device": device}))
 
 
 def test_the_profile_says_which_gpu(verdict: Judge) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UserError
-from orchestrator.planning.hardware import choice, device_named, device_of, shipped, shipped_names
+from orchestrator.planning.hardware import device_named, device_of, here, shipped, shipped_names
 from orchestrator.planning.hardware.devices import calibrated
 from orchestrator.planning.hardware.profile_text import profile_text
 from orchestrator.planning.hardware.profiles import GPU_PROFILE, GpuProfile, MeasuredEfficiency
@@ -33,7 +33,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the NVIDIA driver shows of this machine: nothing yet."""
-    monkeypatch.setattr(choice, "_DRIVER", tmp_path / "driver")
+    monkeypatch.setattr(here, "_DRIVER", tmp_path / "driver")
     return tmp_path / "driver"
 
 
