@@ -123,6 +123,7 @@ def _wrote(prefix: Path, manifest: Manifest) -> str:
     if manifest.sentences is not None:
         documents += f" of {manifest.sentences} sentences"
     counted = "" if manifest.counted_tokens is None else f", of which {manifest.counted_tokens} count"
+    counted += ", which are bytes" if manifest.tokenizer.type == "byte_level" else ""
     return f"wrote {prefix}: {documents}, {manifest.tokens} tokens{counted} ({manifest.dtype}){left_out}"
 
 

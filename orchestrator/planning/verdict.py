@@ -347,4 +347,8 @@ def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
     elif plan.data_present:
         yield f"the data is here: {len(plan.sources)} source{'s' if len(plan.sources) > 1 else ''}"
     if plan.vocabulary.tokenizer_size is not None:
-        yield f"the tokenizer is here: {plan.vocabulary.tokenizer_size:,} tokens"
+        tokens = f"{plan.vocabulary.tokenizer_size:,} tokens"
+        is_bytes = job.data.tokenizer.type == "byte_level"
+        yield (
+            f"text is read as bytes, without a tokenizer: {tokens}" if is_bytes else f"the tokenizer is here: {tokens}"
+        )

@@ -32,6 +32,8 @@ def command(
       orchestrator list gpt-small --json
     """
     folder = runs_dir or default_runs_dir()
+    if not folder.is_dir() and (runs_dir is not None or folder.exists()):
+        raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'is not there'}: it should hold runs")
     runs = [run for run in all_runs(folder) if name in (None, run.name)]
     statuses, troubles = readable_statuses(runs)
     cells = [cell_of(run) for run in (*troubles, *(status.run for status in statuses))]

@@ -49,8 +49,8 @@ def command(
         _follow(run, follower, form, quiet=as_json)
     elif as_json:
         print_json([{"log": log, "line": line} for log, line in follower.poll()])
-    else:
-        _print(follower, form)
+    elif not _print(follower, form) and lines != 0:
+        typer.echo(f"run {label(run)} has no logs yet: {status_of(run).describe()}", err=True)
 
 
 def _as_object(log: str, line: str) -> str:
@@ -65,9 +65,12 @@ def _labelled(log: str, line: str) -> str:
     return f"[{log}] {line}"
 
 
-def _print(follower: LogFollower, form: Callable[[str, str], str]) -> None:
-    for log, line in follower.poll():
+def _print(follower: LogFollower, form: Callable[[str, str], str]) -> bool:
+    """Print what is new; returns whether there was any."""
+    new = follower.poll()
+    for log, line in new:
         typer.echo(form(log, line))
+    return bool(new)
 
 
 def _follow(run: RunDir, follower: LogFollower, form: Callable[[str, str], str], *, quiet: bool) -> None:

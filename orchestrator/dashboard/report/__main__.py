@@ -13,7 +13,7 @@ from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import to_markdown
 from orchestrator.errors import OrchestratorError
 from orchestrator.planning.figures import disk_size
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, write_atomically, write_refusal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = to_markdown(report) if is_markdown else to_html(report, light=asked.light)
         content = text.encode("utf-8", "backslashreplace")
         write_atomically(path, content)
-    except (OrchestratorError, OSError) as error:
+    except (OrchestratorError, OSError) as raised:
+        error = (write_refusal(raised) or raised) if isinstance(raised, OSError) else raised
         code = error.exit_code if isinstance(error, OrchestratorError) else 1
         said = {"error": type(error).__name__, "message": str(error), "exit_code": code}
         print(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from support.training import tiny_job
 
 from orchestrator.cli.main import main
+from orchestrator.dashboard.report import __main__ as program
 from orchestrator.dashboard.report.building import Wanted, build
 from orchestrator.dashboard.report.document import Curves, Document, Facts, Lines, Section, Table, Words
 from orchestrator.dashboard.report.drawing import drawn, ticks
@@ -73,6 +76,18 @@ class Read(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._within not in ("script", "style"):
             self.text += data
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_only(path: Path, content: bytes) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(program, "write_atomically", read_only)
+    run = run_of(tiny_job("first"), tmp_path)
+    assert program.main([str(run.path), "--output", str(tmp_path / "r.md")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: nothing can be written in {tmp_path}: Read-only file system; ")
 
 
 def test_a_report_on_two_runs(tmp_path: Path) -> None:

@@ -283,6 +283,21 @@ def test_missing_data_is_told_before_a_run_is_made(orchestrator: Orchestrator, j
     assert not runs_dir.exists()
 
 
+def test_where_nothing_is_to_be_seen(
+    orchestrator: Orchestrator, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for name, said in (("nope", "nope is not there"), ("file", "file is not a folder")):
+        code, out, err = orchestrator("list", "--runs-dir", tmp_path / name)
+        assert (code, out) == (2, "")
+        assert said in err
+    run = make_run(make_job())
+    code, out, err = orchestrator("logs", run.path)
+    assert (code, out) == (0, "")
+    assert "has no logs yet" in err
+    assert orchestrator("logs", run.path, "-n", "0")[2] == ""
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -49,6 +49,12 @@ def test_a_job_that_is_fine(verdict: Judge) -> None:
     assert any(text.startswith("memory fits: a rank takes") for text in said.fine)
 
 
+def test_text_without_a_tokenizer_is_bytes(verdict: Judge) -> None:
+    data = {"random_tokens": False, "blend": [{"path": "nowhere"}]}
+    fine = verdict(launch=H100, data=data, model={"vocab_size": 50257}).fine
+    assert "text is read as bytes, without a tokenizer: 261 tokens" in fine
+
+
 def test_what_does_not_fit_stops_the_job_and_the_ways_out_fit(verdict: Judge, make_job: Any) -> None:
     sections: dict[str, Any] = {"model": LARGE, "launch": H100}
     [stop] = verdict(**sections).stops
