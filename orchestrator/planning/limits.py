@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.errors import Problem
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.values import megabytes
 from orchestrator.spec.words import any_of, duration
@@ -24,12 +26,18 @@ _LAYOUT = (
 
 
 def what_is_refused(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
-    """Everything that the cluster cannot give, each with the nearest that it can. What is not known is not checked."""
+    """Everything that the cluster cannot give, each with the nearest that it can. What is not known is not checked,
+    also of a job of which only part is.
+    """
     unknown = list(_unknown_partitions(job, cluster))
     if unknown:
         return unknown
     limits = _limits(job, cluster)
-    return [problem for check in CHECKS for problem in check(job, cluster, limits)]
+    found: list[Problem] = []
+    for check in CHECKS:
+        with suppress(Unavailable):
+            found += check(job, cluster, limits)
+    return found
 
 
 def partition_of(job: JobSpec, cluster: ClusterSpec) -> str | None:

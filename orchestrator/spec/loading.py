@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 from pydantic import ValidationError
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.spec.checking import Plain, to_plain
+from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import Composition, apply_override, apply_preset, compose_files, compose_text
 from orchestrator.spec.document import JOB_SPEC, Document, Root
 from orchestrator.spec.job import STORED, JobSpec
@@ -19,6 +19,9 @@ from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
 from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.tokenizer_type import with_tokenizer_type
+
+Check: TypeAlias = Callable[[Any], list[Problem]]
+"""What is wrong with a job, or with the part of one that is known (see partial.py)."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,15 @@ class LoadedJob:
     """What was written: one file as it is; several one after the other, each under its name; overrides as comments."""
 
 
-def load_job(paths: Sequence[Path], overrides: Sequence[str] = ()) -> LoadedJob:
+def load_job(paths: Sequence[Path], overrides: Sequence[str] = (), also: Check | None = None) -> LoadedJob:
     """The job that is written in YAML files; a later file goes over an earlier one, `--set` overrides go over all.
 
-    Raises SpecError with every problem of all of them, in the order of their places.
+    Raises SpecError with every problem of all of them, in the order of their places, and with what `also` finds in the
+    part of a wrong job that is known.
     """
     if not paths:
         raise UserError("no job spec was given: name at least one YAML file")
-    return _load(compose_files(paths), overrides)
+    return _load(compose_files(paths), overrides, also)
 
 
 def load_text(text: str, source: str = "job.yaml", overrides: Sequence[str] = ()) -> LoadedJob:
@@ -58,7 +62,7 @@ def load_text(text: str, source: str = "job.yaml", overrides: Sequence[str] = ()
     return _load(compose_text(text, source), overrides)
 
 
-def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
+def _load(composition: Composition, overrides: Sequence[str], also: Check | None = None) -> LoadedJob:
     for override in overrides:
         apply_override(composition, override)
     if composition.sweep is not None:
@@ -66,13 +70,15 @@ def _load(composition: Composition, overrides: Sequence[str]) -> LoadedJob:
         message = "this file describes several jobs, and this command takes one"
         composition.problems.append(Problem(message, ("sweep",), hint, composition.sweep.location))
     apply_preset(composition)
-    return load_composition(composition)
+    return load_composition(composition, also)
 
 
-def load_composition(composition: Composition) -> LoadedJob:
-    """The job of files that were read and merged already, overrides and preset included. Raises SpecError."""
+def load_composition(composition: Composition, also: Check | None = None) -> LoadedJob:
+    """The job of files that were read and merged already, overrides and preset included. Raises SpecError, with what
+    `also` finds in the part of a wrong job that is known.
+    """
     composition.root = with_tokenizer_type(composition.root)
-    loaded = _finish(composition, JOB_SPEC)
+    loaded = _finish(composition, JOB_SPEC, also)
     return LoadedJob(loaded.value, loaded.places, loaded.text)
 
 
@@ -86,7 +92,7 @@ def load_document_text(text: str, source: str, document: Document[Root]) -> Load
     return _finish(compose_text(text, source, document), document)
 
 
-def _finish(composition: Composition, document: Document[Root]) -> Loaded[Root]:
+def _finish(composition: Composition, document: Document[Root], also: Check | None = None) -> Loaded[Root]:
     places = Places(composition.root, [source for source, _ in composition.texts])
     plain = to_plain(composition.root, document.shape, document)
     found = None
@@ -94,8 +100,12 @@ def _finish(composition: Composition, document: Document[Root]) -> Loaded[Root]:
         value, found = _build(document, plain.data)
         if value is not None:
             return Loaded(value, places, _text(composition.texts))
+    examination = Examination(plain.unavailable, composition.incomplete + plain.incomplete, root=document.shape)
+    view = examination.examine(document.root, plain.data)
     if found is None:
-        found = _all_problems(composition, plain, document)
+        found = [*plain.problems, *examination.problems, *document.check(view)]
+    if also is not None:
+        found = [*found, *also(view)]
     raise SpecError(places.ordered([*composition.problems, *(places.placed(problem) for problem in found)]))
 
 
@@ -107,14 +117,6 @@ def _build(document: Document[Root], data: dict[str, Any]) -> tuple[Root | None,
         return None, error.problems
     except ValidationError:
         return None, None
-
-
-def _all_problems(composition: Composition, plain: Plain, document: Document[Root]) -> list[Problem]:
-    """What is wrong with the fields one by one, and between those that are known."""
-    incomplete = composition.incomplete + plain.incomplete
-    examination = Examination(plain.unavailable, incomplete, root=document.shape)
-    view = examination.examine(document.root, plain.data)
-    return [*plain.problems, *examination.problems, *document.check(view)]
 
 
 def _text(texts: list[tuple[str, str]]) -> str:

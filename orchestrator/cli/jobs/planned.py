@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from orchestrator.cli.common import short_count
 from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
 from orchestrator.data.preparation import data_problems, survey
 from orchestrator.data.tasks.reading import task_problems
-from orchestrator.errors import Problem, SpecError
+from orchestrator.errors import Location, Problem, SpecError
 from orchestrator.exchange.wanted import export_problems
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
@@ -28,6 +29,7 @@ from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.words import duration
 
 ClusterName = Annotated[
@@ -62,12 +64,37 @@ def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster:
     """Load a job and judge it for its cluster, if there is one. Raises SpecError when it cannot be planned at all."""
     options = {"launch.cluster": cluster, "launch.gpu": gpu}
     words = [*(overrides or []), *(f"{key}={value}" for key, value in options.items() if value is not None)]
-    if cluster is not None:
-        load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
     if gpu is not None:
         device_named(gpu)
-    loaded = load_job(files, words)
+    loaded = load_with_cluster(files, words, cluster)
     return judge_loaded(loaded, named_profile(loaded), starting=False)
+
+
+def load_with_cluster(files: Sequence[Path], words: Sequence[str], cluster: str | None) -> LoadedJob:
+    """Load a job. Where it is wrong, SpecError says too what its cluster cannot give; `cluster`: what the command line
+    calls it. Raises UserError for such a name that no profile has.
+    """
+    loaded = load_job(files, words, partial(_cluster_problems, cluster))
+    if cluster is not None:
+        load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
+    return loaded
+
+
+def _cluster_problems(option: str | None, job: JobSpec) -> list[Problem]:
+    """What is wrong with the cluster of a job, and what it cannot give the part of the job that is known."""
+    try:
+        name = option or job.launch.cluster
+        if name is None:
+            return []
+        if name not in known_profiles():
+            message, hint = unknown_profile(name)
+            place = Location(f"--cluster {name}") if option is not None else None
+            return [Problem(message, () if option is not None else ("launch.cluster",), hint, place)]
+        return what_is_refused(job, load_profile(name))
+    except Unavailable:
+        return []
+    except SpecError as error:  # of the profile
+        return error.problems
 
 
 def judge_loaded(loaded: LoadedJob, cluster: ClusterSpec | None, *, starting: bool = True) -> Judged:

@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.planned import ClusterName, GpuName, named_profile
+from orchestrator.cli.jobs.planned import ClusterName, GpuName, load_with_cluster, named_profile
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.running import RunsDir, check_installed
-from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.figures import memory_size
@@ -26,7 +25,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.loading import LoadedJob
 from orchestrator.tuning.estimates import Candidate, Planned, front
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
 from orchestrator.tuning.measuring import Measuring
@@ -141,12 +140,10 @@ def _task(
     gpu: str | None,
     cluster: str | None,
 ) -> _Task:
-    if cluster is not None:
-        load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
     if gpu is not None:
         device_named(gpu)
     words = [*overrides, *([f"launch.gpu={gpu}"] if gpu else []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_job(files, words)
+    loaded = load_with_cluster(files, words, cluster)
     profile = named_profile(loaded)
     choice = device_of(loaded.job, profile)
     per_node = _gpus_per_node(loaded.job, choice, profile)

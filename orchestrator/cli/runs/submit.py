@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
-from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line, named_profile
+from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line, load_with_cluster, named_profile
 from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_original
 from orchestrator.cli.runs.submitting import (
@@ -33,7 +33,6 @@ from orchestrator.launch.runs import (
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.states import status_of
 from orchestrator.launch.submission import place_of
-from orchestrator.spec.loading import load_job
 
 
 def command(
@@ -79,7 +78,7 @@ def command(
         start_sweep(jobs, overrides, array, dry_run, None, False, cluster, False, runs_dir, as_json)
         return
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_job(jobs, words)
+    loaded = load_with_cluster(jobs, words, cluster)
     job = loaded.job
     profile = named_profile(loaded) or cluster_of(job)
     judged = judge_loaded(loaded, profile)

@@ -229,6 +229,32 @@ def test_an_unknown_cluster(orchestrator: Any, job_file: Path) -> None:
 
 
 @pytest.mark.usefixtures("alps")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "launch.nodes: 5 nodes are asked for, and partition gpu of alps gives at most 4"),
+        (("--cluster", "alp"), "--cluster alp: there is no cluster profile 'alp'"),
+        (("--set", "launch.cluster=alp"), "launch.cluster: there is no cluster profile 'alp'"),
+        (("--set", "launch.nodes=none"), "job.yaml:14:10: launch.time: a time of 2d is asked for"),
+    ],
+)
+def test_a_cluster_and_a_batch_that_are_wrong_are_told_at_once(
+    orchestrator: Any, job_file: Path, words: tuple[str, ...], told: str
+) -> None:
+    text = job_file.read_text().replace("num_micro_batches: 2", "global_batch_size: 7")
+    job_file.write_text(f"{text}launch: {{time: 2d, nodes: 5, gpus_per_node: 8, cluster: alps}}\n")
+    commands = [["validate"], ["plan"], *([["submit"]] if "--set" not in words else [])]
+    for command in commands:
+        said = orchestrator(*command, job_file, *words)
+        assert said.code == 2
+        assert told in said.err
+        assert "launch.nodes" in said.err or "batch.global_batch_size: global batch" in said.err
+    plain = orchestrator("validate", job_file).err
+    assert "batch.global_batch_size: global batch" in plain
+    assert "launch.time: a time of 2d" in plain
+
+
+@pytest.mark.usefixtures("alps")
 def test_a_cluster_and_a_vocabulary_that_are_wrong_are_told_at_once(
     orchestrator: Any, job_file: Path, tmp_path: Path
 ) -> None:
