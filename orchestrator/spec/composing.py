@@ -6,6 +6,7 @@ Mappings merge key by key, everything else is replaced by what comes later, and 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from orchestrator.spec.words import dotted, shorten, show
 from orchestrator.spec.written import BROKEN, MAX_DEPTH, Written, parse_yaml, read_text
 
 MAX_EXTENDS = 16
+_LIST_ENTRY = re.compile(r"\s*([\w.]+)\[\d+\]")
 _SET_APART = ("extends", "base", "sweep")
 
 
@@ -154,6 +156,12 @@ def apply_override(composition: Composition, override: str) -> None:
     if not separator or not all(path) or len(path) > MAX_DEPTH:
         hint = "write --set batch.micro_batch_size=4"
         composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place))
+        return
+    if entry := _LIST_ENTRY.match(key):
+        name = entry.group(1)
+        like = "[{path: data/a, weight: 1}, {path: data/b, weight: 2}]" if name == "data.blend" else "[…, …]"
+        problem = Problem("a list is replaced whole", (name,), f"write all of it: --set '{name}={like}'", place)
+        composition.problems.append(problem)
         return
     if path == ("extends",):
         composition.problems.append(Problem("can only be written in a file", ("extends",), location=place))

@@ -104,6 +104,8 @@ def _migrate(sources: list[str], given: dict[str, str], which: int | None, prese
             raise UserError(for_scripts)
         return migrate_words(sources, _THE_LINE)
     first, *arguments = sources
+    if Path(first).is_dir():
+        raise UserError(f"{first} is a folder; name the file in it that starts the training")
     text = read_text(Path(first), "script")
     if isinstance(text, Problem):
         raise UserError(f"{first}: {text.message}")

@@ -11,6 +11,9 @@ from orchestrator.spec.sections import JobSections
 
 HEADS, GROUPS, HIDDEN = "model.num_attention_heads", "model.num_query_groups", "model.hidden_size"
 
+_ROUND = 64
+"""Tokens of which a sequence length that is meant is a multiple: then it is TP that is mistaken."""
+
 
 def heads_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """Each tensor-parallel rank holds whole query heads."""
@@ -67,7 +70,9 @@ def sequence_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     if job.parallelism.uses_sequence_parallel and length % (tp * cp):
         per = "TP" if cp == 1 else "(TP · CP)"
         message = f"with sequence parallelism seq_length / {per} must be whole: {quotient(length, tp * cp)}"
-        offers = (multiples_of(tp * cp, LENGTH, length),)
+        by_length = multiples_of(tp * cp, LENGTH, length)
+        is_meant = length % (_ROUND * cp) == 0
+        offers = (divisors_of(length // cp, TP, tp) if is_meant else by_length,)
         yield Refusal(message, (LENGTH, TP, "parallelism.sequence_parallel"), offers=offers)
 
 

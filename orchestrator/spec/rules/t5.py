@@ -202,7 +202,9 @@ def spans(job: JobSections) -> Iterator[Problem]:
         return
     message = f"T5 puts sentinels in place of spans, and a {kind} tokenizer has none"
     yield Problem(
-        message, ("data.tokenizer.vocab_extra_ids", "data.tokenizer.type", FAMILY), "write vocab_extra_ids: 100"
+        message,
+        ("data.tokenizer.vocab_extra_ids", "data.tokenizer.type", FAMILY),
+        "write data.tokenizer.vocab_extra_ids: 100",
     )
 
 

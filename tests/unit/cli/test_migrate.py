@@ -114,7 +114,7 @@ def test_accelerate(orchestrator: Any, tmp_path: Path) -> None:
         (("empty.sh",), "starts no training"),
         (("broken.sh",), "broken.sh:2: a quote that is not closed"),
         (("binary.sh",), "binary"),
-        ((".",), "is a folder"),
+        ((".",), "is a folder; name the file in it"),
         (("train.sh", "-o", "."), "is a folder"),
         (("train.sh", "-o", "kept.yaml"), "--force"),
         (("train.sh", "-o", "no/such/folder/x.yaml"), "cannot be written"),

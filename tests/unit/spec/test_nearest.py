@@ -52,6 +52,7 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("shapes.heads_by_query_groups", "llama3-8b", ["KV=5"], "num_attention_heads / num_query", "num_query_groups"),
     ("shapes.hidden_by_heads", "gpt-345m", ["HEADS=12"], "hidden_size / num_att", "num_attention_heads hidden_size"),
     ("shapes.sequence_by_tensor_parallel", "llama3-8b", ["LENGTH=8190"], "with sequence parallelism", "seq_length"),
+    ("shapes.sequence_by_tensor_parallel", "llama3-8b", ["TP=3", "SP", "GPUS=null"], "with sequence", "TP"),
     ("stages.layers_by_stages", "gpt-345m", ["PP=5", "GPUS=null"], "num_layers / PP", "PP num_layers"),
     ("stages.layers_by_stages", "mixtral-8x7b", ["VP=3"], r"num_layers / \(PP · VP", "VP num_layers"),
     ("stages.layers_by_stages", "bert-345m", ["PP=5", "GPUS=null"], "num_layers / PP", "PP num_layers"),
