@@ -314,7 +314,7 @@ def load(
     Raises UserError when the folder is none of both or the layout does not fit, CheckpointError when the checkpoint is
     not whole.
 
-        with load("runs/gpt-small/20260102-030405-1a2b") as model:
+        with load("runs/gpt-small/3f9a1c2b") as model:
             model.logits([model.tokenizer.encode("def main(")])
     """
     weights = open_weights(Path(which).absolute())
