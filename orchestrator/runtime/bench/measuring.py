@@ -95,7 +95,9 @@ class Benchmark(Callback):
         session.settle()
         path = self._run.bench / f"trace-{session.ranks.rank}.json"
         self._stop(path, on_gpu=on_gpu)
-        self._found["profile"] = breakdown(read_trace(path, on_gpu=on_gpu), self._marks, on_gpu=on_gpu)
+        self._found["profile"] = breakdown(
+            read_trace(path, on_gpu=on_gpu), self._marks, on_gpu=on_gpu, is_alone=session.ranks.world_size == 1
+        )
         kept = self._keep_trace and session.ranks.is_first and not on_gpu
         path.replace(self._run.bench_trace) if kept else path.unlink()
 

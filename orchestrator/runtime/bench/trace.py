@@ -62,8 +62,9 @@ def read_trace(path: Path, *, on_gpu: bool) -> list[Event]:
     return sorted(events, key=lambda each: each.start)
 
 
-def breakdown(events: Sequence[Event], marks: Sequence[str], *, on_gpu: bool) -> dict[str, Any]:
-    """What the last marked step was made of. `marks`: the moments in the order in which they were marked.
+def breakdown(events: Sequence[Event], marks: Sequence[str], *, on_gpu: bool, is_alone: bool = False) -> dict[str, Any]:
+    """What the last marked step was made of. `marks`: the moments in the order in which they were marked; `is_alone`:
+    this is the only process, so that collectives are copies within its own memory.
 
     `parts` and `idle` add up to `seconds`. Raises ValueError when the trace does not hold the moments.
     """
@@ -75,7 +76,11 @@ def breakdown(events: Sequence[Event], marks: Sequence[str], *, on_gpu: bool) ->
         raise ValueError(f"the profiled step has other moments: {', '.join(name for name, _ in inside)}")
     work = _kernels(events) if on_gpu else _operations(events)
     spans = cut(work, start, end)
-    whole = [Span(_in_update(_part(each.label), each, inside), each.start, each.end) for each in spans]
+    own = {COMMUNICATION: MEMORY_BOUND} if is_alone else {}
+    labels = [own.get(part, part) for part in (_part(each.label) for each in spans)]
+    whole = [
+        Span(_in_update(part, each, inside), each.start, each.end) for part, each in zip(labels, spans, strict=True)
+    ]
     parts = partition(whole, start, end, _priority)
     idle = parts.pop(IDLE)
     compute = [each for each in whole if each.label in COMPUTE]

@@ -274,6 +274,11 @@ def test_a_step_on_the_cpu_by_part(tmp_path: Path) -> None:
     parts = {part: round(seconds * 1e6, 6) for part, seconds in found["parts"].items() if seconds}
     assert parts == {"gemm": 20, "loss": 8, "communication": 7, "optimizer": 5}
     assert found["idle"] == pytest.approx((90 - 40) * 1e-6)
+    alone = breakdown(read_trace(path, on_gpu=False), [], on_gpu=False, is_alone=True)
+    assert alone["parts"]["communication"] == 0, "what a process sends to itself is a copy"
+    assert alone["parts"]["memory_bound"] > 0
+    assert alone["communication"] == {}
+    assert sum(alone["parts"].values()) + alone["idle"] == pytest.approx(alone["seconds"])
 
 
 class Counted(Benchmark):
