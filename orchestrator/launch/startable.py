@@ -64,8 +64,10 @@ def refuse_missing(job: JobSpec) -> None:
 
 def _refuse_missing_gpus(job: JobSpec) -> None:
     """Raises UserError where CUDA is asked for and this machine surely has no GPU; a template of the user's own may
-    start the ranks elsewhere.
+    start the ranks elsewhere, and of what SLURM gave the ranks tell more: its GPU is broken.
     """
+    if "SLURM_GPUS_ON_NODE" in os.environ:
+        return
     if job.runtime.device == "cuda" and job.launch.template is None and gpus_counted() == 0:
         raise UserError("runtime.device is cuda, and this machine has no GPU; write auto or cpu to train on its CPU")
 

@@ -320,10 +320,13 @@ def test_cuda_without_a_gpu_is_told_before_a_run_is_made(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startable, "gpus_counted", lambda: 0)
+    monkeypatch.delenv("SLURM_GPUS_ON_NODE", raising=False)
     code, _, err = orchestrator("run", job_file, "--set", "runtime.device=cuda")
     assert code == 2
     assert "runtime.device is cuda, and this machine has no GPU" in err
     assert not runs_dir.exists()
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "1")
+    assert "this machine has no GPU" not in orchestrator("run", job_file, "--set", "runtime.device=cuda")[2]
 
 
 def test_a_folder_of_indices_that_cannot_be_written_is_told_before_a_start(make_job: MakeJob) -> None:
