@@ -21,7 +21,7 @@ from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original
+from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original, in_command
 from orchestrator.launch.startable import begins_anew, check_startable, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
@@ -177,7 +177,7 @@ def ending(run: RunDir, total: int, end: Exit, iteration: int | None, status: Ru
         first = f"run {label(run)} was cancelled{where}" + (f": {end.message}" if end.message else "")
     else:
         first = f"error: run {label(run)} ended{where}: {cause.sentence}" + (f": {end.message}" if end.message else "")
-    advice = cause.advise(run.run_id, anew=begins_anew(run, status.events))
+    advice = cause.advise(in_command(run), anew=begins_anew(run, status.events))
     return f"{first}\n      {advice}" if advice else first
 
 

@@ -7,6 +7,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import time
@@ -31,6 +32,13 @@ _HASH_DIGITS = 8
 def default_runs_dir() -> Path:
     """Where runs are looked for: $ORCHESTRATOR_RUNS_DIR, or `runs` here."""
     return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)
+
+
+def in_command(run: RunDir) -> str:
+    """The words that name a run in a printed command: with its folder of runs, where no command would look there."""
+    runs_dir = run.path.parent.parent.resolve()
+    elsewhere = runs_dir != default_runs_dir().resolve()
+    return shlex.join([run.run_id, *(["--runs-dir", str(runs_dir)] if elsewhere else [])])
 
 
 def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:

@@ -12,7 +12,7 @@ from orchestrator.checkpoints import passed_over
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
 from orchestrator.launch.choices import choices_line, newest_choices
-from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.runs import default_runs_dir, find_run, in_command
 from orchestrator.launch.startable import begins_anew
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import duration
@@ -84,7 +84,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
     if status.created:
         lines.append(("created", f"{ago(time.time() - status.created)} ago"))
     lines.append(("folder", str(run.path)))
-    lines.append(("logs", f"orchestrator logs {run.run_id}"))
+    lines.append(("logs", f"orchestrator logs {in_command(run)}"))
     if (url := mlflow_url(run)) is not None:
         lines.append(("mlflow", url))
     if unsent:
@@ -92,9 +92,9 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
     if status.state == "imported":
         lines.append(("next", f"start a job from it, with checkpoint.pretrained: {run.path}"))
     elif status.state == "created":
-        lines.append(("next", f"orchestrator resume {run.run_id}, or run or submit its spec again"))
+        lines.append(("next", f"orchestrator resume {in_command(run)}, or run or submit its spec again"))
     if status.cause is not None:
-        advice = cause_of(status.cause).advise(run.run_id, anew=begins_anew(run, status.events))
+        advice = cause_of(status.cause).advise(in_command(run), anew=begins_anew(run, status.events))
         lines += [("next", advice)] if advice else []
     return lines
 
