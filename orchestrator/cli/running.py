@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original, in_command
+from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original, in_command, run_of_another_spec
 from orchestrator.launch.startable import begins_anew, check_startable, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
@@ -197,13 +198,24 @@ def label(run: RunDir) -> str:
     return f"{run.name}/{run.run_id}"
 
 
-def tell_of_original(run: RunDir, job: JobSpec, is_new: bool) -> None:
-    """Say which run this spec used to be, when a resume has changed that one and this is therefore another."""
-    original = changed_original(run, job) if is_new else None
+def tell_of_others(run: RunDir, job: JobSpec, is_new: bool, jobs: Sequence[Path], overrides: Sequence[str]) -> None:
+    """Say what a person may have meant by a new run: the one that this spec used to be, which a resume has changed; or
+    the job's last run, whose spec was another before it was edited.
+    """
+    if not is_new:
+        return
+    original = changed_original(run, job)
     if original is not None:
         typer.echo(
             f"      (run {original.run_id} began with this spec and was changed by a resume; to go on with that one: "
-            f"orchestrator resume {original.run_id})"
+            f"orchestrator resume {in_command(original)})"
+        )
+    elif (other := run_of_another_spec(run)) is not None:
+        spec = shlex.join([*map(str, jobs), *(word for each in overrides for word in ("--set", each))])
+        saved = committed(other)[-1].iteration
+        typer.echo(
+            f"      (run {other.run_id} has another spec and a checkpoint at iteration {saved}; "
+            f"to go on with that one and this spec: orchestrator resume {in_command(other)} {spec})"
         )
 
 

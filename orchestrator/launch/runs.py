@@ -18,7 +18,7 @@ from pathlib import Path
 from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
-from orchestrator.rundir import RunDir, meant_by_name, membership_of, write_atomically
+from orchestrator.rundir import RunDir, cell_of, meant_by_name, membership_of, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
@@ -174,6 +174,19 @@ def changed_original(run: RunDir, job: JobSpec) -> RunDir | None:
     """The run that began with this very spec and was changed by a resume since; None when there is none."""
     first = RunDir(run.path.parent / job.config_hash[:_HASH_DIGITS])
     return first if first.path != run.path and len(first.resolved_generations()) > 1 else None
+
+
+def run_of_another_spec(run: RunDir) -> RunDir | None:
+    """The newest run of the same job's name, but of another spec, that has a checkpoint to go on from. Cells of sweeps
+    do not count, nor what cannot be read.
+    """
+    spec = run.run_id[:_HASH_DIGITS]
+    for other in reversed(runs_named(run.name, run.path.parent.parent)):
+        if cell_of(other) is None and not other.run_id.startswith(spec):
+            with contextlib.suppress(OSError, OrchestratorError):
+                if committed(other):
+                    return other
+    return None
 
 
 @contextlib.contextmanager

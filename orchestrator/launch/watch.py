@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,6 +22,8 @@ from orchestrator.tracking.metrics import Metric, MetricTail
 
 _SECONDS_BETWEEN_LINES = 5.0
 _RATE_WINDOW = 20
+_BAR, _WIDE = 20, 100
+"""Columns of the progress bar, and of a terminal that has room for it; in others it has half of them."""
 
 
 _OF_EVALUATION = (
@@ -221,8 +223,22 @@ class LineWatcher(Follower):
 
 class _Remaining(ProgressColumn):
     def render(self, task: Task) -> Text:
-        eta = task.fields.get("eta")
-        return Text("" if eta is None else f"{duration(eta)} left", style="cyan")
+        return Text(_left(task.fields.get("eta")), style="cyan")
+
+
+def _left(eta: float | None) -> str:
+    return "" if eta is None else f"{duration(eta)} left"
+
+
+def _fitting(parts: Sequence[str], room: int) -> str:
+    """As many of the parts, the most important first, as have room beside each other."""
+    shown = ""
+    for part in parts:
+        longer = f"{shown}  {part}" if shown else part
+        if len(longer) > room:
+            break
+        shown = longer
+    return shown
 
 
 class TerminalWatcher(Follower):
@@ -231,9 +247,11 @@ class TerminalWatcher(Follower):
     def __init__(self, run: RunDir, total: int, console: Console) -> None:
         super().__init__(run, total)
         self._console = console
+        bar = _BAR if console.width >= _WIDE else _BAR // 2
+        self._beside = len(f"training   {total}/{total}  ") + bar
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=bar),
             TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[shown]}"),
             _Remaining(),
@@ -255,10 +273,12 @@ class TerminalWatcher(Follower):
 
     def show(self, metric: Metric) -> None:
         snapshot = self.snapshot
+        room = self._console.width - self._beside - len(_left(snapshot.eta))
         self._progress.update(
             self._task,
             completed=snapshot.iteration,
-            shown="  ".join(snapshot.parts(with_validation=True)),
+            # What does not fit would be cut everywhere, the iteration and the time left too.
+            shown=_fitting(snapshot.parts(with_validation=True), room),
             eta=snapshot.eta,
         )
 

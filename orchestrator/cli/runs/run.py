@@ -18,7 +18,7 @@ from orchestrator.cli.running import (
     describe_completed,
     label,
     start,
-    tell_of_original,
+    tell_of_others,
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import describe_active
@@ -76,7 +76,7 @@ def command(
         said = f"continuing run {label(run)} in {run.path} ({status.describe()})"
     if not as_json:
         typer.echo(said)
-        tell_of_original(run, job, is_new)
+        tell_of_others(run, job, is_new, jobs, overrides or [])
     with taken_back(run, is_new):
         code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
     raise typer.Exit(code)

@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line, load_with_cluster, named_profile
 from orchestrator.cli.preparing import check_sources
-from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_original
+from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_others
 from orchestrator.cli.runs.submitting import (
     ID_OF_THE_DATA_JOB,
     cluster_of,
@@ -114,6 +114,6 @@ def command(
         return
     if not as_json:
         typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
-        tell_of_original(run, job, is_new)
+        tell_of_others(run, job, is_new, jobs, overrides or [])
     with taken_back(run, is_new):
         submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)

@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -192,6 +193,26 @@ def test_terminal_shows_progress_and_what_happened(run: RunDir) -> None:
     assert "10/20" in text
     assert "loss 3.1416" in text
     assert "0:01:00 left" in text
+
+
+@pytest.mark.parametrize(
+    ("width", "last"), [(80, "validation 3.2000"), (100, "grad norm 1.23"), (130, "2.5k tokens/s in all"), (160, "GPU")]
+)
+def test_what_does_not_fit_a_terminal_is_left_out(run: RunDir, width: int, last: str) -> None:
+    out = io.StringIO()
+    watcher = TerminalWatcher(
+        run, 1500, Console(file=out, force_terminal=True, width=width, _environ={"TERM": "xterm"})
+    )
+    told = {"train__loss": 3.14159, "validation__loss": 3.2, "train__grad_norm": 1.23}
+    measure(run, 1000, **told, throughput__tokens_per_second=2500, throughput__tflops_per_gpu=400)
+    measure(run, 1001, throughput__step_seconds=6.0)
+    watcher.poll()
+    watcher.close()
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()).rstrip().splitlines()[-1]
+    assert "1001/1500" in line
+    assert "loss 3.1416" in line
+    assert re.search(f"{last} +0:49:54 left$", line.rstrip())
+    assert "…" not in line
 
 
 def test_terminal_is_left_alone_until_the_training_is_watched(run: RunDir) -> None:
