@@ -23,7 +23,7 @@ from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original, in_command, run_of_another_spec
-from orchestrator.launch.startable import begins_anew, check_startable, last_launch
+from orchestrator.launch.startable import begins_anew, check_startable, imported_from, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
@@ -210,7 +210,7 @@ def tell_of_others(run: RunDir, job: JobSpec, is_new: bool, jobs: Sequence[Path]
             f"      (run {original.run_id} began with this spec and was changed by a resume; to go on with that one: "
             f"orchestrator resume {in_command(original)})"
         )
-    elif (other := run_of_another_spec(run)) is not None:
+    elif (other := run_of_another_spec(run)) is not None and imported_from(other.events()) is None:
         spec = shlex.join([*map(str, jobs), *(word for each in overrides for word in ("--set", each))])
         saved = committed(other)[-1].iteration
         typer.echo(

@@ -141,6 +141,9 @@ def test_a_run_of_an_edited_spec_names_the_one_it_was(
     assert f"run {before.run_id} has another spec and a checkpoint at iteration 20" in said
     command = f"orchestrator resume {before.run_id} --runs-dir {runs_dir} job.yaml --set checkpoint.keep_last=7"
     assert command in said
+    before.append_event("imported", source="elsewhere")
+    tell_of_others(create_run(edited, "", runs_dir), edited, True, [Path("job.yaml")], [])
+    assert capsys.readouterr().out == "", "weights alone are nothing to go on from"
 
 
 def test_a_lost_spec_of_a_run_without_checkpoints_takes_nothing_along(make_job: MakeJob, runs_dir: Path) -> None:
