@@ -60,10 +60,12 @@ class Cause:
     exit_code: int
     rank_order: int
 
-    def advise(self, run_id: str, *, anew: bool) -> str:
-        """The advice for a run. `anew`: it has no checkpoint, and begins at iteration 0 again."""
-        resume = f"orchestrator resume {run_id}{' --from-scratch' if anew else ''}"
-        return self.advice.format(run=run_id, resume=resume)
+    def advise(self, run: str, *, anew: bool) -> str:
+        """The advice for a run, by the words that name it in a command. `anew`: it has no checkpoint, and begins at
+        iteration 0 again.
+        """
+        resume = f"orchestrator resume {run}{' --from-scratch' if anew else ''}"
+        return self.advice.format(run=run, resume=resume)
 
 
 CAUSES = {

@@ -26,7 +26,7 @@ from typing import Any
 
 from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, sync_folder
+from orchestrator.rundir import RunDir, in_command, sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -165,9 +165,10 @@ def supersedes(newer: str, older: str) -> bool:
 
 def held_message(run: RunDir, holder: Holder) -> str:
     """Who holds the run and what can be done about it."""
+    named = in_command(run)
     return (
         f"run {run.run_id} is held by {holder.describe()} ({holder.reason}).\n"
-        f"      Follow it with `orchestrator logs {run.run_id} -f`, stop it with `orchestrator cancel {run.run_id}`, "
+        f"      Follow it with `orchestrator logs {named} -f`, stop it with `orchestrator cancel {named}`, "
         "or start another run of the same spec with `orchestrator run --new`."
     )
 

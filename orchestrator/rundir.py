@@ -36,6 +36,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError, is_full_disk
+
+RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
+DEFAULT_RUNS_DIR = "runs"
 
 _GENERATION = re.compile(r"resolved(?:\.(\d+))?\.json")
 _ITERATION = re.compile(r"iter_(\d{7,})")
@@ -266,6 +270,23 @@ def cell_of(run: RunDir) -> str | None:
 def meant_by_name(runs: Sequence[RunDir]) -> list[RunDir]:
     """Those of a job's runs that its name may mean: the cells of sweeps only where there is no other."""
     return [run for run in runs if cell_of(run) is None] or list(runs)
+
+
+def default_runs_dir() -> Path:
+    """Where runs are looked for: $ORCHESTRATOR_RUNS_DIR, or `runs` here."""
+    return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)
+
+
+def in_command(run: RunDir) -> str:
+    """The words that name a run in a printed command: with its folder of runs, where no command would look there."""
+    return named_in_command(run.run_id, run.path.parent.parent)
+
+
+def named_in_command(name: str, runs_dir: Path) -> str:
+    """The same of anything that a folder of runs knows by name, as a sweep."""
+    folder = runs_dir.resolve()
+    elsewhere = folder != default_runs_dir().resolve()
+    return shlex.join([name, *(["--runs-dir", str(folder)] if elsewhere else [])])
 
 
 def event(kind: str, **fields: Any) -> dict[str, Any]:

@@ -22,14 +22,14 @@ from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.runs import RUNS_DIR_VARIABLE, changed_original, in_command, run_of_another_spec
+from orchestrator.launch.runs import changed_original, run_of_another_spec
 from orchestrator.launch.startable import begins_anew, check_startable, imported_from, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
 from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.cursor import unsent_bytes
@@ -87,7 +87,8 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
         if as_json:
             print_json({"run_id": run.run_id, "name": run.name, "path": str(run.path), "launch_id": launch_id})
         else:
-            typer.echo(f"started run {label(run)} in the background; follow it with: orchestrator logs {run.run_id} -f")
+            follow = f"orchestrator logs {in_command(run)} -f"
+            typer.echo(f"started run {label(run)} in the background; follow it with: {follow}")
         return 0
     total = last_iteration(job, [] if from_scratch else committed(run))
     watcher = Watcher() if as_json else watcher_for(run, total, sys.stdout)
@@ -189,7 +190,7 @@ def bytes_unsent(run: RunDir, job: JobSpec) -> int:
 
 def unsent_words(run: RunDir, unsent: int) -> str:
     """What was not sent, where it says why, and what sends it."""
-    log, again = run.logs / LOG_NAME, f"orchestrator sync {run.run_id}"
+    log, again = run.logs / LOG_NAME, f"orchestrator sync {in_command(run)}"
     return f"{unsent:,} bytes of metrics to MLflow: {log} says why, {again} sends them"
 
 
@@ -225,10 +226,11 @@ def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
         print_json(status.to_json())
     else:
         key = length_key(load_resolved(run.resolved()))
+        longer = f"orchestrator resume {in_command(run)} --set schedule.{key}=… --allow-changes"
         typer.echo(
             f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
             f"      To train it again from the start as another run: {_again(run, status)}\n"
-            f"      To train it for longer: orchestrator resume {run.run_id} --set schedule.{key}=… --allow-changes"
+            f"      To train it for longer: {longer}"
         )
 
 

@@ -17,6 +17,7 @@ from orchestrator.dashboard.assets import asset
 from orchestrator.planning import figures
 from orchestrator.planning.figures import disk_size, memory_size
 from orchestrator.review.table import spark_points, spark_words
+from orchestrator.rundir import in_command
 
 NOTHING = "\N{EN DASH}"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -45,6 +46,7 @@ def environment() -> Environment:
         "segment": segment,
         "as_json": as_json,
         "age": age,
+        "in_command": in_command,
         "spark_points": spark_points,
         "spark_words": spark_words,
     }

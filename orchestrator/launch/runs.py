@@ -7,7 +7,6 @@ import difflib
 import json
 import os
 import re
-import shlex
 import shutil
 import tempfile
 import time
@@ -18,27 +17,21 @@ from pathlib import Path
 from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
-from orchestrator.rundir import RunDir, cell_of, meant_by_name, membership_of, write_atomically
+from orchestrator.rundir import (
+    RUNS_DIR_VARIABLE,
+    RunDir,
+    cell_of,
+    default_runs_dir,
+    meant_by_name,
+    membership_of,
+    named_in_command,
+    write_atomically,
+)
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
-RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
-DEFAULT_RUNS_DIR = "runs"
-
 _RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
 _HASH_DIGITS = 8
-
-
-def default_runs_dir() -> Path:
-    """Where runs are looked for: $ORCHESTRATOR_RUNS_DIR, or `runs` here."""
-    return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)
-
-
-def in_command(run: RunDir) -> str:
-    """The words that name a run in a printed command: with its folder of runs, where no command would look there."""
-    runs_dir = run.path.parent.parent.resolve()
-    elsewhere = runs_dir != default_runs_dir().resolve()
-    return shlex.join([run.run_id, *(["--runs-dir", str(runs_dir)] if elsewhere else [])])
 
 
 def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
@@ -335,7 +328,8 @@ def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
         said = f"{lacks}.\n      {runs_dir}" if is_folder else f"there is no run {text}: {runs_dir}"
         return f"{said} holds no runs.\n      Say where they are with --runs-dir or ${RUNS_DIR_VARIABLE}."
     if any(membership_of(run).get("sweep") == text for run in runs):
-        return f"{text} is a sweep, and each cell of it a run: `orchestrator sweep status {text}` lists them"
+        status = f"orchestrator sweep status {named_in_command(text, runs_dir)}"
+        return f"{text} is a sweep, and each cell of it a run: `{status}` lists them"
     known = {run.name for run in runs} | {run.run_id for run in runs}
     meant = Path(text).absolute().name if is_folder else text
     nearest = difflib.get_close_matches(meant, sorted(known), n=3, cutoff=0.5)

@@ -15,7 +15,7 @@ from orchestrator.lease import held_message, read_holder
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.surroundings import missing_train_step, unwritable_cache
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.values import environment_references
 
@@ -34,8 +34,8 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched["time"]))
             raise RunIsHeld(
                 f"run {run.run_id} is being started by pid {process.pid} on {process.host} since {since}.\n"
-                f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
-                f"`orchestrator cancel {run.run_id}`."
+                f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "
+                f"`orchestrator cancel {in_command(run)}`."
             )
     refuse_without_checkpoint(run, from_scratch=from_scratch)
     refuse_missing(job)

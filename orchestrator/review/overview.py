@@ -13,7 +13,7 @@ from orchestrator.lease import read_holder
 from orchestrator.review.logs import closing_lines
 from orchestrator.review.story import Event, evidence_of, last, last_end
 from orchestrator.review.summary import PRETRAINED, RunSummary
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, in_command
 from orchestrator.tracking.cursor import unsent_bytes
 from orchestrator.tracking.goodput import Goodput
 from orchestrator.tracking.links import mlflow_url
@@ -67,7 +67,8 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
     launched = last(events, "launched")
     submitted = last(events, "submitted")
     started = last(events, "started")
-    advice = "" if summary.cause is None else cause_of(summary.cause).advise(run.run_id, anew=begins_anew(run, events))
+    cause = cause_of(summary.cause) if summary.cause is not None else None
+    advice = cause.advise(in_command(run), anew=begins_anew(run, events)) if cause is not None else None
     nodes = launched.get("nodes")
     total, held = _whole(started.get("total_parameters")), _whole(started.get("parameters"))
     return Overview(

@@ -18,7 +18,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.causes import lost_a_peer
 from orchestrator.errors import is_full_disk
 from orchestrator.process import seconds_since_start
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, in_command
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
 from orchestrator.runtime.callbacks.exporting import Exporting
@@ -70,7 +70,7 @@ def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> 
     write_exit_record(run, launch_id, rank, outcome, iteration)
     print(f"rank {rank}: {outcome.cause}" + (f": {outcome.message}" if outcome.message else ""), flush=True)
     if outcome.message and lost_a_peer(outcome.message):
-        print(f"rank {rank}: another rank was gone; why it ended: orchestrator status {run.run_id}", flush=True)
+        print(f"rank {rank}: another rank was gone; why it ended: orchestrator status {in_command(run)}", flush=True)
     sys.stderr.flush()
     if outcome.exit_code:
         # Peers may hang in a collective with this rank; no clean-up of groups can be waited for.

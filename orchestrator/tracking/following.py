@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.errors import MissingDependency
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, in_command
 from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
@@ -109,7 +109,7 @@ class Follower:
             return
         self._log(
             f"ended with {line.tracker.bytes_left()} bytes of {self._run.metrics_file.name} not sent; the next start "
-            f"of this run sends them, or `orchestrator sync {self._run.run_id}`"
+            f"of this run sends them, or `orchestrator sync {in_command(self._run)}`"
         )
 
     def _log(self, message: str) -> None:

@@ -21,7 +21,7 @@ from orchestrator.checkpoints import COMMIT_FILE, committed, verify
 from orchestrator.launch.processes import processes_of, ranks_of
 from orchestrator.launch.startable import last_launch
 from orchestrator.lease import read_holder
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 Inject = Callable[[str], Path]
@@ -236,7 +236,7 @@ def test_the_first_failure_is_told(ranks: Ranks, inject: Inject, tmp_path: Path)
     assert end is not None
     assert (end.cause, end.message) == ("bug", "ValueError: a mistake")
     first, second = (run.rank_log(rank).read_text().splitlines() for rank in (0, 1))
-    assert first[-1] == f"rank 0: another rank was gone; why it ended: orchestrator status {run.run_id}"
+    assert first[-1] == f"rank 0: another rank was gone; why it ended: orchestrator status {in_command(run)}"
     assert second[-1] == "rank 1: bug: ValueError: a mistake"
 
 

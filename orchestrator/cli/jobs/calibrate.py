@@ -15,7 +15,7 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.jobs.calibrating import MeasuredRun, measure_machine, measured_run
 from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.runs import find_run
 from orchestrator.planning.hardware.devices import Device, calibrated, shipped, shipped_names
 from orchestrator.planning.hardware.profile_text import profile_text
 from orchestrator.planning.hardware.profiles import (
@@ -29,7 +29,7 @@ from orchestrator.planning.hardware.profiles import (
 from orchestrator.planning.time.fitting import fit
 from orchestrator.planning.time.measured import Reached, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
-from orchestrator.rundir import write_atomically
+from orchestrator.rundir import default_runs_dir, write_atomically
 
 
 def command(

@@ -12,7 +12,7 @@ from orchestrator.launch.runs import all_runs
 from orchestrator.lease import read_holder
 from orchestrator.planning.hardware import DeviceChoice
 from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 
@@ -51,7 +51,7 @@ def check_alone(choice: DeviceChoice, runs_dir: Path, what: str) -> None:
         if holder is not None and holder.live and holder.process.host == socket.gethostname():
             raise UserError(
                 f"{what} would disturb run {run.run_id}, which trains on this machine ({holder.describe()}): "
-                f"wait for its end, or stop it with `orchestrator cancel {run.run_id}`"
+                f"wait for its end, or stop it with `orchestrator cancel {in_command(run)}`"
             )
     if unread:
         run, trouble = next(iter(unread.items()))

@@ -13,9 +13,9 @@ from orchestrator.cli.models.exchange import export, import_
 from orchestrator.cli.models.reshape import reshape
 from orchestrator.cli.running import RunName, RunsDir, aligned, label
 from orchestrator.errors import RunNotFound, UserError
-from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.runs import find_run
 from orchestrator.planning.figures import disk_size
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, default_runs_dir
 
 app = typer.Typer(
     help="List, verify, export, import and reshape checkpoints.",

@@ -27,11 +27,10 @@ from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights, run_of
 from orchestrator.results.asked import Asked, checkpoint_digest, dump_asked
 from orchestrator.results.record import Result, read_result, result_path
-from orchestrator.rundir import RunDir, nearest_folder
+from orchestrator.rundir import RunDir, default_runs_dir, in_command, nearest_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -219,7 +218,7 @@ def _send_on(run: RunDir) -> None:
         return
     for record in send([run]):
         if record["state"] == "failed":
-            warn(f"not sent: {record['message']}; later: orchestrator sync {run.run_id}")
+            warn(f"not sent: {record['message']}; later: orchestrator sync {in_command(run)}")
 
 
 def table(results: Sequence[Result]) -> str:

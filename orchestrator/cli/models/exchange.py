@@ -18,9 +18,9 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.table import Family
-from orchestrator.launch.runs import create_run, default_runs_dir
+from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights, job_of
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, default_runs_dir, write_atomically
 from orchestrator.spec.loading import dump_resolved, load_text
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

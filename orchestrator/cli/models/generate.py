@@ -23,8 +23,8 @@ from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import refuse_missing_python, render_program, script_environment
-from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights
+from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import read_prompts

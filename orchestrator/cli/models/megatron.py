@@ -20,7 +20,7 @@ from orchestrator.exchange.megatron_arguments import differences, require_repres
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.parameters import parameters
 from orchestrator.portable import Weights
-from orchestrator.rundir import RunDir, sync_folder, write_atomically
+from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
@@ -83,7 +83,7 @@ def import_megatron(
     typer.echo(f"imported {source} as run {label(run)}: {size_of(done)}")
     tell_new_meaning(run, runs)
     if with_optimizer:
-        typer.echo(f"go on at iteration {done['iteration']} with `orchestrator resume {run.run_id}`")
+        typer.echo(f"go on at iteration {done['iteration']} with `orchestrator resume {in_command(run)}`")
 
 
 def _checkpoint_in(folder: Path, iteration: int | None) -> Path:

@@ -17,10 +17,10 @@ from orchestrator.cli.running import RunsDir, aligned, check_installed, label
 from orchestrator.data.tokenizer_copies import carried
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import add_generation, create_run, default_runs_dir
+from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.reshaping import Finding, judge_reshape
 from orchestrator.portable import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
-from orchestrator.rundir import RunDir, sync_folder, write_atomically
+from orchestrator.rundir import RunDir, default_runs_dir, in_command, sync_folder, write_atomically
 from orchestrator.spec.diff import Change
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
@@ -115,7 +115,7 @@ def reshape(
     elif output is not None:
         typer.echo(f"wrote {output}")
     else:
-        typer.echo(f"wrote run {label(run)} in {run.path}: go on with `orchestrator resume {run.run_id}`")
+        typer.echo(f"wrote run {label(run)} in {run.path}: go on with `orchestrator resume {in_command(run)}`")
         tell_new_meaning(run, runs)
 
 

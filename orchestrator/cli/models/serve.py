@@ -23,8 +23,8 @@ from orchestrator.cli.models.generate import (
 from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.launch.runs import default_runs_dir
 from orchestrator.portable import Weights
+from orchestrator.rundir import default_runs_dir
 
 SERVING_MODULE = "orchestrator.inference.serving"
 

@@ -16,13 +16,13 @@ from orchestrator.cli.common import AsJson, print_json, short_count, warn
 from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.runs import find_run
 from orchestrator.planning.figures import duration, memory_size
 from orchestrator.review.charts import X_TITLES, XAxis, x_of
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare
 from orchestrator.review.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.summary import summarize_each, with_goodput
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.words import shorten
 

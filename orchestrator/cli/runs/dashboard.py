@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.common import AsJson
 from orchestrator.cli.listening import TOKEN_VARIABLE, Token, check_token, is_loopback
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.launch.runs import RUNS_DIR_VARIABLE, default_runs_dir
+from orchestrator.rundir import RUNS_DIR_VARIABLE, default_runs_dir
 
 _NEEDED = {
     "fastapi": "fastapi",

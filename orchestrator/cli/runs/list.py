@@ -11,9 +11,9 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, ago, aligned, bytes_unsent
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import all_runs, default_runs_dir
+from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states import RunStatus, last_iteration, readable_statuses
-from orchestrator.rundir import RunDir, cell_of
+from orchestrator.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.words import shorten

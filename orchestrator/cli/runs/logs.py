@@ -13,9 +13,9 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunName, RunsDir, label
 from orchestrator.errors import UserError
 from orchestrator.launch.logs import LogFollower
-from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.runs import find_run
 from orchestrator.launch.states import status_of
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, default_runs_dir
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LOOKS = 2.0

@@ -11,8 +11,9 @@ from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.notifications.ways import tell
-from orchestrator.launch.runs import default_runs_dir, find_run
+from orchestrator.launch.runs import find_run
 from orchestrator.launch.startable import last_launch
+from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 
 

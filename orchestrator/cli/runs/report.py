@@ -15,8 +15,8 @@ import typer
 from orchestrator.cli.common import AsJson
 from orchestrator.cli.running import RunsDir
 from orchestrator.errors import MissingDependency, RunNotFound, UserError
-from orchestrator.launch.runs import default_runs_dir, find_run
-from orchestrator.rundir import RunDir, cell_of
+from orchestrator.launch.runs import find_run
+from orchestrator.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.sweeps.ledger import find_sweep, sweep_dir
 
 _HTML, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")

@@ -27,11 +27,11 @@ from orchestrator.cli.running import (
 )
 from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.runs import add_generation, default_runs_dir, find_run, written_with
+from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.startable import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states import status_of
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_resolved, load_text
@@ -85,8 +85,8 @@ def command(
     if status.is_active and status.job is not None:
         raise RunIsHeld(
             f"run {label(run)} is on its way already ({status.describe()}).\n"
-            f"      Follow it with `orchestrator logs {run.run_id} -f`, or stop it with "
-            f"`orchestrator cancel {run.run_id}`."
+            f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "
+            f"`orchestrator cancel {in_command(run)}`."
         )
     job = changed.job if changed else old
     if status.job is None:

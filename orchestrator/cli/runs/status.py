@@ -12,12 +12,12 @@ from orchestrator.checkpoints import passed_over
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
 from orchestrator.launch.choices import choices_line, newest_choices
-from orchestrator.launch.runs import default_runs_dir, find_run, in_command
+from orchestrator.launch.runs import find_run
 from orchestrator.launch.startable import begins_anew
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import duration
 from orchestrator.results.record import newest_results
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.goodput import Goodput, goodput
 from orchestrator.tracking.links import mlflow_url

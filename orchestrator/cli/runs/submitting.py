@@ -20,7 +20,7 @@ from orchestrator.launch.sbatch import sbatch_options
 from orchestrator.launch.startable import refuse_without_checkpoint
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.submission import place_of, submit_run
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 
@@ -88,7 +88,7 @@ def submit_and_tell(
     if data_job_id is not None:
         typer.echo(f"the data is made by job {data_job_id}; its output goes to {run.data_log}")
     typer.echo(f"submitted run {label(run)} as job {job_id} on {cluster.name}; it is in {run.path}")
-    typer.echo(f"      follow it with: orchestrator logs {run.run_id} -f")
+    typer.echo(f"      follow it with: orchestrator logs {in_command(run)} -f")
 
 
 def _without_training(data_job_id: str, error: OrchestratorError | OSError) -> None:
@@ -128,5 +128,5 @@ def describe_active(status: RunStatus, as_json: bool) -> None:
         return
     typer.echo(
         f"run {label(status.run)} is on its way already ({status.describe()}); nothing was submitted.\n"
-        f"      Follow it with `orchestrator logs {status.run.run_id} -f`, or start another with --new."
+        f"      Follow it with `orchestrator logs {in_command(status.run)} -f`, or start another with --new."
     )

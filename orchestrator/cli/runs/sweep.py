@@ -39,7 +39,8 @@ from orchestrator.cli.runs.sweeping import (
 )
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import default_runs_dir, runs_dir_of
+from orchestrator.launch.runs import runs_dir_of
+from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.suggestions import closest
 from orchestrator.sweeps.ledger import all_sweeps, find_sweep, sweep_dir

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from orchestrator.cli.running import aligned
 from orchestrator.review.sweep_analysis import Point, importance
+from orchestrator.rundir import named_in_command
 from orchestrator.spec.words import shorten
 from orchestrator.sweeps.cells import Cell, Cells, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
@@ -111,7 +112,7 @@ def what_is_retried(sweep: SweepDir, statuses: Sequence[CellStatus]) -> str:
     """`2 failed, 1 missing: orchestrator sweep retry lr`; empty where nothing is."""
     found = counts([status for status in statuses if not status.left])
     what = ", ".join(f"{found[state]} {state}" for state in STARTED_BY_RETRY if found.get(state))
-    return f"      {what}: orchestrator sweep retry {sweep.name}" if what else ""
+    return f"      {what}: orchestrator sweep retry {named_in_command(sweep.name, sweep.runs_dir)}" if what else ""
 
 
 def results_table(rows: Sequence[CellStatus], metric: str) -> str:

@@ -22,6 +22,7 @@ from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
+from orchestrator.rundir import in_command, named_in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.cells import Check
@@ -130,7 +131,7 @@ def warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
     )
     for status in dropped:
         if status.state in UNDER_WAY:
-            run = status.status.run.run_id
+            run = in_command(status.status.run)
             warn(f"cell {status.entry.name} left the sweep and is {status.state}: orchestrator cancel {run} stops it")
 
 
@@ -201,7 +202,8 @@ def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatu
     if any(status.state == "failed" and status.status.cause == "lost" for status in statuses):
         typer.echo(f"      what the tasks of lost cells printed is in {sweep.submitit}")
     if any(status.state in UNDER_WAY for status in statuses):
-        typer.echo(f"      follow it with: orchestrator sweep status {sweep.name} --watch")
+        named = named_in_command(sweep.name, sweep.runs_dir)
+        typer.echo(f"      follow it with: orchestrator sweep status {named} --watch")
 
 
 def as_record(sweep: SweepDir, statuses: Sequence[CellStatus]) -> dict[str, object]:

@@ -13,8 +13,8 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunsDir, label
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.runs import all_runs, default_runs_dir, find_run
-from orchestrator.rundir import RunDir
+from orchestrator.launch.runs import all_runs, find_run
+from orchestrator.rundir import RunDir, default_runs_dir
 
 
 def command(

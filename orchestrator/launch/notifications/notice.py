@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         iteration = end.iteration
     redact = Redactor.of_spec(job.model_dump(mode="json"))
     message = _message(end, refused)
+    named = shlex.quote(str(run.path))  # whoever is told may be in any folder
     began, ended = launched.get("time"), exited.get("time") if exited else None  # none for a wait
     facts = {
         "run_id": run.run_id,
@@ -86,7 +88,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         "state": {"started": "running", "requeued": "queued"}.get(occasion) or _state(occasion, end),
         "cause": end.cause if end else None,
         "message": message and truncated(redact(message), _LONGEST_LINE),
-        "advice": cause_of(end.cause).advise(run.run_id, anew=begins_anew(run, everything)) if end else None,
+        "advice": cause_of(end.cause).advise(named, anew=begins_anew(run, everything)) if end else None,
         "iteration": iteration,
         "train_iters": last_iteration(job, checkpoints),
         "run_dir": str(run.path),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
+from orchestrator.rundir import in_command
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.session import Session
 from orchestrator.tracking.follower import finish_follower, start_follower
@@ -22,10 +23,8 @@ class Tracking(Callback):
             try:
                 self._follower = start_follower(session.run)
             except OSError as error:  # the run directory keeps everything: nothing of that ends a training
-                print(
-                    f"no metrics are sent during this start: {error}; `orchestrator sync {session.run.run_id}` does",
-                    flush=True,
-                )
+                later = f"orchestrator sync {in_command(session.run)}"
+                print(f"no metrics are sent during this start: {error}; `{later}` does", flush=True)
 
     def on_end(self, session: Session) -> None:
         self._finish(session, "completed")

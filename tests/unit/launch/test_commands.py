@@ -433,14 +433,3 @@ def test_an_imported_run_is_no_start_that_failed_to_come(
     said = orchestrator("status", "tiny")[1]
     assert f"start a job from it, with checkpoint.pretrained: {run.path}" in said
     assert "orchestrator resume" not in said
-
-
-def test_printed_commands_find_a_run_that_is_elsewhere(
-    orchestrator: Orchestrator, job_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_END", "raise@12")
-    elsewhere = tmp_path / "else where"
-    err = orchestrator("run", job_file, "--runs-dir", elsewhere)[2]
-    words = f"orchestrator logs {only_run(elsewhere).run_id} --runs-dir '{elsewhere}'"
-    assert words in err
-    assert orchestrator("status", "tiny", "--runs-dir", elsewhere)[1].count(words) == 2

@@ -20,13 +20,13 @@ from orchestrator.launch.runs import (
     all_runs,
     attach_or_create,
     create_run,
-    default_runs_dir,
     find_run,
     find_same,
     next_run_dir,
     remove_new_run,
     runs_dir_of,
 )
+from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -193,7 +193,9 @@ def test_unknown_run_names_the_nearest(make_job: MakeJob, runs_dir: Path) -> Non
 def test_a_sweep_is_no_run_and_its_cells_are(make_job: MakeJob, runs_dir: Path) -> None:
     run = create_run(make_job(), "", runs_dir)
     run.membership.write_text('{"sweep": "rates", "cell": "lr=1"}')
-    with pytest.raises(RunNotFound, match=r"rates is a sweep, .*: `orchestrator sweep status rates` lists them"):
+    with pytest.raises(
+        RunNotFound, match=r"rates is a sweep, .*: `orchestrator sweep status rates --runs-dir .*/runs` lists them"
+    ):
         find_run("rates", runs_dir)
 
 
