@@ -211,7 +211,7 @@ def tell_of_others(run: RunDir, job: JobSpec, is_new: bool, jobs: Sequence[Path]
             f"      (run {original.run_id} began with this spec and was changed by a resume; to go on with that one: "
             f"orchestrator resume {in_command(original)})"
         )
-    elif (other := run_of_another_spec(run)) is not None and imported_from(other.events()) is None:
+    elif (other := run_of_another_spec(run, job)) is not None and imported_from(other.events()) is None:
         spec = shlex.join([*map(str, jobs), *(word for each in overrides for word in ("--set", each))])
         saved = committed(other)[-1].iteration
         typer.echo(

@@ -17,6 +17,7 @@ from pathlib import Path
 from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
+from orchestrator.launch.states import last_iteration
 from orchestrator.rundir import (
     RUNS_DIR_VARIABLE,
     RunDir,
@@ -169,15 +170,16 @@ def changed_original(run: RunDir, job: JobSpec) -> RunDir | None:
     return first if first.path != run.path and len(first.resolved_generations()) > 1 else None
 
 
-def run_of_another_spec(run: RunDir) -> RunDir | None:
-    """The newest run of the same job's name, but of another spec, that has a checkpoint to go on from. Cells of sweeps
-    do not count, nor what cannot be read.
+def run_of_another_spec(run: RunDir, job: JobSpec) -> RunDir | None:
+    """The newest run of the same job's name, but of another spec than `job`, that has a checkpoint from which `job`
+    would go on; not one that is as far as that trains already. Cells of sweeps do not count, nor what cannot be read.
     """
     spec = run.run_id[:_HASH_DIGITS]
     for other in reversed(runs_named(run.name, run.path.parent.parent)):
         if cell_of(other) is None and not other.run_id.startswith(spec):
             with contextlib.suppress(OSError, OrchestratorError):
-                if committed(other):
+                checkpoints = committed(other)
+                if checkpoints and last_iteration(job, checkpoints) > checkpoints[-1].iteration:
                     return other
     return None
 

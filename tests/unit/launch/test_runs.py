@@ -131,18 +131,25 @@ def test_a_run_of_an_edited_spec_names_the_one_it_was(
     job, edited = make_job(), make_job(checkpoint__keep_last=7)
     before = create_run(job, "", runs_dir)
     untrained = create_run(make_job(checkpoint__keep_last=8), "", runs_dir)
-    before.checkpoint(20).mkdir(parents=True)
-    write_commit(before.checkpoint(20), iteration=20, consumed_samples=40, files={})
+    before.checkpoint(15).mkdir(parents=True)
+    write_commit(before.checkpoint(15), iteration=15, consumed_samples=30, files={})
     for run, is_new in ((before, True), (untrained, False)):
         tell_of_others(run, job, is_new, [Path("job.yaml")], [])
     assert capsys.readouterr().out == "", "its own run, and one that is not new"
     tell_of_others(create_run(edited, "", runs_dir), edited, True, [Path("job.yaml")], ["checkpoint.keep_last=7"])
     said = capsys.readouterr().out
-    assert f"run {before.run_id} has another spec and a checkpoint at iteration 20" in said
+    assert f"run {before.run_id} has another spec and a checkpoint at iteration 15" in said
     command = f"orchestrator resume {before.run_id} --runs-dir {runs_dir} job.yaml --set checkpoint.keep_last=7"
     assert command in said
-    before.append_event("imported", source="elsewhere")
+    before.checkpoint(20).mkdir()
+    write_commit(before.checkpoint(20), iteration=20, consumed_samples=40, files={})
     tell_of_others(create_run(edited, "", runs_dir), edited, True, [Path("job.yaml")], [])
+    assert capsys.readouterr().out == "", "it has done all that this spec trains"
+    longer = make_job(schedule__train_iters=40)
+    tell_of_others(create_run(longer, "", runs_dir), longer, True, [Path("job.yaml")], [])
+    assert f"run {before.run_id} has another spec and a checkpoint at iteration 20" in capsys.readouterr().out
+    before.append_event("imported", source="elsewhere")
+    tell_of_others(create_run(longer, "", runs_dir), longer, True, [Path("job.yaml")], [])
     assert capsys.readouterr().out == "", "weights alone are nothing to go on from"
 
 
