@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 from orchestrator.causes import Exit, cause_of
 from orchestrator.checkpoints import committed, find_weights
 from orchestrator.errors import JobError
-from orchestrator.launch.local import launch
+from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import create_run
+from orchestrator.launch.stopping import request_stop
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -103,29 +104,71 @@ def drill(
     tell: Callable[[str], object],
     module: str = RUNTIME_MODULE,
 ) -> Drill:
-    """Run it in a folder of its own under `folder`, which is removed only when all losses are equal.
+    """Run it in a folder of its own under `folder`, which is kept only for a person to look at what went wrong.
 
-    Raises JobError when one of the trainings fails by itself.
+    Raises JobError when one of the trainings fails by itself, and KeyboardInterrupt after a clean end when a person
+    asks to stop.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=".drill-", dir=folder.absolute()))
+    with _sigterm_as_ctrl_c():
+        place = Path(tempfile.mkdtemp(prefix=".drill-", dir=folder.absolute()))
+        try:
+            result = _drilled(job, kill_at, place, tell, module)
+            if result.equal:
+                shutil.rmtree(place)
+        except KeyboardInterrupt:
+            shutil.rmtree(place, ignore_errors=True)  # that it was stopped matters more
+            raise
+    return result
+
+
+def _drilled(job: JobSpec, kill_at: int, place: Path, tell: Callable[[str], object], module: str) -> Drill:
     total = BatchSchedule.of(job).train_iters
     tell(f"training {total} steps undisturbed")
     reference = create_run(job, dump_resolved(job), place)
-    _must("the undisturbed training", launch(reference, job, module=module), reference, "completed")
+    _must("the undisturbed training", _train(reference, job, module), reference, "completed")
     tell(f"training again, and killing every rank after step {kill_at}")
     victim = _killed_run(job, kill_at, place, module)
     saved = committed(victim)
     if not saved:
         raise JobError(f"the training was killed before its first checkpoint was whole\n      its run: {victim.path}")
     tell(f"resuming from the checkpoint of step {saved[-1].iteration}")
-    _must("the resumed training", launch(victim, job, module=module), victim, "completed")
+    _must("the resumed training", _train(victim, job, module), victim, "completed")
     losses, resumed = dict(read_series(reference, "train/loss")), dict(read_series(victim, "train/loss"))
     steps = [Step(number, losses.get(number), resumed.get(number)) for number in range(1, total + 1)]
-    result = Drill(steps, kill_at, _resumed_from(victim), place)
-    if result.equal:
-        shutil.rmtree(place)
-    return result
+    return Drill(steps, kill_at, _resumed_from(victim), place)
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Between two trainings nothing else hears it, and the folder would stay."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _train(run: RunDir, job: JobSpec, module: str, on_launched: Callable[[str], None] = lambda launch_id: None) -> Exit:
+    """Raises KeyboardInterrupt when a person asked to stop; every process has ended by then."""
+    watcher = _Stopping(run)
+    end = launch(run, job, module=module, watcher=watcher, on_launched=on_launched)
+    if watcher.was_asked:
+        raise KeyboardInterrupt
+    return end
+
+
+class _Stopping(Watcher):
+    """Ends a launch at once when somebody asks it to stop: a checkpoint would be removed with the rest."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self.was_asked = False
+
+    def poll(self) -> None:
+        if not self.was_asked and self._run.stop_file.exists():
+            self.was_asked = True
+            request_stop(self._run, "orchestrator drill", at_once=True)
 
 
 def _killed_run(job: JobSpec, kill_at: int, place: Path, module: str) -> RunDir:
@@ -134,7 +177,7 @@ def _killed_run(job: JobSpec, kill_at: int, place: Path, module: str) -> RunDir:
         run = create_run(job, dump_resolved(job), place)
         killer = _Killer(run, kill_at)
         try:
-            end = launch(run, job, module=module, on_launched=killer.start)
+            end = _train(run, job, module, on_launched=killer.start)
         finally:
             killer.stop()
         if end.cause != "completed":

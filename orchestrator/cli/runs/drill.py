@@ -45,7 +45,11 @@ def command(
         raise UserError(f"--kill-at {kill_at} must be before the end: the job has only {length} steps")
     prepare_first(jobs, overrides or [], loaded.job, as_json)
     tell = (lambda line: None) if as_json else typer.echo
-    result = drill(job, kill_at=kill_at, folder=folder, tell=tell)
+    try:
+        result = drill(job, kill_at=kill_at, folder=folder, tell=tell)
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was proved, and what it had trained is removed", err=True)
+        raise typer.Exit(130) from None
     if as_json:
         print_json(result.to_json())
     else:

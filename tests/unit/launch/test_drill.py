@@ -1,7 +1,11 @@
 """The drill: kill, resume and compare, with real processes of the fake training program."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from support.gate import Gate
 from orchestrator.checkpoints import write_commit
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.drill import Step, drill, shortened
+from orchestrator.launch.processes import processes_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.rundir import RunDir
@@ -114,6 +119,65 @@ def test_drill_whose_ranks_are_killed_too_soon(
     job = shortened(make_job(), 10, 5, runs_dir)
     with pytest.raises(JobError, match="killed before its first checkpoint was whole\n      its run: "):
         drill(job, kill_at=5, folder=runs_dir, tell=die_in_the_second_training, module=fake_runtime)
+
+
+PROGRAM = """
+import functools, sys
+from orchestrator.cli.main import main
+from orchestrator.cli.runs import drill
+drill.drill = functools.partial(drill.drill, module="fake_runtime")
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_drill_that_is_stopped_leaves_nothing(
+    job_file: Path,
+    runs_dir: Path,
+    fake_runtime: str,
+    gate: Gate,
+    until: Callable[..., None],
+    number: signal.Signals,
+) -> None:
+    words = ["drill", str(job_file), "--runs-dir", str(runs_dir)]
+    environment = {**os.environ, **gate.after(5)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        until(lambda: list(runs_dir.glob(".drill-*/tiny/*/metrics.jsonl")))
+        [run] = map(RunDir, runs_dir.glob(".drill-*/tiny/*"))
+        launch_id = next(event["launch_id"] for event in run.events() if event["event"] == "launched")
+        assert processes_of(launch_id)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (130, "stopped; nothing was proved, and what it had trained is removed\n")
+    assert not processes_of(launch_id)
+    assert not list(runs_dir.glob(".drill-*"))
+
+
+def test_a_drill_that_is_stopped_between_two_trainings_leaves_nothing(
+    make_job: MakeJob, runs_dir: Path, fake_runtime: str
+) -> None:
+    def interrupt(line: str) -> None:
+        if line.startswith("training again"):
+            signal.raise_signal(signal.SIGTERM)
+
+    def unheard(number: int, frame: object) -> None:
+        pytest.fail("it is not heard")
+
+    before = signal.signal(signal.SIGTERM, unheard)
+    job = shortened(make_job(), 10, 5, runs_dir)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            drill(job, kill_at=5, folder=runs_dir, tell=interrupt, module=fake_runtime)
+        assert signal.getsignal(signal.SIGTERM) is unheard
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(runs_dir.glob(".drill-*"))
 
 
 @pytest.mark.parametrize(
