@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
@@ -132,16 +133,26 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
             ],
         )
     deadline = time.monotonic() + _SECONDS_TO_START
-    while (launch_id := _launch_id(run)) in (None, before):
-        has_ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
-        if has_ended or time.monotonic() > deadline:
-            if not has_ended:  # it would launch a run that has been given up
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            said = marks.tail(run.launcher_log).strip()
-            raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
-        time.sleep(0.05)
+    try:
+        while (launch_id := _launch_id(run)) in (None, before):
+            has_ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
+            if has_ended or time.monotonic() > deadline:
+                if not has_ended:
+                    _give_up(pid)
+                said = marks.tail(run.launcher_log).strip()
+                raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        _give_up(pid)
+        raise
     return str(launch_id)
+
+
+def _give_up(launcher: int) -> None:
+    """End a launcher that would launch a run that has been given up."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(launcher, signal.SIGKILL)
+        os.waitpid(launcher, 0)
 
 
 def _launch_id(run: RunDir) -> str | None:

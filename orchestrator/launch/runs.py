@@ -185,14 +185,15 @@ def run_of_another_spec(run: RunDir, job: JobSpec) -> RunDir | None:
 
 
 @contextlib.contextmanager
-def taken_back(run: RunDir, is_new: bool) -> Iterator[None]:
+def taken_back(run: RunDir, is_new: bool, *, by_ctrl_c: bool) -> Iterator[None]:
     """Around a start or a submission of a run: a new one of which nothing comes is taken back, since it would stand for
-    its job's latest. One that may be in a queue stays.
+    its job's latest. One that may be in a queue stays. `by_ctrl_c`: whether nothing comes of it after a Ctrl-C either.
     """
     try:
         yield
-    except (OrchestratorError, OSError) as error:
-        if is_new and not isinstance(error, PerhapsSubmitted):
+    except (OrchestratorError, OSError, KeyboardInterrupt) as error:
+        may_be_there = isinstance(error, PerhapsSubmitted) or (isinstance(error, KeyboardInterrupt) and not by_ctrl_c)
+        if is_new and not may_be_there:
             remove_new_run(run)
         raise
 

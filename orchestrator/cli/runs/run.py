@@ -61,9 +61,8 @@ def command(
         run, is_new = create_run(job, loaded.text, folder), True
     else:
         run, is_new = attach_or_create(job, loaded.text, folder, warn)
-    if is_new:
-        said = f"new run {label(run)} in {run.path}"
-    else:
+    said = f"new run {label(run)} in {run.path}"
+    if not is_new:
         wait_for_previous(run, quiet=as_json)
         status = status_of(run)
         if status.is_active and status.job is not None:
@@ -72,11 +71,16 @@ def command(
         if status.state == "completed" and not from_scratch:
             describe_completed(run, status, as_json)
             return
-        check_startable(run, job, from_scratch=from_scratch)
         said = f"continuing run {label(run)} in {run.path} ({status.describe()})"
-    if not as_json:
-        typer.echo(said)
-        tell_of_others(run, job, is_new, jobs, overrides or [])
-    with taken_back(run, is_new):
-        code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
+    try:
+        with taken_back(run, is_new, by_ctrl_c=True):
+            check_startable(run, job, from_scratch=from_scratch)
+            if not as_json:
+                typer.echo(said)
+                tell_of_others(run, job, is_new, jobs, overrides or [])
+            code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
+    except KeyboardInterrupt:
+        if not run.path.exists():
+            typer.echo(f"stopped before it started; run {label(run)} is gone again", err=True)
+        raise
     raise typer.Exit(code)

@@ -115,5 +115,5 @@ def command(
     if not as_json:
         typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
         tell_of_others(run, job, is_new, jobs, overrides or [])
-    with taken_back(run, is_new):
+    with taken_back(run, is_new, by_ctrl_c=False):
         submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)

@@ -13,6 +13,7 @@ from support.fake_slurm import FakeSlurm
 from orchestrator.checkpoints import write_commit
 from orchestrator.cli import running
 from orchestrator.launch.runs import all_runs, create_run, find_run
+from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]
@@ -47,6 +48,41 @@ def test_a_run_that_was_there_before_stays(
     (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
     assert orchestrator("run", tmp_path / "job.yaml")[0] == 2
     assert all_runs(runs_dir) == [run]
+
+
+@pytest.mark.parametrize("moment", ["orchestrator.cli.runs.run.tell_of_others", "orchestrator.cli.running.launch"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_run_that_is_stopped_before_it_is_launched(
+    orchestrator: Orchestrator,
+    make_job: MakeJob,
+    job_file: Path,
+    runs_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    is_new: bool,
+) -> None:
+    if not is_new:
+        create_run(make_job(), "", runs_dir)
+
+    def interrupted(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(moment, interrupted)
+    code, out, err = orchestrator("run", job_file)
+    assert (code, out.startswith("new run tiny/") is is_new) == (130, True)
+    assert ("stopped before it started; run tiny/" in err) is is_new
+    assert len(all_runs(runs_dir)) == int(not is_new)
+
+
+def test_a_run_that_is_refused_is_not_called_new(
+    orchestrator: Orchestrator, make_job: MakeJob, tmp_path: Path, runs_dir: Path
+) -> None:
+    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
+    code, out, err = orchestrator("run", tmp_path / "job.yaml")
+    assert (code, out) == (2, "")
+    assert "start it on the first one, with MASTER_ADDR set" in err
+    assert not list(runs_dir.iterdir())
 
 
 @pytest.mark.parametrize("command", [("run",), ("render",), ("submit", "--dry-run")])
@@ -105,6 +141,26 @@ def test_a_launcher_in_the_background_that_never_launches(
     assert (code, f"could not be started in the background: {said}" in err) == (1, True)
     assert not list(runs_dir.iterdir())
     assert fault == DIES or not Path("/proc", pids.read_text()).exists()
+
+
+def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    launcher = f"import os, sys, time\nPIDS = {str(pids)!r}\nif 'orchestrator.launch' in sys.orig_argv: {HANGS}\n"
+    (tmp_path / "sitecustomize.py").write_text(launcher)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def interrupted(run: RunDir) -> str | None:
+        if pids.exists() and pids.read_text():
+            raise KeyboardInterrupt
+        return None
+
+    monkeypatch.setattr(running, "_launch_id", interrupted)
+    code, _, err = orchestrator("run", job_file, "--detach")
+    assert (code, "stopped before it started" in err) == (130, True)
+    assert not list(runs_dir.iterdir())
+    assert not Path("/proc", pids.read_text()).exists()
 
 
 @pytest.mark.parametrize(("words", "runs_left"), [(NO_SLURM, 0), (NO_ANSWER, 1)])
