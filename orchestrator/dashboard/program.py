@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import uvicorn
 
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
+from orchestrator.launch.listening import listen
 
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
 _SWITCH_SECONDS = 0.0005
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     app = create_app(settings)
-    with socket.create_server((asked.host, asked.port), family=_family(asked.host)) as listening:
+    with listen(asked.host, asked.port) as listening:
         port = listening.getsockname()[1]
         name = f"[{asked.host}]" if ":" in asked.host else asked.host
         address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
@@ -47,7 +47,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
         uvicorn.Server(config).run(sockets=[listening])
     return 0
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -20,9 +20,10 @@ from orchestrator.inference import scoring, writing
 from orchestrator.inference.conditional import ConditionalPasses
 from orchestrator.inference.decoder import DecoderPasses, Passes
 from orchestrator.inference.decoding import Decoding
-from orchestrator.inference.loading import at_layout, open_network
+from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import stop_process_groups

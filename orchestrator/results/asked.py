@@ -51,6 +51,19 @@ def checkpoint_digest(files: Mapping[str, Any]) -> str:
     return key_of([(name, files[name].bytes, files[name].crc32) for name in sorted(files)])
 
 
+def read_text(path: Path) -> str:
+    """A text that is measured. Raises UserError where there is none in it."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+    if not text.strip():
+        raise UserError(f"{path} is empty")
+    return text
+
+
 def file_facts(path: Path) -> dict[str, Any]:
     """Path, bytes and SHA-256 of a file; of a folder over all its files, by their names. Raises UserError."""
     try:

@@ -135,6 +135,7 @@ def command(
         num_fewshot=num_fewshot,
         limit=limit,
     )
+    job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     asked = asked_of(options, weights.job, weights.label)
     run = weights.run or run_of(weights.path)
     folder = (output or (run.evaluations if run is not None else Path("evaluations"))).absolute()
@@ -155,7 +156,6 @@ def command(
             iteration = commit.iteration  # what is measured now belongs to the same one, whatever is newest by then
         arguments += [f"--iteration={iteration}"] if iteration is not None else []
         arguments += [*(["--again"] if again else []), *(["--quiet"] if as_json else [])]
-        job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
         known += _measured(job, missing, arguments)
         if run is not None and output is None:
             _send_on(run)

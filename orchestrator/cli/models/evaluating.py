@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 from orchestrator.data.checks import path_names
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.results.asked import Asked, Kind, file_facts
+from orchestrator.results.asked import Asked, Kind, file_facts, read_text
 from orchestrator.spec.job import JobSpec
 
 _DECODERS = ("gpt", "mamba")
 _SCORED: tuple[Kind, ...] = ("wikitext", "text", "lambada")
 _TASKS: tuple[Kind, ...] = ("mnli", "race")
+_TEXTS: tuple[Kind, ...] = ("wikitext", "text")
 _WHY_NOT = {
     "bert": "a BERT predicts masked tokens from what stands on both sides, and has no next token to score; "
     "one that was fine-tuned is measured by --mnli or --race",
@@ -56,7 +58,7 @@ def asked_of(options: Options, job: JobSpec, label: str) -> list[Asked]:
     asked: list[Asked] = []
     for kind, paths in files.items():
         asked += _of_files(kind, paths, _settings(kind, options, job))
-    return asked + [_of_harness(name, options) for name in options.harness]
+    return asked + [_of_harness(name, options, job) for name in options.harness]
 
 
 def _check_family(kind: Kind, job: JobSpec, label: str) -> None:
@@ -80,6 +82,22 @@ def _check_installed(job: JobSpec) -> None:
         raise MissingDependency(
             "--lm-eval needs the library lm-eval, which this Python lacks: pip install 'megatron-orchestrator[lm-eval]'"
         )
+
+
+def _check_name(name: str) -> None:
+    """Raises UserError where no file of the library's tasks has a word that would name this one: the library would find
+    it out itself, after many seconds of reading what those files mean.
+    """
+    library = importlib.util.find_spec("lm_eval")
+    assert library is not None, "this was looked for before"
+    assert library.submodule_search_locations is not None, "it is no single file"
+    word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])".encode())
+    [where] = library.submodule_search_locations
+    # First those folders that a task of theirs begins with: hellaswag, mmlu_anatomy.
+    folders = sorted(Path(where, "tasks").iterdir(), key=lambda folder: not name.startswith(folder.name))
+    files = (path for folder in folders for path in (folder, *folder.rglob("*")) if path.is_file())
+    if not any(word.search(path.read_bytes()) for path in files):
+        raise UserError(f"--lm-eval {name}: there is no such task here, and no such YAML file")
 
 
 def _settings(kind: Kind, options: Options, job: JobSpec) -> dict[str, Any]:
@@ -114,12 +132,14 @@ def _of_files(kind: Kind, paths: Sequence[Path], settings: dict[str, Any]) -> li
             raise UserError(f"--{kind} {path} is not there")
         if path.is_dir() and kind != "race":
             raise UserError(f"--{kind} {path} is a folder, and a file is needed")
+        if kind in _TEXTS:
+            read_text(path)  # what is wrong with it is said before anything is started
     for path, name in zip(absolute, path_names([str(path) for path in absolute]) if absolute else [], strict=True):
         found.append(Asked(kind, f"{kind}/{name}", str(path), settings, [file_facts(path)]))
     return found
 
 
-def _of_harness(name: str, options: Options) -> Asked:
+def _of_harness(name: str, options: Options, job: JobSpec) -> Asked:
     path = Path(name).expanduser()
     is_file = path.suffix in (".yaml", ".yml")
     if is_file and not path.is_file():
@@ -127,6 +147,8 @@ def _of_harness(name: str, options: Options) -> Asked:
     for folder in options.include_path:
         if not folder.is_dir():
             raise UserError(f"--include-path {folder} is not a folder")
+    if not path.is_file() and not options.include_path and job.launch.python is None:
+        _check_name(name)
     settings = {
         "add_bos": options.add_bos,
         "include_path": [str(folder.absolute()) for folder in options.include_path],

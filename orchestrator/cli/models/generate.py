@@ -23,6 +23,7 @@ from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import refuse_missing_python, render_program, script_environment
+from orchestrator.planning.replica import at_layout
 from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.generation import options_of
@@ -125,7 +126,8 @@ def command(
         read_prompts(file, options)  # what is wrong with it is said before anything is started
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
-    check_installed(weights.job)
+    job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
+    check_installed(job)
     # `--name=value`, so that a prompt that starts with a dash stays a prompt.
     arguments = [
         str(weights.path),
@@ -137,7 +139,6 @@ def command(
         *([f"--iteration={iteration}"] if iteration is not None else []),
         *(["--json"] if as_json else []),
     ]
-    job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     run_inference(job, arguments, reads_input=interactive)
 
 
@@ -148,10 +149,9 @@ def layout_arguments(tp: int | None, pp: int | None) -> list[str]:
 
 
 def at_degrees(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:
-    """The job with as many processes as it is run on here; the program checks that the network can be split so."""
-    degrees = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
-    given = {name: size for name, size in degrees.items() if size is not None}
-    return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=given)})
+    """The job with as many processes as it is run on here. Raises UserError when its network cannot be split so."""
+    own = job.parallelism
+    return at_layout(job, tp or own.tensor_model_parallel_size, pp or own.pipeline_model_parallel_size)
 
 
 def check_family(weights: Weights) -> None:

@@ -23,6 +23,7 @@ from orchestrator.cli.models.generate import (
 from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.launch.listening import listen
 from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
 
@@ -74,8 +75,11 @@ def command(
     check_token(token)
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
-    check_installed(weights.job)
+    job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
+    check_installed(job)
     _check_extra(weights)
+    if job.launch.template is None:  # one of the user's own may start it elsewhere
+        listen(host, port).close()
     arguments = [
         str(weights.path),
         *layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size),
@@ -95,7 +99,6 @@ def command(
     variables = {"PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
     if token is not None:
         variables[TOKEN_VARIABLE] = token
-    job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     run_inference(job, arguments, SERVING_MODULE, "serving", shows_all=True, env=variables)
 
 

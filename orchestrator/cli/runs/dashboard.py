@@ -14,6 +14,7 @@ import typer
 from orchestrator.cli.common import AsJson
 from orchestrator.cli.listening import TOKEN_VARIABLE, Token, check_token, is_loopback
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.launch.listening import listen
 from orchestrator.rundir import RUNS_DIR_VARIABLE, default_runs_dir
 
 _NEEDED = {
@@ -80,6 +81,7 @@ def command(
         token = secrets.token_urlsafe(24)
     if token is not None:
         os.environ[TOKEN_VARIABLE] = token
+    listen(host, port).close()
     arguments = [
         sys.executable,
         "-m",

@@ -13,7 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Found, Scored, Setting, Work
 from orchestrator.evaluation.statistics import exponential, ratio, scaled
 from orchestrator.evaluation.texts import Window, detokenized, windows, words_of_wikitext
-from orchestrator.results.asked import Asked
+from orchestrator.results.asked import Asked, read_text
 
 
 class Perplexity:
@@ -23,7 +23,7 @@ class Perplexity:
     libraries: Sequence[str] = ()
 
     def __init__(self, asked: Asked, setting: Setting) -> None:
-        text = _read(Path(asked.where))
+        text = read_text(Path(asked.where))
         self._is_wikitext = asked.kind == "wikitext"
         self.words = words_of_wikitext(text) if self._is_wikitext else len(text.split())
         if self._is_wikitext:
@@ -82,15 +82,3 @@ class _Sequences(Sequence[Scored]):
     def __getitem__(self, index: int | slice) -> Scored | list[Scored]:
         chosen = self._task.windows[index]
         return self._task.scored(chosen) if isinstance(chosen, Window) else [self._task.scored(each) for each in chosen]
-
-
-def _read(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
-    if not text.strip():
-        raise UserError(f"{path} is empty")
-    return text

@@ -25,6 +25,7 @@ from orchestrator.inference.model import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.serving.app import Limits, Served, build_app
 from orchestrator.inference.serving.engine import Engine
+from orchestrator.launch.listening import listen
 
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
 _CONNECTIONS = 1024
@@ -54,7 +55,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     token = os.environ.pop(TOKEN_VARIABLE, None) or None  # an empty one is none, as the command has it
     if token is None and not arguments.loopback:
         raise UserError(f"{arguments.host} can be reached from other machines: a token is needed")
-    listening = _listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
+    # Before the model is loaded: a port that is taken is said at once.
+    listening = listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
     with loaded(arguments, _DAYS) as model:
         # That it has a tokenizer is found out before anyone asks.
         model.requests(["x"], {"max_new_tokens": 1})
@@ -70,15 +72,6 @@ def _serve(arguments: argparse.Namespace) -> None:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # they end when rank 0 says so
         engine.run()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket, before the model is loaded: a port that is taken is said at once."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
 
 
 def _answer(served: Served, limits: Limits, listening: socket.socket, as_json: bool) -> None:

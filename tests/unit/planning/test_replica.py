@@ -1,4 +1,4 @@
-"""Which layouts a network can be loaded in."""
+"""Which layouts a network can be split over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from support.training import layout, tiny_job
 
 from orchestrator.errors import UserError
-from orchestrator.inference.loading import at_layout
+from orchestrator.planning.replica import at_layout
 
 
 def test_another_pipeline_has_stages_of_its_own() -> None:
