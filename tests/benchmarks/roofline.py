@@ -161,11 +161,11 @@ FP8 too.
 ## The least that each part could take, ms
 {least}
 
-Every kernel as fast as a large one of its kind (matrix products at 0.83 of the peak before tiles are cut, attention
-at 0.52 forward and 0.415 backward, memory traffic at 0.88 of 4.8 TB/s: what [profiles](2026-11-21-h200-profiles.md)
-showed), every byte moved once, nothing recomputed, communication hidden wherever a layer can compute meanwhile:
-"communication" is what is left of it. All of it at once is not reached by anybody; and kernels that are faster than
-those rates would raise it.
+Every kernel as fast as a large one of its kind (matrix products at 0.83 of the peak before tiles are cut, and at 0.72
+where the GPU is at its [power limit](2026-11-24-h200-2.md); attention at 0.52 forward and 0.415 backward, memory
+traffic at 0.88 of 4.8 TB/s: what [profiles](2026-11-21-h200-profiles.md) showed), every byte moved once, nothing
+recomputed, communication hidden wherever a layer can compute meanwhile: "communication" is what is left of it. All of
+it at once is not reached by anybody; and kernels that are faster than those rates would raise it.
 
 ## Beside what was measured, ms and per cent of the peak
 {measured}

@@ -7,11 +7,13 @@ docs/benchmarks/2026-11-20-time-model.md says where each comes from and what is 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.planning.time.fitting import Observation
-from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels, Passes
+from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels, Passes, kernels_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
+from orchestrator.spec.runtime import Layers
 
 PADDED_VOCAB = 131072
 UNFUSED_LOSS = Passes(38, 14)
@@ -49,7 +51,7 @@ PLAIN_TRANSFORMER_ENGINE = replace(
 )
 """Transformer Engine's layers under megatron-core's defaults: RoPE, cross entropy and accumulation are not fused."""
 PUBLISHED_KERNELS = replace(
-    PLAIN_TRANSFORMER_ENGINE, accumulation=20, after_transfer=0.0, overlaps_tensor_parallel=True
+    PLAIN_TRANSFORMER_ENGINE, accumulation=18.5, after_transfer=0.0, overlaps_tensor_parallel=True
 )
 """Megatron-LM in 2024: tensor parallelism overlapped, gradients added up in the matrix product; the bytes for this are
 what the rows with micro-batches of one sequence say."""
@@ -183,6 +185,45 @@ def h200_rows() -> list[Row]:
         ),
         Row("1.7B 4x1 TE, ours, rotated at once", small[4, 4], TRANSFORMER_ENGINE, 0.3070),
         Row("7.1B TP2 4x1 TE, ours, rotated at once", pair, OVERLAPPING, 0.6365),
+    ]
+
+
+def own_rows() -> list[Row]:
+    """Measured on one H200 in one hour with this project's runtime (docs/benchmarks/2026-11-24-h200-2.md)."""
+
+    def row(label: str, layers: Layers, seconds: float, preset: str, micro: int, batch: int, **more: Any) -> Row:
+        job = job_of(preset, micro=micro, batch=batch)
+        of_model = {name: more.pop(name) for name in ("num_layers",) if name in more}
+        sections = {
+            "model": job.model.model_copy(update=of_model),
+            "runtime": job.runtime.model_copy(update=more),
+        }
+        job = job.model_copy(update=sections)
+        return Row(label, job, kernels_of(job, layers), seconds)
+
+    te: Layers = "transformer_engine"
+    torch: Layers = "torch"
+    captured, flash = {"cuda_graphs": True}, {"attention_backend": "flash"}
+    again = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    eight = {"num_layers": 8}
+    return [
+        row("1.7B 4x1 TE", te, 0.3113, "gpt-1.7b", 4, 4),
+        row("1.7B 4x4 TE", te, 1.2003, "gpt-1.7b", 4, 16),
+        row("1.7B 2x2 TE", te, 0.3184, "gpt-1.7b", 2, 4),
+        row("1.7B 1x4 TE captured", te, 0.3235, "gpt-1.7b", 1, 4, **captured),
+        row("1.7B 1x16 TE captured", te, 1.2470, "gpt-1.7b", 1, 16, **captured),
+        row("1.7B 8x2 TE", te, 1.1915, "gpt-1.7b", 8, 16),
+        row("1.7B 4x4 TE, all recomputed", te, 1.5249, "gpt-1.7b", 4, 16, **again),
+        row("1.7B 4x4 TE, joined loss", te, 1.2632, "gpt-1.7b", 4, 16, fused_linear_cross_entropy=True),
+        row("1.7B 4x4 TE, FlashAttention 4", te, 1.1773, "gpt-1.7b", 4, 16, **flash),
+        row("1.7B 4x1 torch", torch, 0.3271, "gpt-1.7b", 4, 4),
+        row("1.7B 4x4 torch", torch, 1.2648, "gpt-1.7b", 4, 16),
+        row("1.7B 1x4 torch", torch, 0.3493, "gpt-1.7b", 1, 4),
+        row("7.1B's 8 layers 4x1 TE", te, 0.3937, "gpt-7.1b", 4, 4, **eight),
+        row("7.1B's 8 layers 2x4 TE", te, 0.7677, "gpt-7.1b", 2, 8, **eight),
+        row("7.1B's 8 layers 1x4 torch", torch, 0.4330, "gpt-7.1b", 1, 4, **eight),
+        row("7.1B's 8 layers 4x1 TE, FlashAttention 4", te, 0.3907, "gpt-7.1b", 4, 4, **eight, **flash),
+        row("Llama 3 8B's 8 layers 1x4 TE", te, 0.8692, "llama3-8b", 1, 4, **eight),
     ]
 
 

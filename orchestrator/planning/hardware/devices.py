@@ -42,6 +42,9 @@ class Efficiency:
 
     gemm: float = 0.83
     """Of the peak: a matrix product that is large in every dimension, before tiles are cut (planning/time/gemm.py)."""
+    gemm_at_power_limit: float = 1.0
+    """Of the peak: what products reach at the most, one after another, where the GPU lowers its clock to keep to its
+    power. Steps of large ones are at that limit throughout (docs/benchmarks/2026-11-24-h200-2.md)."""
     attention_forward: float = 0.52
     """Of the peak: torch's fused attention (on Hopper cuDNN's), heads of 128 and 4,096 tokens, counting what a causal
     mask leaves."""

@@ -39,6 +39,8 @@ class MeasuredEfficiency(_Part):
 
     gemm: Share | None = None
     """Of the peak: a matrix product that is large in every dimension."""
+    gemm_at_power_limit: Share | None = None
+    """Of the peak: what products reach at the most, one after another."""
     attention_forward: Share | None = None
     """Of the peak: torch's attention."""
     attention_backward: Share | None = None

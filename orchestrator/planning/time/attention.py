@@ -16,6 +16,9 @@ many keys (H200, cuDNN, 512 to 4,096 tokens; docs/benchmarks/2026-11-23-h200-7.m
 """
 _STATED_WIDTH, _STATED_KEYS = 128, (4096 + _BLOCK) / 2
 """Efficiencies are stated for heads of this, and for as many keys as a query of 4,096 causal ones has on average."""
+_LAST = 2.2
+"""Under a causal mask blocks take unequally long, and processors wait for the last ones: as long as so many heads of
+one sequence would take."""
 _RECOMPUTATION = 2.5
 """The backward pass does five products where the forward does two."""
 
@@ -34,7 +37,9 @@ def attention_seconds(
 ) -> Passes:
     """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked."""
     keys = (length + _BLOCK) / 2 if causal else length
-    flops = 4.0 * sequences * heads * length  # of a key, and of one number of a head
+    flops = (
+        4.0 * (sequences * heads + (_LAST if causal and not device.is_cpu else 0.0)) * length
+    )  # of a key and a number of a head
     width = head_dim + _SOFTMAX
     drawn = kernels.score_dropout if drops else Passes(0, 0)
     efficiency = device.efficiency
@@ -45,7 +50,8 @@ def attention_seconds(
 
     def seconds(beside: float, drawn: float, reached: float) -> float:
         stated = (_STATED_WIDTH + _SOFTMAX) / _STATED_WIDTH * (_STATED_KEYS + beside) / _STATED_KEYS
-        return flops * (keys * (width + drawn) + beside * width) / (peak(device, dtype) * stated * reached)
+        rate = peak(device, dtype) * stated * reached * kernels.attention_rate
+        return flops * (keys * (width + drawn) + beside * width) / rate
 
     return Passes(
         seconds(_BESIDE.forward, drawn.forward, reached.forward),

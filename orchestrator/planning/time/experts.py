@@ -11,9 +11,9 @@ from orchestrator.planning.time.gemm import gemm_seconds
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
 
-_MOVED = Passes(5, 5)
+_MOVED = Passes(13, 13)
 """Accesses of [tokens · chosen experts, h]: copied together by expert, and added up again in their old places."""
-_SORTED = Passes(4, 4)
+_SORTED = Passes(11, 11)
 """The same where a rank has several experts, whose tokens come from each rank in turn."""
 _ROUTED = Passes(40, 40)
 """Bytes per token and expert of the router's softmax, choice and losses."""

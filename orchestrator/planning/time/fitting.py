@@ -17,7 +17,7 @@ from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 
 _FACTORS: tuple[tuple[tuple[str, ...], float], ...] = (
-    (("gemm",), 0.10),
+    (("gemm", "gemm_at_power_limit"), 0.10),
     (("attention_forward", "attention_backward", "fused_attention_forward", "fused_attention_backward"), 0.10),
     (("memory",), 0.10),
     (("link",), 0.20),

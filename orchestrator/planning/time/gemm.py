@@ -9,8 +9,11 @@ from orchestrator.spec.precision import DTYPE_BYTES
 
 _TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.6))
 """(rows, columns, rate): output tiles that a library chooses from; a small one loads more operands per product."""
-_PROLOGUE = 256
+_PROLOGUE = 192
 """Filling and draining a tile's pipeline takes as long as this many steps along K; in FP8, as twice as many."""
+_SPLITS = ((1, 1.0), (2, 0.95), (4, 0.95))
+"""(parts, rate): into how many parts of K a tile may be split, so that few tiles fill the processors; their sums are
+then added up."""
 _FP8 = 0.92
 """What a product in FP8 reaches of its peak, of what one in bf16 reaches: the power limit comes first. Fitted to whole
 steps of two models on H200s (docs/how-to/precision.md)."""
@@ -36,8 +39,9 @@ def gemm_seconds(m: float, n: float, k: float, device: Device, dtype: str) -> fl
     read, written = (1, DTYPE_BYTES["bf16"]) if in_fp8 else (DTYPE_BYTES[dtype], DTYPE_BYTES[dtype])
     prologue, reached = (2 * _PROLOGUE, _FP8) if in_fp8 else (_PROLOGUE, 1.0)
     efficiency = device.efficiency
-    rate = peak(device, dtype) * efficiency.gemm * reached * _full_tiles(m, n, device.multiprocessors)
-    arithmetic = 2.0 * m * n * k / (rate * k / (k + prologue))
+    undisturbed = efficiency.gemm * _tiled(m, n, k, prologue, device.multiprocessors)
+    rate = peak(device, dtype) * reached * min(undisturbed, efficiency.gemm_at_power_limit)
+    arithmetic = 2.0 * m * n * k / rate
     memory = (read * (m * k + k * n) + written * m * n) / (device.memory_bandwidth * efficiency.memory)
     return max(arithmetic, memory, 0.0 if device.is_cpu else _SHORTEST)
 
@@ -47,13 +51,15 @@ def peak(device: Device, dtype: str) -> float:
     return device.peak_flops.get(dtype) or device.peak_flops["fp32"]
 
 
-def _full_tiles(m: float, n: float, processors: int) -> float:
-    """Part of the processors' time that is spent on wanted output: tiles stick out at the edges, and the last wave of
-    tiles leaves processors idle. The best of the tile sizes.
+def _tiled(m: float, n: float, k: float, prologue: int, processors: int) -> float:
+    """Part of the processors' time that is spent on wanted output: tiles stick out at the edges, the last wave of tiles
+    leaves processors idle, and each tile has its prologue. The best of the tile sizes and splits.
     """
     best = 0.0
     for rows, columns, rate in _TILES:
         tiles = -(-m // rows) * -(-n // columns)
-        waves = -(-tiles // processors)
-        best = max(best, rate * m * n / (waves * processors * rows * columns))
+        for parts, of_rate in _SPLITS:
+            waves = -(-tiles * parts // processors) / parts
+            filled = m * n / (waves * processors * rows * columns)
+            best = max(best, rate * of_rate * filled * k / (k + parts * prologue))
     return best

@@ -74,12 +74,16 @@ class Kernels:
     """Whether a layer's matrix products go in pieces with the collective before or after them, as with Transformer
     Engine's user buffers (`parallelism.tp_comm_overlap`).
     """
+    attention_rate: float = 1.0
+    """How many times as fast as the device's efficiencies say attention is."""
     sums_with_input_gradient: bool = False
     """Whether the gradient of a column-parallel layer's input is among these, summed as it is multiplied: the runtime's
     way. Otherwise it is summed behind the gradient of the weight, as by megatron-core itself.
     """
 
 
+_FLASH_ATTENTION = 1.17
+"""FlashAttention 4 beside cuDNN, of four shapes: 1.14 to 1.23 (docs/benchmarks/2026-11-24-h200-2.md)."""
 _DROPOUT = Passes(2, 2.5)
 """Measured on an H200 (docs/benchmarks/2026-11-23-h200-7.md): 20.2 us forward and 9.9 backward for 16 MiB, one drawing
 of a seed included. Other devices, the CPU too, are taken to be like it.
@@ -96,13 +100,13 @@ TORCH = Kernels(
     dropout=_DROPOUT,
     score_dropout=_SCORE_DROPOUT,
     bias=Passes(2, 1),
-    # Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that reaches half of the bandwidth.
-    accumulation=18,
+    # Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that does not reach the bandwidth.
+    accumulation=14,
     optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
     launches=Passes(45, 85),
     collective=8,
-    optimizer_launches=4,
-    loss=Passes(2.5, 5),
+    optimizer_launches=1,
+    loss=Passes(2.7, 5.4),
     gelu=Passes(2.2, 3.0),
 )
 """torch's operations one by one, and its scaled dot product attention."""
@@ -117,12 +121,12 @@ TRANSFORMER_ENGINE = Kernels(
     dropout=_DROPOUT,
     score_dropout=_SCORE_DROPOUT,
     bias=Passes(0, 2),  # added by the product; its gradient is summed by a kernel of cuBLAS's
-    accumulation=10,  # by the product that computes it, beside small weights
+    accumulation=2,  # by the product that computes it, behind its arithmetic; this is what small weights take
     optimizer=34,
     launches=Passes(30, 60),
     collective=8,
     optimizer_launches=1,
-    loss=Passes(2.5, 5),
+    loss=Passes(2.7, 5.4),
     projection=Passes(2.2, 2.2),
     gelu=Passes(2.2, 3.0),
 )
@@ -134,6 +138,7 @@ OVERLAPPING = replace(TRANSFORMER_ENGINE, overlaps_tensor_parallel=True, sums_wi
 
 def kernels_of(job: JobSpec, layers: Layers) -> Kernels:
     """The backend that the job's `runtime.layers` resolves to, and what the job has it overlap."""
-    if layers == "torch":
-        return TORCH
-    return OVERLAPPING if overlaps_tensor_parallel(job) else TRANSFORMER_ENGINE
+    kernels = TORCH
+    if layers != "torch":
+        kernels = OVERLAPPING if overlaps_tensor_parallel(job) else TRANSFORMER_ENGINE
+    return replace(kernels, attention_rate=_FLASH_ATTENTION) if job.runtime.attention_backend == "flash" else kernels

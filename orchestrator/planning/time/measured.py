@@ -34,7 +34,15 @@ class Reached(NamedTuple):
 def efficiency_of(found: Mapping[str, Any], base: Device) -> dict[str, float]:
     """The fields of Efficiency that were measured. `base` gives the datasheet."""
     ideal = replace(
-        base, efficiency=replace(base.efficiency, gemm=1.0, memory=1.0, attention_forward=1.0, attention_backward=1.0)
+        base,
+        efficiency=replace(
+            base.efficiency,
+            gemm=1.0,
+            gemm_at_power_limit=1.0,
+            memory=1.0,
+            attention_forward=1.0,
+            attention_backward=1.0,
+        ),
     )
     dtype, sizes = found["dtype"], found["attention"]
     products = [gemm_seconds(one["m"], one["n"], one["k"], ideal, dtype) / one["seconds"] for one in found["gemms"]]

@@ -11,7 +11,7 @@ from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
 from orchestrator.planning.time import experts
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.communication import Group, group_of
-from orchestrator.planning.time.elementwise import accumulation_seconds, embedding_seconds, layer_seconds, loss_seconds
+from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.fp8 import casting_seconds
 from orchestrator.planning.time.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.setting import Setting
@@ -230,13 +230,17 @@ def output_pass(setting: Setting) -> Pass:
     return Pass(add(products.forward, forward), add(products.backward, backward))
 
 
+_ADDED = 10
+"""Bytes per parameter to add a gradient in bf16 to one in fp32: few tokens' product has no arithmetic to hide it."""
+
+
 def _table_again(setting: Setting) -> float:
     """Adding the table's gradient to its sum for each chunk of a joined loss after the first."""
     if setting.is_frozen:
         return 0.0
     rows, tokens = int(setting.padded_vocab / setting.tp), int(setting.tokens)
     chunks = math.ceil(tokens / tokens_of_chunk(tokens, rows))
-    return (chunks - 1) * accumulation_seconds(setting, rows * setting.model.hidden_size)
+    return (chunks - 1) * setting.streaming(_ADDED * rows * setting.model.hidden_size)
 
 
 def pipeline_group(setting: Setting) -> Group:

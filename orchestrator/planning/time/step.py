@@ -63,10 +63,8 @@ _SPREAD = 0.02
 """Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
 _SLOW_HOST = 2.0
 """How many times as long as planned a host may take; 1.5 was seen (docs/benchmarks/2026-11-23-h200-5.md)."""
-_STEP_OVERHEAD = 7e-3
-"""Seconds of a step on a GPU in which nothing is computed: fetching the batch, waiting for the gradient's norm."""
-_CAPTURED_OVERHEAD = 5e-4
-"""The same where the host has started the passes as graphs, and is ahead."""
+_STEP_OVERHEAD = 5e-4
+"""Seconds of a step on a GPU in which nothing is computed, beside the gaps between kernels: between two steps."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +276,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     )
     return {
         "optimizer": max(updates) + launching,
-        "overhead": 0.0 if device.is_cpu else _CAPTURED_OVERHEAD if setting.captured else _STEP_OVERHEAD,
+        "overhead": 0.0 if device.is_cpu else _STEP_OVERHEAD,
     }
 
 

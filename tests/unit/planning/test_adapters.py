@@ -95,7 +95,7 @@ def test_adapters_slow_a_small_model_down(make_job: Any) -> None:
     whole, some, all_ = (estimate_time(job, 384, "torch", device).step_seconds for job in jobs)
     assert whole < some
     started = jobs[0].num_micro_batches * 4 * 2 * (4 + 8) * 4 * device.efficiency.launch
-    optimizer = 4 * 2 * 2 * 4 * device.efficiency.launch
+    optimizer = 4 * 2 * 2 * device.efficiency.launch
     assert all_ - some == pytest.approx(started + optimizer, rel=0.02)
 
 

@@ -15,6 +15,7 @@ from support.reference_times import (
     captured_rows,
     h200_rows,
     host_bound_rows,
+    own_rows,
     published_rows,
 )
 
@@ -48,6 +49,13 @@ def test_shipped_efficiencies_are_within_10_percent(rows: list[Row]) -> None:
     misses = {row.label: miss(row, device("H200")) for row in rows}
     assert all(abs(each) < 0.10 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.04, misses
+
+
+def test_this_runtime_is_planned_within_5_percent() -> None:
+    """Rows of one hour and one GPU: steps of one and of several micro-batches alike."""
+    misses = {row.label: miss(row, device("H200")) for row in own_rows()}
+    assert all(abs(each) < 0.05 for each in misses.values()), misses
+    assert sum(map(abs, misses.values())) / len(misses) < 0.03, misses
 
 
 def test_calibrated_on_any_two_the_others_are_within_10_percent(rows: list[Row]) -> None:

@@ -290,7 +290,7 @@ def test_for_a_graph_the_host_does_nothing(make_job: Any) -> None:
     graphs = {"runtime": {"cuda_graphs": True}}
     plain, captured = (estimate_with(job(make_job, **small, **each), 51200, TORCH, device()) for each in ({}, graphs))
     assert captured.parts == {**plain.parts, "host": 0.0, "overhead": captured.parts["overhead"]}
-    assert 0 < captured.parts["overhead"] < plain.parts["overhead"] / 2
+    assert 0 < captured.parts["overhead"] < plain.parts["overhead"]
 
 
 @pytest.mark.parametrize(
