@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import short_count
-from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
+from orchestrator.cli.jobs.named import Named, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey
 from orchestrator.data.tasks.reading import task_problems
-from orchestrator.errors import Location, Problem, SpecError
+from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.wanted import export_problems
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.hardware.devices import computing_unit, device_named
+from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge
@@ -27,9 +26,8 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.cuda_graphs import GRAPHS, obstacles
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.loading import LoadedJob
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.words import duration
 
 ClusterName = Annotated[
@@ -62,67 +60,42 @@ class Judged:
 
 def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster: str | None, gpu: str | None) -> Judged:
     """Load a job and judge it for its cluster, if there is one. Raises SpecError when it cannot be planned at all."""
-    options = {"launch.cluster": cluster, "launch.gpu": gpu}
-    words = [*(overrides or []), *(f"{key}={value}" for key, value in options.items() if value is not None)]
-    if gpu is not None:
-        device_named(gpu)
-    loaded = load_with_cluster(files, words, cluster)
-    return judge_loaded(loaded, named_profile(loaded), starting=False)
+    named = Named(cluster, gpu)
+    return judge_loaded(load_named(files, overrides or [], named), named, starting=False)
 
 
-def load_with_cluster(files: Sequence[Path], words: Sequence[str], cluster: str | None) -> LoadedJob:
-    """Load a job. Where it is wrong, SpecError says too what its cluster cannot give; `cluster`: what the command line
-    calls it. Raises UserError for such a name that no profile has.
+def judge_loaded(
+    loaded: LoadedJob,
+    named: Named,
+    *,
+    starting: bool = True,
+    otherwise: Callable[[], ClusterSpec | None] = lambda: None,
+) -> Judged:
+    """Judge a job that is loaded. Raises SpecError when it cannot be planned at all, or not for what is named.
+
+    Where the job is `starting`, data and a tokenizer that are not here stop it. `otherwise` gives the cluster of a job
+    for which none is named.
     """
-    loaded = load_job(files, words, partial(_cluster_problems, cluster))
-    if cluster is not None:
-        load_profile(cluster)  # what is wrong with it stands on the command line, not in the job
-    return loaded
-
-
-def _cluster_problems(option: str | None, job: JobSpec) -> list[Problem]:
-    """What is wrong with the cluster of a job, and what it cannot give the part of the job that is known."""
-    try:
-        name = option or job.launch.cluster
-        if name is None:
-            return []
-        if name not in known_profiles():
-            message, hint = unknown_profile(name)
-            place = Location(f"--cluster {name}") if option is not None else None
-            return [Problem(message, () if option is not None else ("launch.cluster",), hint, place)]
-        return what_is_refused(job, load_profile(name))
-    except Unavailable:
-        return []
-    except SpecError as error:  # of the profile
-        return error.problems
-
-
-def judge_loaded(loaded: LoadedJob, cluster: ClusterSpec | None, *, starting: bool = True) -> Judged:
-    """Judge a job that is loaded. Raises SpecError when it cannot be planned at all.
-
-    Where the job is `starting`, data and a tokenizer that are not here stop it.
-    """
+    cluster, misnamed = profile_of(loaded.job, named)
+    misnamed += gpu_problems(loaded.job, named)
+    if loaded.job.launch.cluster is None:
+        cluster = otherwise()
     plan, problems = _planned(loaded, cluster, starting)
-    if plan is None:
-        raise _placed(loaded, problems)
-    try:
-        taken = forecast(plan, cluster)
-    except SpecError as error:
-        raise _placed(loaded, error.problems) from error  # launch.gpu names none
+    if plan is None or misnamed:
+        raise _placed(loaded, [*misnamed, *problems])
+    taken = forecast(plan, cluster)
     verdict = judge(plan, taken, cluster, problems)
     placed = replace(verdict, stops=_in_order(loaded, verdict.stops), doubts=_in_order(loaded, verdict.doubts))
     return Judged(plan, taken, placed, cluster)
 
 
-def named_profile(loaded: LoadedJob) -> ClusterSpec | None:
-    """The profile that a job names. Raises SpecError with the place of a name that no profile has."""
-    name = loaded.job.launch.cluster
-    if name is None:
-        return None
-    if name not in known_profiles():
-        message, hint = unknown_profile(name)
-        raise SpecError(problems=[loaded.places.placed(Problem(message, ("launch.cluster",), hint))])
-    return load_profile(name)
+def profile_named(loaded: LoadedJob, named: Named) -> ClusterSpec | None:
+    """The profile that is named. Raises SpecError where a name is wrong, of the GPU too."""
+    profile, problems = profile_of(loaded.job, named)
+    problems += gpu_problems(loaded.job, named)
+    if problems:
+        raise _placed(loaded, problems)
+    return profile
 
 
 def plan_loaded(loaded: LoadedJob) -> Plan:

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.planned import ClusterName, GpuName, load_with_cluster, named_profile
+from orchestrator.cli.jobs.named import Named, load_named
+from orchestrator.cli.jobs.planned import ClusterName, GpuName, profile_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.running import RunsDir, check_installed
@@ -19,7 +20,7 @@ from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.forecast import layers_of
-from orchestrator.planning.hardware import DeviceChoice, device_named, device_of
+from orchestrator.planning.hardware import DeviceChoice, device_of
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import write_atomically
@@ -140,11 +141,9 @@ def _task(
     gpu: str | None,
     cluster: str | None,
 ) -> _Task:
-    if gpu is not None:
-        device_named(gpu)
-    words = [*overrides, *([f"launch.gpu={gpu}"] if gpu else []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_with_cluster(files, words, cluster)
-    profile = named_profile(loaded)
+    named = Named(cluster, gpu)
+    loaded = load_named(files, overrides, named)
+    profile = profile_named(loaded, named)
     choice = device_of(loaded.job, profile)
     per_node = _gpus_per_node(loaded.job, choice, profile)
     job = _on_gpus(loaded, gpus, per_node, profile)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
-from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line, load_with_cluster, named_profile
+from orchestrator.cli.jobs.named import Named, load_named
+from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line
 from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_others
 from orchestrator.cli.runs.submitting import (
@@ -77,13 +79,13 @@ def command(
             raise UserError("--array starts a sweep, which knows no --new, --from-scratch, --after or --strict")
         start_sweep(jobs, overrides, array, dry_run, None, False, cluster, False, runs_dir, as_json)
         return
-    words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_with_cluster(jobs, words, cluster)
+    named = Named(cluster)
+    loaded = load_named(jobs, overrides or [], named)
     job = loaded.job
-    profile = named_profile(loaded) or cluster_of(job)
-    judged = judge_loaded(loaded, profile)
+    judged = judge_loaded(loaded, named, otherwise=partial(cluster_of, job))
     judged.require(strict=strict)
-    plan = judged.plan
+    plan, profile = judged.plan, judged.cluster
+    assert profile is not None, "without a name it is the only one there is"
     missing = check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
     before = jobs_before(after or [], folder)

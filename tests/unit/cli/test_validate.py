@@ -220,7 +220,7 @@ def test_cluster_of_the_command_line(orchestrator: Any, job_file: Path) -> None:
 def test_an_unknown_cluster(orchestrator: Any, job_file: Path) -> None:
     named = orchestrator("validate", job_file, "--cluster", "alp")
     assert named.code == 2
-    assert "error: there is no cluster profile 'alp' in clusters/" in named.err
+    assert "--cluster alp: there is no cluster profile 'alp' in clusters/" in named.err
     assert "did you mean alps?" in named.err
     job_file.write_text(job_file.read_text() + "launch: {cluster: alp}\n")
     written = orchestrator("validate", job_file)
@@ -252,6 +252,27 @@ def test_a_cluster_and_a_batch_that_are_wrong_are_told_at_once(
     plain = orchestrator("validate", job_file).err
     assert "batch.global_batch_size: global batch" in plain
     assert "launch.time: a time of 2d" in plain
+
+
+def test_names_that_are_wrong_are_told_beside_what_else_is(orchestrator: Any, job_file: Path) -> None:
+    """Those of the command line, and those of the job; by `submit` beside data that is missing."""
+    right = job_file.read_text()
+    job_file.write_text(f"{right}launch: {{template: nowhere.j2}}\n")
+    options = ("--cluster", "alp", "--gpu", "H20O")
+    for command in ("validate", "plan", "tune"):
+        said = orchestrator(command, job_file, *options).err
+        assert "--cluster alp: there is no cluster profile 'alp'" in said
+        assert "--gpu H20O: there is no GPU 'H20O': did you mean H200" in said
+        assert ("launch.template: " in said) == (command != "tune")
+        said = orchestrator(command, job_file, *options, "--set", "optimizer.lr=fast").err
+        assert [each for each in ("--cluster alp: ", "--gpu H20O: ", "optimizer.lr: ") if each not in said] == []
+    data = "  blend: [nowhere]\n  tokenizer: {type: byte_level}"
+    text = right.replace("  random_tokens: true", data)
+    job_file.write_text(f"{text}launch: {{cluster: alp, gpu: H20O, template: nowhere.j2}}\n")
+    for command, more in (("validate", ()), ("plan", ()), ("submit", ("data.blend: ",))):
+        said = orchestrator(command, job_file).err
+        told = ("launch.cluster: ", "launch.gpu: ", "launch.template: ", *more)
+        assert [each for each in told if each not in said] == []
 
 
 @pytest.mark.usefixtures("alps")

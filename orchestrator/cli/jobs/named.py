@@ -1,0 +1,81 @@
+"""The cluster and the GPU that a job is for, as the command line or the job itself names them: what is wrong with those
+names is told beside what else is wrong with the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
+from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.planning.hardware.devices import device_named
+from orchestrator.planning.limits import what_is_refused
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.rules.base import Unavailable
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the command line names, instead of the job."""
+
+    cluster: str | None = None
+    gpu: str | None = None
+
+
+def load_named(files: Sequence[Path], overrides: Sequence[str], named: Named) -> LoadedJob:
+    """Load a job with these names in it. Where it is wrong, SpecError says too what is wrong with the names, and what
+    its cluster cannot give.
+    """
+    options = {"launch.cluster": named.cluster, "launch.gpu": named.gpu}
+    words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
+    return load_job(files, words, partial(_in_the_known_part, named))
+
+
+def profile_of(job: JobSpec, named: Named) -> tuple[ClusterSpec | None, list[Problem]]:
+    """The profile of the cluster that is named, if one is; and what is wrong with its name, or with the profile."""
+    name = named.cluster or job.launch.cluster
+    if name is None:
+        return None, []
+    if name not in known_profiles():
+        message, hint = unknown_profile(name)
+        return None, [_wrong("cluster", named.cluster, message, hint)]
+    try:
+        return load_profile(name), []
+    except SpecError as error:
+        return None, error.problems
+
+
+def gpu_problems(job: JobSpec, named: Named) -> list[Problem]:
+    """What is wrong with the name of the GPU, if one is named, or with what was calibrated of it."""
+    name = named.gpu or job.launch.gpu
+    try:
+        if name is not None:
+            device_named(name)
+    except SpecError as error:
+        return error.problems
+    except UserError as error:
+        return [_wrong("gpu", named.gpu, str(error))]
+    return []
+
+
+def _wrong(what: str, option: str | None, message: str, hint: str | None = None) -> Problem:
+    """A problem with a name, at the option that says it, or else in the job."""
+    place = Location(f"--{what} {option}") if option is not None else None
+    return Problem(message, () if option is not None else (f"launch.{what}",), hint, place)
+
+
+def _in_the_known_part(named: Named, job: JobSpec) -> list[Problem]:
+    """What is wrong with the names of a job of which only part is known, and what its cluster cannot give that part."""
+    found: list[Problem] = []
+    with contextlib.suppress(Unavailable):
+        profile, problems = profile_of(job, named)
+        found += what_is_refused(job, profile) if profile is not None else problems
+    with contextlib.suppress(Unavailable):
+        found += gpu_problems(job, named)
+    return found
