@@ -37,10 +37,13 @@ _TOKEN_RATE = "throughput/tokens_per_second"
 
 @dataclass(frozen=True)
 class Goodput:
-    """Times in seconds; the parts add up to `wall_seconds`. `lost_steps`: steps that were undone."""
+    """Times in seconds; the parts add up to `wall_seconds`. `lost_steps`: steps that were undone; `reached`: the step
+    that the training stands at.
+    """
 
     launches: int = 0
     lost_steps: int = 0
+    reached: int = 0
     productive_seconds: float = 0.0
     lost_seconds: float = 0.0
     overhead_seconds: float = 0.0
@@ -201,6 +204,7 @@ class _Account:
         return Goodput(
             launches=len(self.launches),
             lost_steps=self.lost_steps,
+            reached=self.position,
             productive_seconds=productive,
             lost_seconds=lost,
             overhead_seconds=overhead,

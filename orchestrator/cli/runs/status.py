@@ -44,6 +44,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
         also = {
             "computes_on": newest_choices(status.events),
             "goodput": spent.to_json(),
+            "unsaved_steps": _unsaved_steps(status, spent),
             "first_step": _first_step(status),
             "passed_over": _passed_over(status),
             "evaluations": found,
@@ -73,7 +74,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
     ]
     lines += [("" if number else "evaluations", line) for number, line in enumerate(_evaluations(run))]
     if spent.launches:
-        lines.append(("launches", f"{spent.launches}, {spent.lost_steps} steps lost"))
+        lines.append(("launches", _launches_line(spent, _unsaved_steps(status, spent))))
         lines += _goodput_line(spent)
     if (choices := newest_choices(status.events)) is not None:
         lines.append(("computes on", choices_line(choices)))
@@ -97,6 +98,20 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
         advice = cause_of(status.cause).advise(in_command(run), anew=begins_anew(run, status.events))
         lines += [("next", advice)] if advice else []
     return lines
+
+
+def _unsaved_steps(status: RunStatus, spent: Goodput) -> int:
+    """How many steps a resume would lose; none where nobody would resume it, or it may yet save them."""
+    if status.is_live or status.state == "completed":
+        return 0
+    saved = status.checkpoints[-1].iteration if status.checkpoints else 0
+    return max(0, spent.reached - saved)
+
+
+def _launches_line(spent: Goodput, unsaved: int) -> str:
+    """How many, and what they have lost; of the last one only a resume will show it."""
+    more = f"; a resume loses {unsaved} more, which no checkpoint has" if unsaved else ""
+    return f"{spent.launches}, {spent.lost_steps} steps lost{more}"
 
 
 def _passed_over(status: RunStatus) -> dict[int, str]:

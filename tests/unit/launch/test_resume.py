@@ -269,3 +269,22 @@ def test_advice_after_a_checkpoint_goes_on_from_it(
     _, _, err = orchestrator("run", job_file)
     assert "--set optimizer.lr=… --allow-changes" in err
     assert "--from-scratch" not in err
+
+
+def test_status_says_what_a_resume_would_lose(
+    orchestrator: Orchestrator, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> tuple[str, int]:
+        lines = orchestrator("status", "tiny")[1].splitlines()
+        unsaved = json.loads(orchestrator("status", "tiny", "--json")[1])["unsaved_steps"]
+        return next(line.removeprefix("  launches     ") for line in lines if "launches" in line), unsaved
+
+    monkeypatch.setenv("FAKE_END", "kill0@13")
+    assert orchestrator("run", job_file)[0] == 1
+    assert told() == ("1, 0 steps lost; a resume loses 2 more, which no checkpoint has", 2)
+    monkeypatch.setenv("FAKE_END", "kill0@14")
+    assert orchestrator("resume", "tiny")[0] == 1
+    assert told() == ("2, 2 steps lost; a resume loses 3 more, which no checkpoint has", 3)
+    monkeypatch.delenv("FAKE_END")
+    assert orchestrator("resume", "tiny")[0] == 0
+    assert told() == ("3, 5 steps lost", 0)

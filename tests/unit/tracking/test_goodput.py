@@ -80,7 +80,8 @@ def test_steps_that_a_resume_did_again_are_lost() -> None:
     metrics = [*steps(20, range(1, 11)), *steps(95, range(7, 17))]
     result = goodput(events, metrics)
     assert parts(result) == {"queue": 10 + 40, "startup": 10 + 15, "productive": 16, "lost": 4, "overhead": 10 + 5}
-    assert (result.launches, result.lost_steps) == (2, 4)
+    assert (result.launches, result.lost_steps, result.reached) == (2, 4, 16)
+    assert [goodput(events[:count], metrics[:10]).reached for count in (4, 7)] == [10, 6]
     # They are lost as soon as the run stands at 6 again, and one without a `started` event says so with its first step.
     assert goodput(events[:8], metrics[:10], now=95).lost_steps == 4
     assert goodput([each for each in events if each["event"] != "started"], metrics).lost_steps == 4
