@@ -61,9 +61,10 @@ def jobs(text: str) -> list[JobSpec]:
     return [flash_job(case, backend) for case in CASES for backend in ("fused", "flash")]
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_values_and_gradients(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_values_and_gradients(shape: tuple[int, ...], dtype: torch.dtype, together: bool) -> None:
     needs_flash()
     s, b, heads, groups, d = shape
     torch.manual_seed(1)
@@ -76,9 +77,9 @@ def test_values_and_gradients(shape: tuple[int, ...], dtype: torch.dtype) -> Non
     wanted = _by_torch([each.float() for each in given], upstream.float(), scale)
     rounded = _by_torch(given, upstream, scale)
     leaves = [each.requires_grad_() for each in given]
-    out = attend(*leaves, scale)
+    out = attend(*leaves, scale, together=together)
     gradients = torch.autograd.grad(out, leaves, upstream)
-    assert (thirds_of_one(*gradients) is not None) == (heads == groups)
+    assert (thirds_of_one(*gradients) is not None) == (together and heads == groups)
     for name, ours, theirs, exact in zip(("out", "dq", "dk", "dv"), (out, *gradients), rounded, wanted, strict=True):
         own, others = (_error(each, exact) for each in (ours, theirs))
         print(f"\nRESULT {shape} {dtype} {name}: {own:.1e} from fp32, torch {others:.1e}")

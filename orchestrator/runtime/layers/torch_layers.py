@@ -13,7 +13,7 @@ from torch.nn import functional
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
 from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.flash_attention import FlashAttention
+from orchestrator.runtime.layers.flash_attention import FlashAttentionApart
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.scores import (
@@ -118,7 +118,7 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
         # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
         del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     attention = layer.submodules.self_attention.submodules
-    attention.core_attention = FlashAttention if config.flash_attention else Attention
+    attention.core_attention = FlashAttentionApart if config.flash_attention else Attention
     if config.qk_layernorm:
         attention.q_layernorm = Norm
         attention.k_layernorm = Norm

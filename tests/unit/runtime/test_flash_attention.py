@@ -27,7 +27,7 @@ from torch.nn import functional
 from orchestrator.errors import UserError
 from orchestrator.runtime.layers import attention_choice, flash_attention, torch_layers
 from orchestrator.runtime.layers.attention_choice import choose_attention, keep_compiled
-from orchestrator.runtime.layers.flash_attention import FlashAttention
+from orchestrator.runtime.layers.flash_attention import FlashAttention, FlashAttentionApart
 from orchestrator.runtime.layers.rotation import thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -60,9 +60,9 @@ def flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFlash]:
     flash_attention.interface.cache_clear()
 
 
-def core() -> FlashAttention:
+def core(kind: type[FlashAttention] = FlashAttention) -> FlashAttention:
     config = transformer_config(job(model={"hidden_size": 256, "softmax_scale": SCALE}), CPU, "torch")
-    return FlashAttention(config, 1, AttnMaskType.causal, "self", softmax_scale=SCALE)
+    return kind(config, 1, AttnMaskType.causal, "self", softmax_scale=SCALE)
 
 
 def inputs(groups: int) -> list[torch.Tensor]:
@@ -82,10 +82,11 @@ def expected(given: list[torch.Tensor], upstream: torch.Tensor) -> list[torch.Te
     return [out.detach(), *torch.autograd.grad(out, leaves, upstream)]
 
 
+@pytest.mark.parametrize("kind", [FlashAttention, FlashAttentionApart])
 @pytest.mark.parametrize("groups", [HEADS, 2, 1])
-def test_values_and_gradients_without_a_copy(groups: int, flash: FakeFlash) -> None:
+def test_values_and_gradients_without_a_copy(groups: int, kind: type[FlashAttention], flash: FakeFlash) -> None:
     given = [each.requires_grad_() for each in inputs(groups)]
-    out = core()(*given, None, attn_mask_type=AttnMaskType.causal)
+    out = core(kind)(*given, None, attn_mask_type=AttnMaskType.causal)
     upstream = torch.randn(S, B, HEADS * D)
     gradients = torch.autograd.grad(out, given, upstream)
     for got, wanted in zip((out, *gradients), expected(given, upstream), strict=True):
@@ -96,7 +97,7 @@ def test_values_and_gradients_without_a_copy(groups: int, flash: FakeFlash) -> N
         assert calls["out"].data_ptr() == out.data_ptr()
     assert back["dout"].data_ptr() == upstream.data_ptr()
     assert [back[name].data_ptr() for name in ("dq", "dk", "dv")] == [each.data_ptr() for each in gradients]
-    if groups == HEADS:
+    if groups == HEADS and kind is FlashAttention:
         assert thirds_of_one(*gradients) is not None, "what rotates them back finds them where they belong"
     else:
         assert all(each.is_contiguous() for each in gradients)
@@ -127,7 +128,8 @@ def test_layers_have_it_where_the_configuration_says_so(layers: str, monkeypatch
         config.flash_attention = chosen
         [layer] = module.block_spec(config, None).layer_specs
         found = layer.submodules.self_attention.submodules.core_attention
-        assert (found is FlashAttention) == chosen
+        wanted = FlashAttention if layers == "transformer_engine" else FlashAttentionApart
+        assert (found is wanted) == chosen
 
 
 class Alone:
