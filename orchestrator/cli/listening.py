@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.errors import UserError
+from orchestrator.listening import TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
 _LEAST_TOKEN = 16
 
 Token = Annotated[

@@ -13,9 +13,8 @@ import uvicorn
 
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
-from orchestrator.launch.listening import listen
+from orchestrator.listening import TOKEN_VARIABLE, listen
 
-TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
 _SWITCH_SECONDS = 0.0005
 """A page waits so long for the threads that read runs, each time that it waits for anything; Python's 5 ms add up."""
 _OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.listening import TOKEN_VARIABLE, Token, check_token, is_loopback
+from orchestrator.cli.listening import Token, check_token, is_loopback
 from orchestrator.cli.models.generate import (
     PipelineParallel,
     TensorParallel,
@@ -23,7 +23,7 @@ from orchestrator.cli.models.generate import (
 from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.launch.listening import listen
+from orchestrator.listening import TOKEN_VARIABLE, listen
 from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
 

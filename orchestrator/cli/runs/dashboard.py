@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.listening import TOKEN_VARIABLE, Token, check_token, is_loopback
+from orchestrator.cli.listening import Token, check_token, is_loopback
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.launch.listening import listen
+from orchestrator.listening import TOKEN_VARIABLE, listen
 from orchestrator.rundir import RUNS_DIR_VARIABLE, default_runs_dir
 
 _NEEDED = {

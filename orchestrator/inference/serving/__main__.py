@@ -25,9 +25,8 @@ from orchestrator.inference.model import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.serving.app import Limits, Served, build_app
 from orchestrator.inference.serving.engine import Engine
-from orchestrator.launch.listening import listen
+from orchestrator.listening import TOKEN_VARIABLE, listen
 
-TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
 _CONNECTIONS = 1024
 """Beyond these uvicorn answers 503 by itself."""
 _DAYS = 365 * 24 * 3600.0

@@ -1,4 +1,6 @@
-"""Listening on an address: tried by a command before it starts a server, and done by the server."""
+"""What commands that start a server and the servers themselves share: listening on an address, which a command tries
+before and the server does, and the variable by which it is given its token.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import errno
 import socket
 
 from orchestrator.errors import UserError
+
+TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
 
 
 def listen(host: str, port: int) -> socket.socket:
