@@ -36,7 +36,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*arguments: Any, **options: Any) -> None:
         raise AssertionError(arguments)
 
-    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(subprocess.Popen, "__init__", started)  # the class stays: modules yet to be imported name it
     monkeypatch.setattr(os, "execv", started)
 
 
