@@ -21,7 +21,7 @@ from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
-from orchestrator.launch.local import Watcher, launch
+from orchestrator.launch.local import Watcher, command_elsewhere, for_the_others, launch
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import changed_original, run_of_another_spec
 from orchestrator.launch.startable import begins_anew, check_startable, imported_from, last_launch
@@ -86,14 +86,25 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
     if detach:
         launch_id = start_in_background(run, job, from_scratch=from_scratch)
         if as_json:
-            print_json({"run_id": run.run_id, "name": run.name, "path": str(run.path), "launch_id": launch_id})
-        else:
-            follow = f"orchestrator logs {in_command(run)} -f"
-            typer.echo(f"started run {label(run)} in the background; follow it with: {follow}")
+            started = {"run_id": run.run_id, "name": run.name, "path": str(run.path), "launch_id": launch_id}
+            elsewhere = {"command_elsewhere": command_elsewhere(run, launch_id)} if job.launch.nodes > 1 else {}
+            print_json({**started, **elsewhere})
+            return 0
+        follow = f"orchestrator logs {in_command(run)} -f"
+        typer.echo(f"started run {label(run)} in the background; follow it with: {follow}")
+        if job.launch.nodes > 1:
+            typer.echo(for_the_others(run, launch_id))
         return 0
     total = last_iteration(job, [] if from_scratch else committed(run))
-    watcher = Watcher() if as_json else watcher_for(run, total, sys.stdout)
+    watcher = _Aside() if as_json else watcher_for(run, total, sys.stdout)
     return report(run, job, total, launch(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
+
+
+class _Aside(Watcher):
+    """Under --json: standard output is for the one object at the end, and the other machines are started before."""
+
+    def say(self, message: str) -> None:
+        typer.echo(message, err=True)
 
 
 def wait_for_previous(run: RunDir, *, quiet: bool) -> None:

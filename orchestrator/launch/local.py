@@ -102,7 +102,7 @@ def launch(
             child = _start(run, launch_id, log)
         on_launched(launch_id)
         if job.launch.nodes > 1:
-            watcher.say(_for_the_others(run, launch_id))
+            watcher.say(for_the_others(run, launch_id))
         try:
             by_force = _wait(child, run, launch_id, signals, watcher)
         finally:
@@ -134,14 +134,19 @@ def _end_by_force(run: RunDir, launch_id: str, by: str, iteration: int | None) -
     return Exit.of(cause, "", iteration) if cause in ("completed", "stopped") else ended_by_force(by, iteration)
 
 
-def _for_the_others(run: RunDir, launch_id: str) -> str:
+def for_the_others(run: RunDir, launch_id: str) -> str:
+    """What to tell who has launched a job of several machines on the first."""
+    command = command_elsewhere(run, launch_id)
+    return f"waiting for the other machines; start this on each, with its own NODE_RANK:\n      {command}"
+
+
+def command_elsewhere(run: RunDir, launch_id: str) -> str:
+    """What is typed on the second machine of a job, once it was launched on this one."""
     address = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ}
     variables = {**address, "NODE_RANK": "1", LAUNCH_VARIABLE: launch_id}
     assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return (
-        "waiting for the other machines; start on each, with its own number:\n"
-        f"      {assignments} bash {shlex.quote(str(run.launch_script))}"
-    )
+    # Data sets and modules of the spec are looked for from the working directory, which the script leaves as it is.
+    return f"cd {shlex.quote(os.getcwd())} && {assignments} bash {shlex.quote(str(run.launch_script))}"
 
 
 def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -266,7 +266,8 @@ class TerminalWatcher(Follower):
 
     def say(self, message: str) -> None:
         style = "yellow" if message.startswith("warning") else "red" if message.startswith("error") else None
-        self._progress.console.print(Text(message, style=style or ""))
+        # The terminal wraps what is too wide for it, so that a command can be copied from there as the one line it is.
+        self._progress.console.print(Text(message, style=style or ""), soft_wrap=True)
 
     def start(self) -> None:
         self._progress.update(self._task, description="training", completed=self.snapshot.iteration)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,11 @@ from typing import Any
 
 import pytest
 from support.gate import Gate
-from support.ranks import free_port
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import Watcher, launch
-from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes, processes_of, ranks_of
-from orchestrator.launch.render import render
+from orchestrator.launch.processes import end_processes, processes_of, ranks_of
 from orchestrator.launch.states import status_of
 from orchestrator.launch.stopping import request_stop
 from orchestrator.launch.watch import LineWatcher
@@ -400,50 +397,3 @@ def test_python_that_is_not_there(make_job: MakeJob, make_run: Run) -> None:
     job = make_job(launch__python="/nowhere/python")
     with pytest.raises(UserError, match=r"launch\.python: /nowhere/python is not a program"):
         launch(make_run(job), job)
-
-
-def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) -> None:
-    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
-    with pytest.raises(UserError, match="start it on the first one, with MASTER_ADDR set"):
-        launch(make_run(job), job)
-
-
-@WITH_TORCHRUN
-def test_numbers_of_machines_order_the_ranks(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
-    """Whichever comes first: rank 0 holds the lease and is on the machine of the launcher, NODE_RANK 0."""
-    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
-    run = make_run(job)
-    run.logs.mkdir()
-    run.launch_script.write_text(
-        render(job, run_dir=run.path, python=sys.executable, from_scratch=False, module=fake_runtime)
-    )
-    of_all = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), LAUNCH_VARIABLE: "two-nodes"}
-    machines = [
-        subprocess.Popen(["bash", str(run.launch_script)], env={**of_all, "NODE_RANK": number}) for number in ("1", "0")
-    ]
-    assert [machine.wait(120) for machine in machines] == [0, 0]
-    for rank in (0, 1):
-        assert run.rank_log(rank).read_text() == f"rank {rank} of 2 in launch two-nodes on machine {rank}\n"
-
-
-@WITH_TORCHRUN
-def test_several_machines(make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two "machines" are two launch scripts here; the second is started as the first says."""
-    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
-    run = make_run(job)
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
-    others: list[subprocess.Popen[bytes]] = []
-
-    class StartTheOther(Watcher):
-        def say(self, message: str) -> None:
-            command = message.splitlines()[-1].strip()
-            log = open(run.logs / "other.log", "wb")  # noqa: SIM115
-            elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
-            others.append(subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, env=elsewhere))
-            log.close()
-
-    end = launch(run, job, module=fake_runtime, watcher=StartTheOther())
-    assert [other.wait(120) for other in others] == [0]
-    assert end.cause == "completed"
-    assert "rank 1 of 2" in run.rank_log(1).read_text()

@@ -215,6 +215,17 @@ def test_what_does_not_fit_a_terminal_is_left_out(run: RunDir, width: int, last:
     assert "…" not in line
 
 
+def test_a_command_is_one_line_however_narrow_the_terminal(run: RunDir) -> None:
+    out = io.StringIO()
+    watcher = TerminalWatcher(run, 20, Console(file=out, force_terminal=True, width=40, _environ={"TERM": "xterm"}))
+    command = "      cd /shared/project && MASTER_ADDR=node1 NODE_RANK=1 bash /shared/project/runs/tiny/launch.sh"
+    watcher.say(command)
+    watcher.poll()
+    watcher.say(command)
+    watcher.close()
+    assert out.getvalue().count(command) == 2
+
+
 def test_terminal_is_left_alone_until_the_training_is_watched(run: RunDir) -> None:
     out = io.StringIO()
     watcher = TerminalWatcher(run, 20, Console(file=out, force_terminal=True, _environ={"TERM": "xterm"}))

@@ -1,0 +1,132 @@
+"""A job of several machines: started on the first, which says what to start on the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ranks import free_port
+
+from orchestrator.cli import running
+from orchestrator.errors import UserError
+from orchestrator.launch.local import Watcher, launch
+from orchestrator.launch.processes import LAUNCH_VARIABLE
+from orchestrator.launch.render import render
+from orchestrator.launch.runs import all_runs
+from orchestrator.launch.stopping import request_stop
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+Run = Callable[[JobSpec], RunDir]
+MakeJob = Callable[..., JobSpec]
+Orchestrator = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def real_torchrun(fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are started by torchrun itself: it is what brings the machines together."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+@pytest.fixture
+def first_of_two(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job of two machines, to be started on the first of them."""
+    monkeypatch.setenv("MASTER_ADDR", "node1")
+    monkeypatch.setenv("NODE_RANK", "0")
+    (tmp_path / "my project").mkdir()
+    monkeypatch.chdir(tmp_path / "my project")
+    path = tmp_path / "job.yaml"
+    path.write_text(make_job(launch={"nodes": 2, "gpus_per_node": 1}).model_dump_json(exclude_unset=True))
+    return path
+
+
+def command_on_the_second(runs_dir: Path, launch_id: str) -> str:
+    (run,) = all_runs(runs_dir)
+    variables = f"MASTER_ADDR=node1 NODE_RANK=1 ORCHESTRATOR_LAUNCH_ID={launch_id}"
+    return f"cd '{Path.cwd()}' && {variables} bash {run.launch_script}"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_start_in_the_background_says_what_to_start_on_the_others(
+    orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    monkeypatch.setattr(running, "start_in_background", lambda run, job, *, from_scratch: "launched-now")
+    code, out, err = orchestrator("run", first_of_two, "--detach", *(["--json"] if as_json else []))
+    assert (code, err) == (0, "")
+    said = json.loads(out)["command_elsewhere"] if as_json else out.splitlines()[-1].strip()
+    assert said == command_on_the_second(runs_dir, "launched-now")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_start_in_the_foreground_says_what_to_start_on_the_others(
+    orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    """With --json on standard error, where it can be read before the object at the end."""
+    launch_fake = running.launch
+
+    def ended_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
+        return launch_fake(run, job, on_launched=lambda _: request_stop(run, "the test", at_once=True), **options)
+
+    monkeypatch.setattr(running, "launch", ended_at_once)
+    code, out, err = orchestrator("run", first_of_two, *(["--json"] if as_json else []))
+    assert code == 1
+    (run,) = all_runs(runs_dir)
+    (launch_id,) = (event["launch_id"] for event in run.events() if event["event"] == "launched")
+    said = (err if as_json else out).splitlines()
+    first = said.index("waiting for the other machines; start this on each, with its own NODE_RANK:")
+    assert said[first + 1].strip() == command_on_the_second(runs_dir, launch_id)
+    assert not as_json or json.loads(out)["state"] == "cancelled"
+
+
+def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) -> None:
+    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
+    with pytest.raises(UserError, match="start it on the first one, with MASTER_ADDR set"):
+        launch(make_run(job), job)
+
+
+@pytest.mark.usefixtures("real_torchrun")
+def test_numbers_of_machines_order_the_ranks(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
+    """Whichever comes first: rank 0 holds the lease and is on the machine of the launcher, NODE_RANK 0."""
+    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
+    run = make_run(job)
+    run.logs.mkdir()
+    run.launch_script.write_text(
+        render(job, run_dir=run.path, python=sys.executable, from_scratch=False, module=fake_runtime)
+    )
+    of_all = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), LAUNCH_VARIABLE: "two-nodes"}
+    machines = [
+        subprocess.Popen(["bash", str(run.launch_script)], env={**of_all, "NODE_RANK": number}) for number in ("1", "0")
+    ]
+    assert [machine.wait(120) for machine in machines] == [0, 0]
+    for rank in (0, 1):
+        assert run.rank_log(rank).read_text() == f"rank {rank} of 2 in launch two-nodes on machine {rank}\n"
+
+
+@pytest.mark.usefixtures("real_torchrun")
+def test_the_others_are_started_as_the_first_says(
+    make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two "machines" are two launch scripts here; the second is started as the first says."""
+    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
+    run = make_run(job)
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    others: list[subprocess.Popen[bytes]] = []
+
+    class StartTheOther(Watcher):
+        def say(self, message: str) -> None:
+            command = message.splitlines()[-1].strip()
+            elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
+            with open(run.logs / "other.log", "wb") as log:
+                others.append(subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, env=elsewhere, cwd="/"))
+
+    end = launch(run, job, module=fake_runtime, watcher=StartTheOther())
+    assert [other.wait(120) for other in others] == [0]
+    assert end.cause == "completed"
+    assert "rank 1 of 2" in run.rank_log(1).read_text()
