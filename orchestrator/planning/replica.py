@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.base import Rule, divisors
+from orchestrator.spec.rules.experts import expert_widths
+from orchestrator.spec.rules.mamba import state_space_shapes
+from orchestrator.spec.rules.shapes import (
+    ffn_by_tensor_parallel,
+    heads_by_tensor_parallel,
+    query_groups_by_tensor_parallel,
+)
+from orchestrator.spec.rules.t5 import halves_of_the_pipeline
 from orchestrator.spec.stage_letters import evenly
+
+_OF_TENSORS: tuple[Rule, ...] = (
+    heads_by_tensor_parallel,
+    query_groups_by_tensor_parallel,
+    ffn_by_tensor_parallel,
+    expert_widths,
+    state_space_shapes,
+)
+_OF_STAGES: tuple[Rule, ...] = (halves_of_the_pipeline,)
+"""A T5's: layers of others are shared out as evenly as they can be."""
 
 
 def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:
@@ -14,12 +34,30 @@ def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:
     model, own = job.model, job.parallelism
     if (tp, pp) == (own.tensor_model_parallel_size, own.pipeline_model_parallel_size):
         return job
-    for size, what in ((model.num_attention_heads, "attention heads"), (model.query_groups, "query groups")):
-        if size % tp and tp % size:
-            raise UserError(f"tensor_model_parallel_size {tp} does not divide the model's {size} {what}")
-    if pp > model.num_layers:
-        raise UserError(f"pipeline_model_parallel_size {pp} is more than the model's {model.num_layers} layers")
-    # What says how layers are shared out goes with the pipeline that it was written for.
+    if pp > model.num_layers and model.architecture != "t5":
+        message = f"pipeline_model_parallel_size {pp} is more than the model's {model.num_layers} layers"
+        raise UserError(f"{message}: {model.num_layers} at most")
+    sizes: Iterable[int] = divisors(model.num_attention_heads)
+    _check("tensor_model_parallel_size", tp, sizes, lambda size: _split(job, size, pp), _OF_TENSORS)
+    sizes = range(1, model.encoder_layers + model.decoder_layers + 1)
+    _check("pipeline_model_parallel_size", pp, sizes, lambda size: _split(job, tp, size), _OF_STAGES)
+    return _split(job, tp, pp)
+
+
+def _check(name: str, size: int, sizes: Iterable[int], split: Callable[[int], JobSpec], rules: Sequence[Rule]) -> None:
+    """Raises UserError, with those of `sizes` that fit, where the rules refuse the job that is split by a size."""
+
+    def refusals(size: int) -> list[str]:
+        return [problem.message for rule in rules for problem in rule(split(size))]
+
+    if refused := refusals(size):
+        fit = ", ".join(str(other) for other in sizes if not refusals(other))
+        raise UserError(f"{name} {size} does not fit this model: {refused[0]}; sizes that fit: {fit}")
+
+
+def _split(job: JobSpec, tp: int, pp: int) -> JobSpec:
+    """The job at other sizes. What says how layers are shared out goes with the pipeline that it was written for."""
+    model = job.model
     shared_out = evenly(model.num_layers, pp) if pp > 1 and model.architecture != "t5" else None
     unset = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "expert_tensor_parallel_size")
     changes: dict[str, Any] = {
@@ -31,4 +69,4 @@ def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:
         "account_for_loss_in_pipeline_split": False,
         **dict.fromkeys(unset),
     }
-    return job.model_copy(update={"parallelism": own.model_copy(update=changes)})
+    return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=changes)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.training import layout, tiny_job
 
@@ -18,13 +20,39 @@ def test_another_pipeline_has_stages_of_its_own() -> None:
     assert at_layout(uneven, 2, 1).parallelism.num_layers_in_first_pipeline_stage is None
 
 
+_HEADS = "num_attention_heads / TP must be whole: 4"
+_T5 = {"architecture": "t5", "decoder_seq_length": 32, "position_embedding_type": "learned_absolute"}
+_HYBRID = {"architecture": "mamba", "mamba_head_dim": 16, "mamba_num_groups": 2}
+_EXPERTS = {"num_experts": 4, "moe_ffn_hidden_size": 66, "add_bias_linear": False}
+
+
 @pytest.mark.parametrize(
-    ("tp", "pp", "message"),
+    ("model", "tp", "pp", "why", "fit"),
     [
-        (3, 1, "tensor_model_parallel_size 3 does not divide the model's 4 attention heads"),
-        (1, 5, "pipeline_model_parallel_size 5 is more than the model's 4 layers"),
+        ({}, 3, 1, f"{_HEADS} / 3 = 1.333", "1, 2, 4"),
+        ({}, 8, 1, f"{_HEADS} / 8 = 0.5", "1, 2, 4"),
+        ({"ffn_hidden_size": 66}, 4, 1, "ffn_hidden_size / TP must be whole: 66 / 4 = 16.5", "1, 2"),
+        (_EXPERTS, 4, 1, "moe_ffn_hidden_size / ETP must be whole: 66 / 4 = 16.5", "1, 2"),
+        (_HYBRID, 4, 1, "TP 4 does not divide the 2 groups of state space layers: 2 / 4 = 0.5", "1, 2"),
+        (_T5, 1, 5, "the decoder's layers / its stages must be whole: 4 / 3 = 1.333", "1, 2, 3, 4, 8"),
     ],
 )
-def test_a_network_that_cannot_be_split_so_is_refused(tp: int, pp: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        at_layout(tiny_job("job"), tp, pp)
+def test_sizes_that_do_not_divide_are_refused_beside_those_that_do(
+    model: dict[str, Any], tp: int, pp: int, why: str, fit: str
+) -> None:
+    asked = f"tensor_model_parallel_size {tp}" if tp > 1 else f"pipeline_model_parallel_size {pp}"
+    with pytest.raises(UserError) as refused:
+        at_layout(tiny_job("job", model=model), tp, pp)
+    assert str(refused.value) == f"{asked} does not fit this model: {why}; sizes that fit: {fit}"
+
+
+def test_query_groups_are_shared_by_equally_many_ranks() -> None:
+    job = tiny_job("job", model={"num_attention_heads": 12, "hidden_size": 96, "num_query_groups": 2})
+    assert at_layout(job, 4, 1).parallelism.tensor_model_parallel_size == 4
+    with pytest.raises(UserError, match=r"2 / 3 = 0.6667; sizes that fit: 1, 2, 4, 6, 12$"):
+        at_layout(job, 3, 1)
+
+
+def test_a_stage_has_a_layer_at_least() -> None:
+    with pytest.raises(UserError, match="5 is more than the model's 4 layers: 4 at most"):
+        at_layout(tiny_job("job"), 1, 5)
