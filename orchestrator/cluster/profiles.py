@@ -100,6 +100,11 @@ def read_profile(path: Path) -> ClusterSpec:
     return loaded.value
 
 
+def in_profile(name: str, problem: Problem) -> Problem:
+    """A problem with what the profile of that name says, at its place there."""
+    return load_document(find_profile(name), PROFILE).places.placed(problem)
+
+
 def unknown_profile(name: str, start: Path | None = None) -> tuple[str, str]:
     """What to say of a name that no profile has: (what is wrong, the way out)."""
     known = list(known_profiles(start))

@@ -1,5 +1,5 @@
-"""The cluster and the GPU that a job is for, as the command line or the job itself names them: what is wrong with those
-names is told beside what else is wrong with the job.
+"""The cluster and the GPU that a job is for, as the command line, the job itself or the cluster's profile names them:
+what is wrong with those names is told beside what else is wrong with the job.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cluster.profiles import known_profiles, load_profile, unknown_profile
+from orchestrator.cluster.profiles import in_profile, known_profiles, load_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.planning.limits import what_is_refused
@@ -51,16 +51,32 @@ def profile_of(job: JobSpec, named: Named) -> tuple[ClusterSpec | None, list[Pro
         return None, error.problems
 
 
-def gpu_problems(job: JobSpec, named: Named) -> list[Problem]:
-    """What is wrong with the name of the GPU, if one is named, or with what was calibrated of it."""
+def gpu_problems(job: JobSpec, named: Named, profile: ClusterSpec | None) -> list[Problem]:
+    """What is wrong with the name of the GPU, if one is named, or with what was calibrated of it. Where neither the
+    command line nor the job names one, the profile of the job's cluster does.
+    """
     name = named.gpu or job.launch.gpu
+    if name is None:
+        return [] if profile is None or job.runtime.device == "cpu" else _gpu_problems_of(profile)
+    try:
+        device_named(name)
+    except SpecError as error:
+        return error.problems
+    except UserError as error:
+        return [_wrong("gpu", named.gpu, str(error))]
+    return []
+
+
+def _gpu_problems_of(profile: ClusterSpec) -> list[Problem]:
+    """The same for a profile: its `gpu` is one that is known, and its `gpu_type` any word that the cluster has."""
+    name = profile.gpu or profile.gpu_type
     try:
         if name is not None:
             device_named(name)
     except SpecError as error:
         return error.problems
     except UserError as error:
-        return [_wrong("gpu", named.gpu, str(error))]
+        return [in_profile(profile.name, Problem(str(error), ("gpu",)))] if profile.gpu is not None else []
     return []
 
 
@@ -73,9 +89,10 @@ def _wrong(what: str, option: str | None, message: str, hint: str | None = None)
 def _in_the_known_part(named: Named, job: JobSpec) -> list[Problem]:
     """What is wrong with the names of a job of which only part is known, and what its cluster cannot give that part."""
     found: list[Problem] = []
+    profile = None
     with contextlib.suppress(Unavailable):
         profile, problems = profile_of(job, named)
         found += what_is_refused(job, profile) if profile is not None else problems
     with contextlib.suppress(Unavailable):
-        found += gpu_problems(job, named)
+        found += gpu_problems(job, named, profile)
     return found

@@ -77,9 +77,9 @@ def judge_loaded(
     for which none is named.
     """
     cluster, misnamed = profile_of(loaded.job, named)
-    misnamed += gpu_problems(loaded.job, named)
     if loaded.job.launch.cluster is None:
         cluster = otherwise()
+    misnamed += gpu_problems(loaded.job, named, cluster)
     plan, problems = _planned(loaded, cluster, starting)
     if plan is None or misnamed:
         raise _placed(loaded, [*misnamed, *problems])
@@ -92,7 +92,7 @@ def judge_loaded(
 def profile_named(loaded: LoadedJob, named: Named) -> ClusterSpec | None:
     """The profile that is named. Raises SpecError where a name is wrong, of the GPU too."""
     profile, problems = profile_of(loaded.job, named)
-    problems += gpu_problems(loaded.job, named)
+    problems += gpu_problems(loaded.job, named, profile)
     if problems:
         raise _placed(loaded, problems)
     return profile

@@ -276,6 +276,26 @@ def test_names_that_are_wrong_are_told_beside_what_else_is(orchestrator: Any, jo
 
 
 @pytest.mark.usefixtures("alps")
+def test_a_gpu_that_a_cluster_profile_names_wrong_is_told_there_beside_what_else_is(
+    orchestrator: Any, job_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "clusters" / "alps.yaml").write_text(f"{PROFILE}gpu: H20O\n")
+    line = len(PROFILE.splitlines()) + 1
+    place = f"clusters/alps.yaml:{line}:1: gpu: there is no GPU 'H20O': did you mean H200"
+    right = job_file.read_text()
+    job_file.write_text(f"{right}launch: {{cluster: alps, time: 2d, template: nowhere.j2}}\n")
+    for command in ("validate", "plan", "submit", "tune"):
+        told = orchestrator(command, job_file).err
+        others = () if command == "tune" else ("launch.time: ", "launch.template: ")
+        assert [each for each in (place, f"    {line} | gpu: H20O\n", *others) if each not in told] == []
+        told = orchestrator(command, job_file, "--set", "optimizer.lr=fast").err
+        assert [each for each in (place, "launch.time: ", "optimizer.lr: ") if each not in told] == []
+    for who_does_not_ask in ("launch: {cluster: alps, gpu: H200}", "launch: {cluster: alps}\nruntime: {device: cpu}"):
+        job_file.write_text(f"{right}{who_does_not_ask}\n")
+        assert orchestrator("validate", job_file).code == 0
+
+
+@pytest.mark.usefixtures("alps")
 def test_a_cluster_and_a_vocabulary_that_are_wrong_are_told_at_once(
     orchestrator: Any, job_file: Path, tmp_path: Path
 ) -> None:
