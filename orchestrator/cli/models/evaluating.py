@@ -13,6 +13,7 @@ from orchestrator.data.checks import path_names
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.results.asked import Asked, Kind, file_facts, read_text
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.suggestions import closest
 
 _DECODERS = ("gpt", "mamba")
 _SCORED: tuple[Kind, ...] = ("wikitext", "text", "lambada")
@@ -23,6 +24,8 @@ _WHY_NOT = {
     "one that was fine-tuned is measured by --mnli or --race",
     "t5": "a T5 gives back spans that were taken out of its input, and its losses on a validation set measure that",
 }
+_NAMED = re.compile(rb"""^["']?(?:task|group)["']?: *["']?([\w.-]+)""", re.MULTILINE)
+"""What a YAML file of lm-evaluation-harness calls its task or its group of tasks."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ def _check_installed(job: JobSpec) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Raises UserError where no file of the library's tasks has a word that would name this one: the library would find
-    it out itself, after many seconds of reading what those files mean.
+    """Raises UserError, with the nearest names, where no file of the library's tasks has a word that would name this
+    one: the library would find it out itself, after many seconds of reading what those files mean.
     """
     library = importlib.util.find_spec("lm_eval")
     assert library is not None, "this was looked for before"
@@ -95,9 +98,19 @@ def _check_name(name: str) -> None:
     [where] = library.submodule_search_locations
     # First those folders that a task of theirs begins with: hellaswag, mmlu_anatomy.
     folders = sorted(Path(where, "tasks").iterdir(), key=lambda folder: not name.startswith(folder.name))
-    files = (path for folder in folders for path in (folder, *folder.rglob("*")) if path.is_file())
-    if not any(word.search(path.read_bytes()) for path in files):
-        raise UserError(f"--lm-eval {name}: there is no such task here, and no such YAML file")
+    names: set[str] = set()
+    for path in (path for folder in folders for path in (folder, *folder.rglob("*")) if path.is_file()):
+        text = path.read_bytes()
+        if word.search(text):
+            return
+        if path.suffix == ".yaml":
+            names.update(found.decode() for found in _NAMED.findall(text))
+    near = " or ".join(closest(name, sorted(names)))
+    meant = f" (did you mean {near}?)" if near else ""
+    raise UserError(
+        f"--lm-eval {name}: there is no such task here{meant}, and no such YAML file; "
+        "tasks of your own are looked for in --include-path DIR"
+    )
 
 
 def _settings(kind: Kind, options: Options, job: JobSpec) -> dict[str, Any]:

@@ -65,9 +65,14 @@ def test_a_task_that_the_harness_does_not_have(
     """A word of its files may name a task, and so may a file here, or one of the user's folders: it finds that out."""
     pytest.importorskip("lm_eval")
     monkeypatch.chdir(tmp_path)
-    assert main(["evaluate", run_path, "--lm-eval", "hellaswagg"]) == 2
-    said = "error: --lm-eval hellaswagg: there is no such task here, and no such YAML file\n"
-    assert capsys.readouterr().err == said
+    for name, meant in (
+        ("truthfulqa_mc12", " (did you mean truthfulqa_mc1 or truthfulqa_mc2?)"),
+        ("mmlu_anatomyy", " (did you mean mmlu_anatomy?)"),  # which its file has in quotes
+        ("nothing_like_this", ""),
+    ):
+        assert main(["evaluate", run_path, "--lm-eval", name]) == 2
+        said = f"error: --lm-eval {name}: there is no such task here{meant}, and no such YAML file; "
+        assert capsys.readouterr().err == said + "tasks of your own are looked for in --include-path DIR\n"
     Path("a_file").touch()
     for words in (["hellaswag"], ["a_file"], ["hellaswagg", "--include-path", "."]):
         with pytest.raises(AssertionError):
