@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from megatron.core.activations import squared_relu
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
@@ -25,6 +25,7 @@ from orchestrator.runtime.layers.fp8 import fp8_settings
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.rotary import attention_factor
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
+from orchestrator.runtime.network.finalizing import finalize
 from orchestrator.runtime.network.initialization import initialize_weights
 from orchestrator.runtime.network.lora import add_adapters
 from orchestrator.runtime.network.small_gradients import add_together
@@ -217,9 +218,8 @@ def wrap_data_parallel(
         ]
     if not overlap_reduce:
         add_together(wrapped)
-    config.finalize_model_grads_func = finalize_model_grads
-    if any(hasattr(chunk, "reduce_shared_gradients") for chunk in chunks):
-        config.finalize_model_grads_func = functools.partial(_finalize_with_shared, chunks)
+    shared_too = [chunk for chunk in chunks if hasattr(chunk, "reduce_shared_gradients")]
+    config.finalize_model_grads_func = functools.partial(finalize, shared_too)
     several = len(wrapped) > 1
     if overlap_reduce:
         no_syncs = [chunk.no_sync for chunk in wrapped]
@@ -228,10 +228,3 @@ def wrap_data_parallel(
         gathers = [chunk.start_param_sync for chunk in wrapped]
         config.param_sync_func = gathers if several else gathers[0]
     return wrapped
-
-
-def _finalize_with_shared(chunks: list[Any], *arguments: Any, **options: Any) -> None:
-    """megatron-core's, and then what a family has on several stages beside the embedding."""
-    finalize_model_grads(*arguments, **options)
-    for chunk in chunks:
-        chunk.reduce_shared_gradients()

@@ -20,12 +20,13 @@ from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.pipeline_parallel.schedules import deallocate_output_tensor
 from megatron.core.tensor_parallel import mappings
 from support.training import layout, tiny_job
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from orchestrator import checkpoints
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.network.model import build_chunks, transformer_config
+from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.processes import cpu_shim
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device
@@ -174,7 +175,48 @@ def sent_and_freed() -> Any:
     return found
 
 
+def divided() -> Any:
+    """What is left of gradients of 12, on both stages, where the last one counted 6 tokens and then none; and what the
+    host was told of them meanwhile.
+    """
+    untied = {"untie_embeddings_and_output_weights": True}  # a table on both stages has the sum of both gradients
+    job, device = tiny_job("divided", model=untied, parallelism=layout(pp=2)), select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    ranks, _ = start_process_groups(job, device, timeout_seconds=60)
+    seed_everything(job.runtime.seed, ranks)
+    config = transformer_config(job, device, "torch")
+    chunks = build_chunks(job, config, device, "torch", vocabulary(job), ranks)
+    wrapped = wrap_data_parallel(job, config, chunks)
+    found = []
+    for tokens in (6, 0):
+        for chunk in wrapped:
+            for parameter in chunk.parameters():
+                parameter.main_grad.fill_(12.0)
+        told = Told()
+        with told:
+            config.finalize_model_grads_func(wrapped, torch.tensor(tokens if ranks.is_last_stage else 99))
+        values = {
+            value for chunk in wrapped for each in chunk.parameters() for value in each.main_grad.unique().tolist()
+        }
+        found.append([sorted(values), told.values])
+    stop_process_groups()
+    return found
+
+
+class Told(TorchDispatchMode):
+    """How many values of tensors the host asks for: on a GPU it would wait for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.values += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
 FUNCTIONS = {
+    "divided": divided,
     "sent-and-freed": sent_and_freed,
     "verification": lambda: verification(Path(sys.argv[1])),
     "control": control,
