@@ -13,14 +13,26 @@ import torch
 from orchestrator.runtime.layers import torch_layers
 
 
+class DotProductAttention(torch.nn.Module):
+    """Gives back what it was called with."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__()
+
+    def forward(self, *given: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return given, named
+
+
 def transformer_engine_layers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module that builds them, until the test is over."""
     engine: Any = ModuleType("megatron.core.extensions.transformer_engine")
     engine.TENorm = torch.nn.Identity
+    engine.TEDotProductAttention = DotProductAttention
     monkeypatch.setitem(sys.modules, engine.__name__, engine)
-    name = "orchestrator.runtime.layers.transformer_engine_layers"
-    monkeypatch.setitem(sys.modules, name, ModuleType(name))  # so that what is imported now is gone afterwards
-    del sys.modules[name]
+    for each in ("padded_attention", "transformer_engine_layers"):
+        name = f"orchestrator.runtime.layers.{each}"
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # so that what is imported now is gone afterwards
+        del sys.modules[name]
     monkeypatch.setattr(
         "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec",
         lambda moe_grouped_gemm, **options: torch_layers.get_gpt_layer_local_spec(**options),

@@ -15,8 +15,7 @@ from torch.nn import functional
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.choice import block_spec_function
-from orchestrator.runtime.layers.masked_attention import MaskedAttention
+from orchestrator.runtime.layers.choice import block_spec_function, encoder_attention
 from orchestrator.runtime.layers.post_norms import normalise_behind, normalise_embedding
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.base import TrainStep
@@ -138,11 +137,11 @@ def build_chunk(
 def _block_spec(config: TransformerConfig, layers: Layers, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The decoder's layers, with an attention to all tokens but padding."""
     block: TransformerBlockSubmodules = block_spec_function(layers)(config, vp_stage)
+    core_attention = encoder_attention(layers)
     for layer in block.layer_specs:
         attention = layer.submodules.self_attention
         attention.params = {**attention.params, "attn_mask_type": AttnMaskType.padding}
-        if layers == "torch":
-            attention.submodules.core_attention = MaskedAttention
+        attention.submodules.core_attention = core_attention
     return block
 
 

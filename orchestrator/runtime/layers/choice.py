@@ -27,7 +27,17 @@ def choose_layers(choice: Literal["auto", "torch", "transformer_engine"], device
 
 
 def block_spec_function(layers: Layers) -> Callable[..., Any]:
-    """The chosen module's `block_spec`; only that module is imported, since the other's library may be absent."""
-    name = "torch_layers" if layers == "torch" else "transformer_engine_layers"
-    function: Callable[..., Any] = importlib.import_module(f"orchestrator.runtime.layers.{name}").block_spec
+    """The chosen module's `block_spec`."""
+    function: Callable[..., Any] = _module(layers).block_spec
     return function
+
+
+def encoder_attention(layers: Layers) -> Any:
+    """What the layers of one chunk of an encoder attend with: its class, or a specification of megatron-core's."""
+    return _module(layers).encoder_attention()
+
+
+def _module(layers: Layers) -> Any:
+    """Only the chosen one is imported: the other's library may be absent."""
+    name = "torch_layers" if layers == "torch" else "transformer_engine_layers"
+    return importlib.import_module(f"orchestrator.runtime.layers.{name}")

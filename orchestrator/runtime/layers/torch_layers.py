@@ -14,6 +14,7 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
 from orchestrator.runtime.layers.experts import layers_of_chunk
 from orchestrator.runtime.layers.flash_attention import FlashAttentionApart
+from orchestrator.runtime.layers.masked_attention import MaskedAttention
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.scores import (
@@ -104,6 +105,11 @@ def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSub
     dense, routed = (_layer_spec(config, has_experts=has) for has in (False, True))
     layers = [routed if has_experts else dense for has_experts in layers_of_chunk(config, vp_stage)]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
+
+
+def encoder_attention() -> type[MaskedAttention]:
+    """Attention to all tokens but padding."""
+    return MaskedAttention
 
 
 def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:

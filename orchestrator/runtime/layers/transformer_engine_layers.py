@@ -6,11 +6,14 @@ from typing import Any
 
 from megatron.core.extensions.transformer_engine import TENorm
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
 from orchestrator.runtime.layers.flash_attention import FlashAttention
+from orchestrator.runtime.layers.lengths import Lengths
+from orchestrator.runtime.layers.padded_attention import PaddedAttention
 from orchestrator.runtime.layers.residual import add_plainly
 from orchestrator.runtime.layers.rotation import RotatedAttention
 from orchestrator.runtime.layers.torch_layers import Attention
@@ -21,6 +24,11 @@ def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSub
     dense, routed = (_layer_spec(config, has_experts=has) for has in (False, True))
     layers = [routed if has_experts else dense for has_experts in layers_of_chunk(config, vp_stage)]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=TENorm)
+
+
+def encoder_attention() -> ModuleSpec:
+    """Attention to all tokens but padding, for the layers of one model chunk."""
+    return ModuleSpec(module=PaddedAttention, params={"lengths": Lengths()})
 
 
 def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
