@@ -38,7 +38,7 @@ _TOKEN_RATE = "throughput/tokens_per_second"
 @dataclass(frozen=True)
 class Goodput:
     """Times in seconds; the parts add up to `wall_seconds`. `lost_steps`: steps that were undone; `reached`: the step
-    that the training stands at.
+    that the training stands at; a start that went back stands at its checkpoint until it has done one.
     """
 
     launches: int = 0

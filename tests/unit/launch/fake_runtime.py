@@ -156,8 +156,13 @@ def end(run: RunDir, cause: str, message: str, iteration: int) -> int:
 
 
 def last_step(run: RunDir) -> int:
+    """The step that this start stands at."""
+    told = [event for event in run.events() if event["event"] == "started" and event["launch_id"] == LAUNCH_ID]
+    if not told:
+        return 0
     lines = run.metrics_file.read_text().splitlines() if run.metrics_file.exists() else []
-    return json.loads(lines[-1])["iteration"] if lines else 0
+    told += [json.loads(line) for line in lines[-1:]]
+    return int(max(told, key=lambda each: each["time"])["iteration"])
 
 
 if __name__ == "__main__":

@@ -282,9 +282,12 @@ def test_status_says_what_a_resume_would_lose(
     monkeypatch.setenv("FAKE_END", "kill0@13")
     assert orchestrator("run", job_file)[0] == 1
     assert told() == ("1, 0 steps lost; a resume loses 2 more, which no checkpoint has", 2)
+    monkeypatch.setenv("FAKE_END", "kill0@11")  # in its first step: what was measured before is lost already
+    assert orchestrator("resume", "tiny")[0] == 1
+    assert told() == ("2, 2 steps lost", 0)
     monkeypatch.setenv("FAKE_END", "kill0@14")
     assert orchestrator("resume", "tiny")[0] == 1
-    assert told() == ("2, 2 steps lost; a resume loses 3 more, which no checkpoint has", 3)
+    assert told() == ("3, 2 steps lost; a resume loses 3 more, which no checkpoint has", 3)
     monkeypatch.delenv("FAKE_END")
     assert orchestrator("resume", "tiny")[0] == 0
-    assert told() == ("3, 5 steps lost", 0)
+    assert told() == ("4, 5 steps lost", 0)
