@@ -191,39 +191,41 @@ def h200_rows() -> list[Row]:
 def own_rows() -> list[Row]:
     """Measured on one H200 in one hour with this project's runtime (docs/benchmarks/2026-11-24-h200-2.md)."""
 
-    def row(label: str, layers: Layers, seconds: float, preset: str, micro: int, batch: int, **more: Any) -> Row:
+    def row(
+        label: str,
+        seconds: float,
+        preset: str,
+        micro: int,
+        batch: int,
+        layers: Layers = "transformer_engine",
+        num_layers: int | None = None,
+        **runtime: Any,
+    ) -> Row:
         job = job_of(preset, micro=micro, batch=batch)
-        of_model = {name: more.pop(name) for name in ("num_layers",) if name in more}
-        sections = {
-            "model": job.model.model_copy(update=of_model),
-            "runtime": job.runtime.model_copy(update=more),
-        }
-        job = job.model_copy(update=sections)
+        model = job.model.model_copy(update={"num_layers": num_layers or job.model.num_layers})
+        job = job.model_copy(update={"model": model, "runtime": job.runtime.model_copy(update=runtime)})
         return Row(label, job, kernels_of(job, layers), seconds)
 
-    te: Layers = "transformer_engine"
-    torch: Layers = "torch"
-    captured, flash = {"cuda_graphs": True}, {"attention_backend": "flash"}
+    flash = {"attention_backend": "flash"}
     again = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    eight = {"num_layers": 8}
     return [
-        row("1.7B 4x1 TE", te, 0.3113, "gpt-1.7b", 4, 4),
-        row("1.7B 4x4 TE", te, 1.2003, "gpt-1.7b", 4, 16),
-        row("1.7B 2x2 TE", te, 0.3184, "gpt-1.7b", 2, 4),
-        row("1.7B 1x4 TE captured", te, 0.3235, "gpt-1.7b", 1, 4, **captured),
-        row("1.7B 1x16 TE captured", te, 1.2470, "gpt-1.7b", 1, 16, **captured),
-        row("1.7B 8x2 TE", te, 1.1915, "gpt-1.7b", 8, 16),
-        row("1.7B 4x4 TE, all recomputed", te, 1.5249, "gpt-1.7b", 4, 16, **again),
-        row("1.7B 4x4 TE, joined loss", te, 1.2632, "gpt-1.7b", 4, 16, fused_linear_cross_entropy=True),
-        row("1.7B 4x4 TE, FlashAttention 4", te, 1.1773, "gpt-1.7b", 4, 16, **flash),
-        row("1.7B 4x1 torch", torch, 0.3271, "gpt-1.7b", 4, 4),
-        row("1.7B 4x4 torch", torch, 1.2648, "gpt-1.7b", 4, 16),
-        row("1.7B 1x4 torch", torch, 0.3493, "gpt-1.7b", 1, 4),
-        row("7.1B's 8 layers 4x1 TE", te, 0.3937, "gpt-7.1b", 4, 4, **eight),
-        row("7.1B's 8 layers 2x4 TE", te, 0.7677, "gpt-7.1b", 2, 8, **eight),
-        row("7.1B's 8 layers 1x4 torch", torch, 0.4330, "gpt-7.1b", 1, 4, **eight),
-        row("7.1B's 8 layers 4x1 TE, FlashAttention 4", te, 0.3907, "gpt-7.1b", 4, 4, **eight, **flash),
-        row("Llama 3 8B's 8 layers 1x4 TE", te, 0.8692, "llama3-8b", 1, 4, **eight),
+        row("1.7B 4x1 TE", 0.3113, "gpt-1.7b", 4, 4),
+        row("1.7B 4x4 TE", 1.2003, "gpt-1.7b", 4, 16),
+        row("1.7B 2x2 TE", 0.3184, "gpt-1.7b", 2, 4),
+        row("1.7B 1x4 TE captured", 0.3235, "gpt-1.7b", 1, 4, cuda_graphs=True),
+        row("1.7B 1x16 TE captured", 1.2470, "gpt-1.7b", 1, 16, cuda_graphs=True),
+        row("1.7B 8x2 TE", 1.1915, "gpt-1.7b", 8, 16),
+        row("1.7B 4x4 TE, all recomputed", 1.5249, "gpt-1.7b", 4, 16, **again),
+        row("1.7B 4x4 TE, joined loss", 1.2632, "gpt-1.7b", 4, 16, fused_linear_cross_entropy=True),
+        row("1.7B 4x4 TE, FlashAttention 4", 1.1773, "gpt-1.7b", 4, 16, **flash),
+        row("1.7B 4x1 torch", 0.3271, "gpt-1.7b", 4, 4, "torch"),
+        row("1.7B 4x4 torch", 1.2648, "gpt-1.7b", 4, 16, "torch"),
+        row("1.7B 1x4 torch", 0.3493, "gpt-1.7b", 1, 4, "torch"),
+        row("7.1B's 8 layers 4x1 TE", 0.3937, "gpt-7.1b", 4, 4, num_layers=8),
+        row("7.1B's 8 layers 2x4 TE", 0.7677, "gpt-7.1b", 2, 8, num_layers=8),
+        row("7.1B's 8 layers 1x4 torch", 0.4330, "gpt-7.1b", 1, 4, "torch", num_layers=8),
+        row("7.1B's 8 layers 4x1 TE, FlashAttention 4", 0.3907, "gpt-7.1b", 4, 4, num_layers=8, **flash),
+        row("Llama 3 8B's 8 layers 1x4 TE", 0.8692, "llama3-8b", 1, 4, num_layers=8),
     ]
 
 
