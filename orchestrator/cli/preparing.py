@@ -12,6 +12,7 @@ import typer
 
 from orchestrator.data.preparation import Source, survey
 from orchestrator.errors import UserError
+from orchestrator.launch.stopping import Terminated
 from orchestrator.planning.plan import Plan
 from orchestrator.spec.job import JobSpec
 
@@ -58,6 +59,8 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
     while True:
         try:
             said, _ = process.communicate()
+        except Terminated:
+            raise  # the tether ends the program with this one
         except KeyboardInterrupt:
             continue  # Ctrl-C reaches the program as well; it ends by itself and says what was kept
         break

@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.stopping import request_stop
+from orchestrator.launch.stopping import request_stop, sigterm_as_ctrl_c
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -110,7 +110,7 @@ def drill(
     asks to stop.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _sigterm_as_ctrl_c():
+    with sigterm_as_ctrl_c():  # between two trainings nothing else hears it, and the folder would stay
         place = Path(tempfile.mkdtemp(prefix=".drill-", dir=folder.absolute()))
         try:
             result = _drilled(job, kill_at, place, tell, module)
@@ -137,16 +137,6 @@ def _drilled(job: JobSpec, kill_at: int, place: Path, tell: Callable[[str], obje
     losses, resumed = dict(read_series(reference, "train/loss")), dict(read_series(victim, "train/loss"))
     steps = [Step(number, losses.get(number), resumed.get(number)) for number in range(1, total + 1)]
     return Drill(steps, kill_at, _resumed_from(victim), place)
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Between two trainings nothing else hears it, and the folder would stay."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _train(run: RunDir, job: JobSpec, module: str, on_launched: Callable[[str], None] = lambda launch_id: None) -> Exit:

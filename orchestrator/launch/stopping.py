@@ -49,6 +49,24 @@ def caught_signals() -> Iterator[StopSignals]:
             signal.signal(number, handler)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where it ends a command as Ctrl-C does. Unlike that, it has reached this process alone."""
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """So that what Ctrl-C clears away is cleared away after SIGTERM too, which else ends a process where it stands."""
+
+    def terminate(number: int, frame: Any) -> None:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
     """Ask whoever runs it to stop: cleanly, or at once, without waiting for a save."""
     write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))

@@ -25,9 +25,11 @@ from orchestrator.cli.runs.submitting import describe_active
 from orchestrator.launch.runs import attach_or_create, create_run, run_to_continue, runs_dir_of, taken_back
 from orchestrator.launch.startable import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
+from orchestrator.launch.stopping import sigterm_as_ctrl_c
 from orchestrator.spec.loading import load_job
 
 
+@sigterm_as_ctrl_c()
 def command(
     jobs: JobFiles,
     overrides: Overrides = None,

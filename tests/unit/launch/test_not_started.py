@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,6 +76,47 @@ def test_a_run_that_is_stopped_before_it_is_launched(
     assert len(all_runs(runs_dir)) == int(not is_new)
 
 
+STANDS_STILL = """
+import sys, time
+from orchestrator.cli import running
+from orchestrator.cli.main import main
+from orchestrator.cli.runs import run
+from orchestrator.launch import runs
+
+def stand_still(*arguments, **named):
+    print("there", flush=True)
+    time.sleep(600)
+
+setattr({moment}, stand_still)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("moment", "said"),
+    [
+        ("runs, 'code_state'", ""),
+        ("run, 'tell_of_others'", "stopped before it started; run tiny/{} is gone again\n"),
+        ("running, 'launch'", "stopped before it started; run tiny/{} is gone again\n"),
+    ],
+)
+def test_a_signal_before_the_launch_leaves_nothing(
+    make_job: MakeJob, job_file: Path, runs_dir: Path, moment: str, said: str, number: signal.Signals
+) -> None:
+    runs_dir.mkdir()
+    command = [sys.executable, "-c", STANDS_STILL.format(moment=moment), "run", str(job_file), f"--runs-dir={runs_dir}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() not in ("there\n", ""):
+            pass
+        assert list(runs_dir.glob("tiny/*"))
+        process.send_signal(number)
+        _, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (130, said.format(make_job().config_hash[:8]))
+    assert not list(runs_dir.iterdir())
+
+
 def test_a_run_that_is_refused_is_not_called_new(
     orchestrator: Orchestrator, make_job: MakeJob, tmp_path: Path, runs_dir: Path
 ) -> None:
@@ -143,8 +186,14 @@ def test_a_launcher_in_the_background_that_never_launches(
     assert fault == DIES or not Path("/proc", pids.read_text()).exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
-    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orchestrator: Orchestrator,
+    job_file: Path,
+    runs_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
 ) -> None:
     pids = tmp_path / "pids"
     launcher = f"import os, sys, time\nPIDS = {str(pids)!r}\nif 'orchestrator.launch' in sys.orig_argv: {HANGS}\n"
@@ -153,7 +202,7 @@ def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
 
     def interrupted(run: RunDir) -> str | None:
         if pids.exists() and pids.read_text():
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return None
 
     monkeypatch.setattr(running, "_launch_id", interrupted)
@@ -161,6 +210,28 @@ def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
     assert (code, "stopped before it started" in err) == (130, True)
     assert not list(runs_dir.iterdir())
     assert not Path("/proc", pids.read_text()).exists()
+
+
+def test_sigterm_while_data_are_made_ends_that_too(
+    make_job: MakeJob, runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """A terminal's Ctrl-C reaches both of them; SIGTERM is sent to one."""
+    pids = tmp_path / "pids"
+    program = f"import os, sys, time\nPIDS = {str(pids)!r}\nif sys.orig_argv[2] == 'orchestrator.data': {HANGS}\n"
+    (tmp_path / "sitecustomize.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("text\n")
+    data = {"blend": [{"path": "a", "text": "a.txt"}], "tokenizer": {"type": "byte_level"}, "split": "1,0,0"}
+    job = make_job(data=data, model__vocab_size=None)
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
+    command = [sys.executable, "-m", "orchestrator", "run", "job.yaml", f"--runs-dir={runs_dir}"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        until(lambda: pids.exists() and pids.read_text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(100) == 130
+    until(lambda: not Path("/proc", pids.read_text()).exists())
+    assert not runs_dir.exists()
 
 
 @pytest.mark.parametrize(("words", "runs_left"), [(NO_SLURM, 0), (NO_ANSWER, 1)])
