@@ -36,8 +36,10 @@ TORCHS_GELU = Passes(3, 4.3)
 ROTATED_IN_PARTS = replace(TRANSFORMER_ENGINE, projection=None, gelu=TORCHS_GELU)
 ADAM_IN_PASSES = replace(ROTATED_IN_PARTS, **_TORCHS_ADAM)
 """This project's runtime until 2026-11-23."""
+_APART: dict[str, Any] = {"projection": None, "accumulation": 14}
+"""RoPE by torch.compile, and weight gradients added behind their products."""
 EARLIER_TORCH = replace(
-    TORCH, rope=UNFUSED_ROPE, loss=COMPILED_LOSS, gelu=TORCHS_GELU, **_TORCHS_ADAM_AFTER_TORCHS_CLIPPING
+    TORCH, **_APART, rope=UNFUSED_ROPE, loss=COMPILED_LOSS, gelu=TORCHS_GELU, **_TORCHS_ADAM_AFTER_TORCHS_CLIPPING
 )
 EARLIER_TRANSFORMER_ENGINE = replace(ADAM_IN_PASSES, loss=COMPILED_LOSS)
 """This project's runtime until 2026-11-22: megatron-core's cross entropy and rotation, too."""
@@ -46,7 +48,7 @@ PLAIN_TRANSFORMER_ENGINE = replace(
     ADAM_IN_PASSES,
     rope=UNFUSED_ROPE,
     loss=UNFUSED_LOSS,
-    accumulation=TORCH.accumulation,
+    accumulation=14,
     after_transfer=AFTER_TRANSFER,
 )
 """Transformer Engine's layers under megatron-core's defaults: RoPE, cross entropy and accumulation are not fused."""
@@ -118,7 +120,7 @@ def host_bound_rows() -> list[Row]:
     return [
         Row("345M 1x1 TE, no biases, rope", small(1, plain), TRANSFORMER_ENGINE, 0.0603),
         Row("345M 1x1 TE", small(1, own), ADAM_IN_PASSES, 0.1045),
-        Row("345M 1x1 torch", small(1, own), replace(TORCH, **_TORCHS_ADAM), 0.1125),
+        Row("345M 1x1 torch", small(1, own), replace(TORCH, **_APART, **_TORCHS_ADAM), 0.1125),
         Row("345M 1x4 TE", small(4, own), ADAM_IN_PASSES, 0.355),
         Row("1.7B 1x1 TE", job_of("gpt-1.7b", micro=1, batch=1), ADAM_IN_PASSES, 0.119),
     ]
@@ -189,7 +191,9 @@ def h200_rows() -> list[Row]:
 
 
 def own_rows() -> list[Row]:
-    """Measured on one H200 in one hour with this project's runtime (docs/benchmarks/2026-11-24-h200-2.md)."""
+    """Measured on H200s with this project's runtime: Transformer Engine's layers on one of them in one hour
+    (docs/benchmarks/2026-11-24-h200-2.md), torch's on another (-3.md).
+    """
 
     def row(
         label: str,
@@ -218,12 +222,12 @@ def own_rows() -> list[Row]:
         row("1.7B 4x4 TE, all recomputed", 1.5249, "gpt-1.7b", 4, 16, **again),
         row("1.7B 4x4 TE, joined loss", 1.2632, "gpt-1.7b", 4, 16, fused_linear_cross_entropy=True),
         row("1.7B 4x4 TE, FlashAttention 4", 1.1773, "gpt-1.7b", 4, 16, **flash),
-        row("1.7B 4x1 torch", 0.3271, "gpt-1.7b", 4, 4, "torch"),
-        row("1.7B 4x4 torch", 1.2648, "gpt-1.7b", 4, 16, "torch"),
-        row("1.7B 1x4 torch", 0.3493, "gpt-1.7b", 1, 4, "torch"),
+        row("1.7B 4x1 torch", 0.3171, "gpt-1.7b", 4, 4, "torch"),
+        row("1.7B 4x4 torch", 1.2190, "gpt-1.7b", 4, 16, "torch"),
+        row("1.7B 1x4 torch captured", 0.3272, "gpt-1.7b", 1, 4, "torch", cuda_graphs=True),
         row("7.1B's 8 layers 4x1 TE", 0.3937, "gpt-7.1b", 4, 4, num_layers=8),
         row("7.1B's 8 layers 2x4 TE", 0.7677, "gpt-7.1b", 2, 8, num_layers=8),
-        row("7.1B's 8 layers 1x4 torch", 0.4330, "gpt-7.1b", 1, 4, "torch", num_layers=8),
+        row("7.1B's 8 layers 1x4 torch", 0.4039, "gpt-7.1b", 1, 4, "torch", num_layers=8),
         row("7.1B's 8 layers 4x1 TE, FlashAttention 4", 0.3907, "gpt-7.1b", 4, 4, num_layers=8, **flash),
         row("Llama 3 8B's 8 layers 1x4 TE", 0.8692, "llama3-8b", 1, 4, num_layers=8),
     ]

@@ -136,6 +136,8 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
     if normed:
         kept += sizes.tokens * (sizes.heads + sizes.groups) * statistics
     whole = 0 if selective else _whole_sequence(job, sizes)
+    if rotates_projection(job, layers):  # and stays where it is, or goes to tensors of its own as a whole
+        return kept + projection
     if layers == "torch":
         kept += whole
         kept += 0 if whole and (rotated or normed) else projection  # the values are a view of it
@@ -147,8 +149,6 @@ def _attention(job: JobSpec, sizes: LayerSizes, layers: Layers, statistics: int,
             # Cosines and sines are made anew by every layer, for queries and for keys.
             kept += 4 * sizes.positions * rotary_width(job) * sizes.width
         return kept
-    if rotates_projection(job, layers):  # and stays where it is, or goes to tensors of its own as a whole
-        return kept + projection
     if normed:
         kept += sizes.query + sizes.key  # its norms take evenly laid out copies
     if rotated or normed:
@@ -185,21 +185,26 @@ def _whole_sequence(job: JobSpec, sizes: LayerSizes) -> int:
 
 
 def rotates_projection(job: JobSpec, layers: Layers) -> bool:
-    """Whether a kernel of our own rotates queries and keys as the projection left them: those of Transformer Engine's
-    layers that are not normalised, of heads that are this rank's own.
+    """Whether a kernel of our own rotates queries and keys on a GPU as the projection left them: those that are not
+    normalised, of heads that are this rank's own. Torch's layers have ways of their own to lay out a sequence in parts,
+    and what has capped scores.
     """
-    model = job.model
-    own = model.query_groups >= job.parallelism.tensor_model_parallel_size
+    model, degrees = job.model, job.parallelism
+    own = model.query_groups >= degrees.tensor_model_parallel_size
     is_rotated = model.architecture == "gpt" and model.position_embedding_type == "rope"
-    return layers == "transformer_engine" and is_rotated and own and not model.qk_layernorm
+    plainly = degrees.context_parallel_size == 1 and model.attention_logit_softcapping is None
+    able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
+    return able and is_rotated and own and not model.qk_layernorm
 
 
-def adds_in_products(job: JobSpec, layers: Layers) -> bool:
-    """Whether the products that compute gradients of weights on a GPU add them to their buffers, where torch can."""
+def adds_in_products(job: JobSpec) -> bool:
+    """Whether the products that compute gradients of weights add them to their buffers, where torch can. By itself only
+    on a GPU: the CPU has no product of 16-bit matrices that adds to fp32.
+    """
     choice, in_fp32 = job.runtime.gradient_accumulation_fusion, job.precision.grad_reduce_in_fp32
     if choice != "auto":
         return choice
-    return layers == "transformer_engine" and job.precision.dtype != "fp32" and in_fp32
+    return job.runtime.device != "cpu" and job.precision.dtype != "fp32" and in_fp32
 
 
 def rotary_width(job: JobSpec) -> int:

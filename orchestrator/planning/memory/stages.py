@@ -100,9 +100,10 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     stages = []
     for pp, count in enumerate(counts):
         chunks = own_chunks[pp] if own_chunks else tuple(of_chunk[held] for held in in_stages[pp])
-        in_flight = _in_flight(pp, chunks, job)
+        in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
-        lasting = _lasting(job, count, experts[pp], sizes, layers, first, last)
+        lasting = _lasting(job, count, experts[pp], sizes, layers, last)
+        lasting["buffers"] += in_flight.between * sizes.stream
         lasting = _without_frozen(job, lasting, trained[pp], count)
         if copies := copies_of_weights(job, pp, *(sum(each) for each in zip(*in_stages[pp], strict=True))):
             lasting["fp8_weights"] = copies
@@ -144,23 +145,37 @@ class _InFlight:
     ever: tuple[int, ...]
     at_the_loss: tuple[int, ...]
     """With one of the last chunk among them."""
+    between: int
+    """How many tensors that stages send each other are held then, beside the inputs of these passes."""
 
 
-def _in_flight(stage: int, chunks: tuple[_Activations, ...], job: JobSpec) -> _InFlight:
-    """The warm-up decides, so more micro-batches change nothing."""
+def _in_flight(stage: int, chunks: tuple[_Activations, ...], job: JobSpec, stream: int) -> _InFlight:
+    """The warm-up decides, so more micro-batches change nothing. `stream`: bytes of a tensor between stages."""
     stages = job.parallelism.pipeline_model_parallel_size
     fullest = _most_in_flight(stage, stages, len(chunks), min(job.num_micro_batches, 3 * stages))
-    by_bytes = sorted(fullest, key=lambda held: _saved(chunks, held), reverse=True)
-    return _InFlight(by_bytes[0], next((held for held in by_bytes if held[-1] > 0), by_bytes[0]))
+    between = {held: _between(stage, stages, len(chunks), is_first=held == fullest[0]) for held in fullest}
+    by_bytes = sorted(fullest, key=lambda held: _saved(chunks, held) + between[held] * stream, reverse=True)
+    at_the_loss = next((held for held in by_bytes if held[-1] > 0), by_bytes[0])
+    return _InFlight(by_bytes[0], at_the_loss, between[by_bytes[0]])
+
+
+def _between(stage: int, stages: int, chunks: int, *, is_first: bool) -> int:
+    """The schedule keeps the gradient that it sent last; interleaved, also an output on its way, the next input, and on
+    the last stage an input that was used. `is_first`: before any backward pass, when the first stage's next input is
+    tokens.
+    """
+    if chunks == 1:
+        return 0 if stage == 0 else 1
+    if stage == 0:
+        return 1 if is_first else 3
+    return 4 if stage == stages - 1 else 3
 
 
 def _saved(chunks: tuple[_Activations, ...], held: tuple[int, ...]) -> int:
     return sum(each.saved * count for each, count in zip(chunks, held, strict=True))
 
 
-def _lasting(
-    job: JobSpec, count: int, experts: int, sizes: LayerSizes, layers: Layers, first: bool, last: bool
-) -> dict[str, int]:
+def _lasting(job: JobSpec, count: int, experts: int, sizes: LayerSizes, layers: Layers, last: bool) -> dict[str, int]:
     """What is there at all times, by part. `count`: parameters of the rank; `experts`: those of experts among them."""
     precision = job.precision
     moments = job.optimizer.state_tensors * FP32
@@ -170,11 +185,9 @@ def _lasting(
     buffers += masks(job, sizes, layers)
     if sizes.sequence_parallel and (layers == "torch" or last):
         buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
-    chunks = job.parallelism.num_model_chunks
     if job.model.position_embedding_type == "rope":
+        chunks = job.parallelism.num_model_chunks
         buffers += chunks * sizes.positions * rotary_width(job) * FP32  # the angles, which each chunk keeps
-    # The schedule keeps the gradient that it sent last; interleaved, it receives ahead both ways.
-    buffers += sizes.stream * ((0 if first else 1) + (2 if chunks > 1 else 0))
     return {
         "weights": count * sizes.width,
         "gradients": count * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
@@ -318,7 +331,7 @@ def _last_moments(
         # ends the pass.
         chunk = min(sizes.tokens, tokens_of_chunk(sizes.tokens, vocab)) * vocab * width
         in_fp32 = job.precision.grad_reduce_in_fp32 or width == FP32
-        of_table = max(table - chunk, 0) if adds_in_products(job, layers) else table
+        of_table = max(table - chunk, 0) if adds_in_products(job) else table
         other = 2 * sizes.whole_stream + of_table + (0 if in_fp32 else vocab * sizes.hidden * FP32)
         return [("loss", {**held, "logits": chunk, "temporary": other})]
     # The gradient takes the logits' place. A cap keeps its tangents, and makes a gradient of the logits before it.

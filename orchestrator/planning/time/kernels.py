@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.planning.memory.layer import adds_in_products
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
@@ -91,6 +92,10 @@ of a seed included. Other devices, the CPU too, are taken to be like it.
 _SCORE_DROPOUT = Passes(187, 32)
 """Measured there, of cuDNN's attention."""
 
+_IN_PRODUCTS = 2
+"""By the product that computes the gradient, behind its arithmetic: this is what small weights take."""
+_BEHIND_PRODUCTS = 14
+"""Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that does not reach the bandwidth."""
 TORCH = Kernels(
     fused_attention=False,
     norm=Passes(4, 9),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
@@ -100,13 +105,13 @@ TORCH = Kernels(
     dropout=_DROPOUT,
     score_dropout=_SCORE_DROPOUT,
     bias=Passes(2, 1),
-    # Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that does not reach the bandwidth.
-    accumulation=14,
+    accumulation=_IN_PRODUCTS,
     optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
     launches=Passes(45, 85),
     collective=8,
     optimizer_launches=1,
     loss=Passes(2.7, 5.4),
+    projection=Passes(2.2, 2.2),
     gelu=Passes(2.2, 3.0),
 )
 """torch's operations one by one, and its scaled dot product attention."""
@@ -121,7 +126,7 @@ TRANSFORMER_ENGINE = Kernels(
     dropout=_DROPOUT,
     score_dropout=_SCORE_DROPOUT,
     bias=Passes(0, 2),  # added by the product; its gradient is summed by a kernel of cuBLAS's
-    accumulation=2,  # by the product that computes it, behind its arithmetic; this is what small weights take
+    accumulation=_IN_PRODUCTS,
     optimizer=34,
     launches=Passes(30, 60),
     collective=8,
@@ -141,4 +146,6 @@ def kernels_of(job: JobSpec, layers: Layers) -> Kernels:
     kernels = TORCH
     if layers != "torch":
         kernels = OVERLAPPING if overlaps_tensor_parallel(job) else TRANSFORMER_ENGINE
+    if not adds_in_products(job):
+        kernels = replace(kernels, accumulation=_BEHIND_PRODUCTS)
     return replace(kernels, attention_rate=_FLASH_ATTENTION) if job.runtime.attention_backend == "flash" else kernels

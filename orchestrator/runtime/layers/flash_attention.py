@@ -31,8 +31,8 @@ class FlashAttention(CoreAttention):
 
 
 class FlashAttentionApart(FlashAttention):
-    """The same for torch's layers, which copy gradients of queries, keys and values together: thirds of one tensor
-    would be copied once more.
+    """The same where megatron-core takes queries, keys and values apart, and copies their gradients together: thirds of
+    one tensor would be copied once more.
     """
 
     together = False

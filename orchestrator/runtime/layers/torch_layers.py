@@ -13,10 +13,11 @@ from torch.nn import functional
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
 from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.flash_attention import FlashAttentionApart
+from orchestrator.runtime.layers.flash_attention import FlashAttention, FlashAttentionApart
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.layers.residual import add_plainly
+from orchestrator.runtime.layers.rotation import RotatedAttention
 from orchestrator.runtime.layers.scores import (
     alibi_slopes,
     capped_attention,
@@ -123,9 +124,17 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     if has_experts:
         # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
         del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
+    if config.rotates_projection:
+        layer.submodules.self_attention.module = RotatedAttention
     attention = layer.submodules.self_attention.submodules
-    attention.core_attention = FlashAttentionApart if config.flash_attention else Attention
+    attention.core_attention = _core_attention(config)
     if config.qk_layernorm:
         attention.q_layernorm = Norm
         attention.k_layernorm = Norm
     return add_plainly(layer, config)
+
+
+def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention]:
+    if not config.flash_attention:
+        return Attention
+    return FlashAttention if config.rotates_projection else FlashAttentionApart

@@ -14,7 +14,6 @@ from orchestrator.errors import MissingDependency
 from orchestrator.planning.memory.layer import adds_in_products
 from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
 
 Accumulate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Adds a weight's gradient to a buffer: `accumulate`, or `add_product`."""
@@ -49,12 +48,13 @@ def nothing_to_add(weight: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(weight) if getattr(weight, "zero_out_wgrad", False) else torch.empty_like(weight)
 
 
-def fuses_accumulation(job: JobSpec, device: Device, layers: Layers, dtype: torch.dtype) -> bool:
+def fuses_accumulation(job: JobSpec, device: Device, dtype: torch.dtype) -> bool:
     """Whether products of `dtype` add to the gradients' buffers in a run.
 
     Raises MissingDependency when it is asked for and this torch cannot do it.
     """
-    if not adds_in_products(job, layers):
+    by_itself = job.runtime.gradient_accumulation_fusion == "auto"
+    if not adds_in_products(job) or (by_itself and not device.is_cuda):
         return False
     possible = _can_accumulate(device, dtype, torch.float32 if job.precision.grad_reduce_in_fp32 else dtype)
     if job.runtime.gradient_accumulation_fusion is True and not possible:

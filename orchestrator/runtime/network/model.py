@@ -100,11 +100,11 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         # GPU would have nothing to do until the host has started the next kernels.
         batch_p2p_sync=False,
         overlap_p2p_comm=device.is_cuda and interleaved,
-        gradient_accumulation_fusion=fuses_accumulation(job, device, layers, dtype),
+        gradient_accumulation_fusion=fuses_accumulation(job, device, dtype),
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,
         apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",
-        rotates_projection=rotates_projection(job, layers),
+        rotates_projection=device.is_cuda and rotates_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         recompute_granularity=runtime.recompute_granularity,
         recompute_method=runtime.recompute_method,

@@ -118,17 +118,27 @@ def test_recomputation(flash: FakeFlash, monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
-def test_layers_have_it_where_the_configuration_says_so(layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("layers", "rotates", "wanted"),
+    [
+        ("torch", False, FlashAttentionApart),
+        ("torch", True, FlashAttention),
+        ("transformer_engine", False, FlashAttention),
+        ("transformer_engine", True, FlashAttention),
+    ],
+)
+def test_layers_have_it_where_the_configuration_says_so(
+    layers: str, rotates: bool, wanted: type[FlashAttention], monkeypatch: pytest.MonkeyPatch
+) -> None:
     module: Any = transformer_engine_layers(monkeypatch) if layers == "transformer_engine" else torch_layers
     monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
     config = transformer_config(job(runtime={"attention_backend": "flash"}), CPU, "torch")
     assert not config.flash_attention, "as generation builds a model, with a cache of keys and values"
+    config.rotates_projection = rotates
     for chosen in (False, True):
         config.flash_attention = chosen
         [layer] = module.block_spec(config, None).layer_specs
         found = layer.submodules.self_attention.submodules.core_attention
-        wanted = FlashAttention if layers == "transformer_engine" else FlashAttentionApart
         assert (found is wanted) == chosen
 
 

@@ -16,7 +16,7 @@ from support.rotated import rotated_by_operations
 from support.training import tiny_job
 
 from orchestrator.planning.memory.layer import rotates_projection
-from orchestrator.runtime.layers import rotation
+from orchestrator.runtime.layers import rotation, torch_layers
 from orchestrator.runtime.layers.rotation import RotatedAttention, rotated, thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -174,15 +174,15 @@ def test_with_a_cache_megatron_core_rotates(
 
 
 @pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
+@pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
 @pytest.mark.parametrize(("model", "rotates"), [({}, True), ({"qk_layernorm": True}, False)])
-def test_layers_of_transformer_engine_have_it(
-    model: dict[str, Any], rotates: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = transformer_engine_layers(monkeypatch)
-    job = tiny_job("rotated", model={"position_embedding_type": "rope", **model})
+def test_layers_have_it(model: dict[str, Any], rotates: bool, layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = transformer_engine_layers(monkeypatch) if layers == "transformer_engine" else torch_layers
+    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
+    job = tiny_job("rotated", model={"position_embedding_type": "rope", **model}, runtime={"device": "auto"})
     device = Device("cpu", torch.device("cpu"), "gloo", "cpu")
     config = transformer_config(job, device, "torch")
-    assert not config.rotates_projection, "torch's layers rotate by themselves"
-    config.rotates_projection = rotates_projection(job, "transformer_engine")
+    assert not config.rotates_projection, "the CPU has no such kernel"
+    config.rotates_projection = rotates_projection(job, layers)
     [layer] = module.block_spec(config, None).layer_specs
     assert (layer.submodules.self_attention.module is RotatedAttention) == rotates

@@ -14,6 +14,7 @@ from orchestrator.runtime.layers.weight_gradient import accumulate, fuses_accumu
 from orchestrator.runtime.processes.device import Device
 
 GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU in name only")
+CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -39,22 +40,22 @@ def test_no_tokens_add_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "dtype", "layers", "in_fp32", "fused"),
+    ("choice", "dtype", "device", "in_fp32", "fused"),
     [
-        ("auto", "bf16", "transformer_engine", True, True),
-        ("auto", "fp16", "transformer_engine", True, True),
-        ("auto", "fp32", "transformer_engine", True, False),
-        ("auto", "bf16", "transformer_engine", False, False),
-        ("auto", "bf16", "torch", True, False),
-        (True, "bf16", "torch", True, True),
-        (True, "fp32", "torch", False, True),
-        (False, "bf16", "transformer_engine", True, False),
+        ("auto", "bf16", GPU, True, True),
+        ("auto", "fp16", GPU, True, True),
+        ("auto", "fp32", GPU, True, False),
+        ("auto", "bf16", GPU, False, False),
+        ("auto", "bf16", CPU, True, False),
+        (True, "bf16", CPU, True, True),
+        (True, "fp32", CPU, False, True),
+        (False, "bf16", GPU, True, False),
     ],
 )
-def test_what_chooses(choice: Any, dtype: str, layers: Any, in_fp32: bool, fused: bool, tiny: Any) -> None:
+def test_what_chooses(choice: Any, dtype: str, device: Device, in_fp32: bool, fused: bool, tiny: Any) -> None:
     job = tiny(choice, dtype, in_fp32)
     of_matrices = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    assert fuses_accumulation(job, GPU, layers, of_matrices) is fused
+    assert fuses_accumulation(job, device, of_matrices) is fused
 
 
 @pytest.mark.parametrize(
@@ -68,9 +69,9 @@ def test_an_older_torch(trouble: Exception | None, monkeypatch: pytest.MonkeyPat
             raise trouble
 
     monkeypatch.setattr(weight_gradient, "accumulate", older)
-    assert not fuses_accumulation(tiny("auto", "bf16", True), GPU, "transformer_engine", torch.bfloat16)
+    assert not fuses_accumulation(tiny("auto", "bf16", True), GPU, torch.bfloat16)
     with pytest.raises(MissingDependency, match=r"gradient_accumulation_fusion is true, but torch .* bf16 matrices"):
-        fuses_accumulation(tiny(True, "bf16", True), GPU, "torch", torch.bfloat16)
+        fuses_accumulation(tiny(True, "bf16", True), GPU, torch.bfloat16)
 
 
 @pytest.fixture

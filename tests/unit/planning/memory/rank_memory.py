@@ -156,14 +156,38 @@ class CudaDropout(torch.autograd.Function):
         return torch.zeros_like(grad)
 
 
+class CudaRotation:
+    """`kernels.rotation`: it rotates in place, or into tensors of its own."""
+
+    @staticmethod
+    def rotate(packed: Any, frequencies: Any, *, back: bool = False) -> None:
+        assert packed.is_contiguous()
+
+    @staticmethod
+    def unpack(packed: Any, frequencies: Any) -> Any:
+        s, b, groups, members, d = packed.shape
+        return tuple(
+            torch.zeros(s, b, heads, d, dtype=packed.dtype) for heads in (groups * (members - 2), groups, groups)
+        )
+
+    @staticmethod
+    def pack(query: Any, key: Any, value: Any, frequencies: Any) -> Any:
+        s, b, heads, d = query.shape
+        return torch.zeros(s, b, key.size(2), heads // key.size(2) + 2, d, dtype=query.dtype)
+
+
 def behave_like_cuda() -> None:
     """Put the stand-ins in place."""
     from megatron.core import parallel_state
     from megatron.core.fusions import fused_bias_swiglu
+    from megatron.core.tensor_parallel import layers as linears
     from megatron.core.tensor_parallel import random
 
+    from orchestrator.runtime.layers import rotation
     from orchestrator.runtime.losses import rows
 
+    any_rotation: Any = rotation
+    any_rotation._kernels = CudaRotation
     any_functional: Any = functional
     any_functional.layer_norm = lambda x, shape, weight, bias, eps: CudaNorm.apply(x, weight, bias)
     any_functional.rms_norm = lambda x, shape, weight, eps: CudaNorm.apply(x, weight, None)
@@ -175,6 +199,8 @@ def behave_like_cuda() -> None:
         setattr(fused_bias_swiglu, name, compiled(getattr(fused_bias_swiglu, name)))
     for name in ("statistics", "turn_into_gradient"):
         setattr(rows, name, compiled(getattr(rows, name)))
+    for name in ("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"):  # a product that adds takes nothing
+        setattr(linears.fused_weight_gradient_mlp_cuda, name, lambda *matrices: None)
     # These lie on the host where CUDA computes.
     for name in ("_get_all_rng_states", "_set_all_rng_states"):
         setattr(random, name, ALLOCATIONS.uncounted(getattr(random, name)))

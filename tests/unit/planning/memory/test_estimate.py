@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.megatron_loss import plan_megatrons_loss
+from support.earlier_memory import plan_compiled_rotation, plan_megatrons_loss
 
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.memory.layer import Layers, rotates_projection
@@ -85,11 +85,13 @@ def line_of(row: Row) -> str:
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: "-".join(map(str, row[:-1])))
 def test_measured_rows_are_met(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_megatrons_loss(monkeypatch)
+    plan_compiled_rotation(monkeypatch)
     assert abs(predicted(row)[-1] / row[-1] - 1) < 0.01, predicted(row)
 
 
 def test_the_page_shows_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     plan_megatrons_loss(monkeypatch)
+    plan_compiled_rotation(monkeypatch)
     page = PAGE.read_text()
     assert [line for line in map(line_of, MEASURED) if line not in page] == []
 
@@ -392,7 +394,9 @@ def _temporary_of_the_loss(added: bool, in_fp32: bool) -> int:
     ("changes", "layers", "rotates"),
     [
         ({}, "transformer_engine", True),
-        ({}, "torch", False),
+        ({}, "torch", True),
+        ({"device": "cpu"}, "torch", False),
+        ({"qk_layernorm": True}, "torch", False),
         ({"micro": 4}, "transformer_engine", True),
         ({"qk_layernorm": True}, "transformer_engine", False),
         ({"position_embedding_type": "learned_absolute"}, "transformer_engine", False),
@@ -406,5 +410,6 @@ def test_projections_of_heads_of_ones_own_are_rotated_in_one_kernel(
 ) -> None:
     of_layout = {key: value for key, value in changes.items() if key in ("gpus", "tp", "micro")}
     job = benchmark_job("gpt-1.7b", **{"gpus": 1, **of_layout})
-    model = job.model.model_copy(update={key: changes[key] for key in changes.keys() - of_layout.keys()})
-    assert rotates_projection(job.model_copy(update={"model": model}), layers) == rotates
+    runtime = job.runtime.model_copy(update={key: changes[key] for key in changes.keys() & {"device"}})
+    model = job.model.model_copy(update={key: changes[key] for key in changes.keys() - of_layout.keys() - {"device"}})
+    assert rotates_projection(job.model_copy(update={"model": model, "runtime": runtime}), layers) == rotates

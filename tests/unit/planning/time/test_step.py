@@ -313,7 +313,7 @@ def test_what_graphs_make_faster(make_job: Any, more: dict[str, Any], waits: boo
 
 
 def test_hosts_differ_so_that_one_replica_is_said_to_wait_before_it_does(make_job: Any) -> None:
-    border = job(make_job, hidden=1024, micro=8)
+    border = job(make_job, hidden=1024, micro=9)
     assert estimate_time(border, 51200, "torch", device("H200")).parts["host"] == 0.0
     assert faster_with_graphs(border, 51200, "torch", device("H200"))
 

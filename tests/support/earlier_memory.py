@@ -1,4 +1,6 @@
-"""megatron-core's own cross entropy in the model of memory: what was measured with it is held against that."""
+"""The model of memory of layers and losses that were measured and are no more: megatron-core's own cross entropy, and
+torch's layers until 2026-11-24, which rotated queries and keys by torch.compile.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.planning.memory import stages
+from orchestrator.planning.memory import layer, stages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
@@ -15,7 +17,7 @@ BYTES_PER_LOGIT = 10
 
 
 def plan_megatrons_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let memory be planned for it, until the test is over."""
+    """Let memory be planned for megatron-core's cross entropy, until the test is over."""
     own = stages._last_moments
 
     def moments(
@@ -25,3 +27,11 @@ def plan_megatrons_loss(monkeypatch: pytest.MonkeyPatch) -> None:
         return [("loss", loss), *own(job, held, layers, sizes, vocab)]
 
     monkeypatch.setattr(stages, "_last_moments", moments)
+
+
+def plan_compiled_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let memory be planned for torch's layers that rotate so, until the test is over."""
+    own = layer.rotates_projection
+    monkeypatch.setattr(
+        layer, "rotates_projection", lambda job, layers: layers == "transformer_engine" and own(job, layers)
+    )
