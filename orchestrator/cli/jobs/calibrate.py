@@ -47,7 +47,13 @@ def command(
     ] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU although there is a GPU.")] = False,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.001, max=60.0, help="Seconds for each measurement.")
+        float,
+        typer.Option(
+            "--seconds",
+            min=0.001,
+            max=60.0,
+            help="Seconds for each measurement, but for matrix products on a GPU.",
+        ),
     ] = 0.5,
     output: Annotated[
         Path | None,

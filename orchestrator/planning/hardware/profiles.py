@@ -38,9 +38,9 @@ class MeasuredEfficiency(_Part):
     """What of the datasheet was reached; what was not measured stays as shipped."""
 
     gemm: Share | None = None
-    """Of the peak: a matrix product that is large in every dimension."""
+    """Of the peak: a matrix product that is large in every dimension, undisturbed by a power limit."""
     gemm_at_power_limit: Share | None = None
-    """Of the peak: what products reach at the most, one after another."""
+    """Of the peak: what products reach at the most, one after another; 1 where no power limit holds them."""
     attention_forward: Share | None = None
     """Of the peak: torch's attention."""
     attention_backward: Share | None = None

@@ -15,8 +15,13 @@ from orchestrator.planning.time.gemm import gemm_seconds, peak
 from orchestrator.planning.time.kernels import TORCH
 
 _IN_TRAINING = 0.98
-"""What a matrix product reaches within a training step, of what it reaches alone: in both the GPU is at its power limit
-much of the time. 8192 x 8192 x 8192 alone ran at 790 TFLOP/s on one H200, and at 681 on another (docs/benchmarks).
+"""What a matrix product reaches within a training step where no power limit holds it, of what it reaches alone. With
+it what an H200 reaches in bursts (docs/benchmarks/2026-11-24-h200-2.md) gives the 0.83 of the peak that
+explains profiles of steps (docs/benchmarks/2026-11-21-h200-profiles.md).
+"""
+_OF_LOOPED = 1.03
+"""What products reach within a training step at the power limit, of what the largest reaches there in a loop: between
+them are kernels that draw less power. On an H200 1.016 to 1.042 (docs/benchmarks/2026-11-24-h200-2.md).
 """
 _HOST_WORK = 2.0
 """Within a step a kernel takes this much longer to start than in a loop that starts nothing else."""
@@ -56,6 +61,11 @@ def efficiency_of(found: Mapping[str, Any], base: Device) -> dict[str, float]:
         "memory": found["stream"]["bytes"] / found["stream"]["seconds"] / base.memory_bandwidth,
         "launch": _HOST_WORK * found["launch_seconds"],
     }
+    held = found["sustained_gemm"]
+    if held:
+        # Written where nothing holds it too: a GPU of the base's kind may have a limit that this one has not.
+        limit = min(1.0, _OF_LOOPED * _rate(held) / peak(base, dtype))
+        reached["gemm_at_power_limit"] = limit if _is_limited(found, held) else 1.0
     links = found.get("links")
     if links:
         reached["link"] = _ring_bandwidth(links) / base.link_bandwidth
@@ -69,14 +79,15 @@ def table_of(found: Mapping[str, Any], base: Device) -> list[Reached]:
     top = None if base.is_cpu else peak(base, dtype) / 1e12
     bandwidth = None if base.is_cpu else base.memory_bandwidth / 1e9
     rows = [
-        Reached(
-            f"matrix product {one['m']} x {one['k']} x {one['n']}, {dtype}",
-            2.0 * one["m"] * one["n"] * one["k"] / one["seconds"] / 1e12,
-            top,
-            "TFLOP/s",
-        )
+        Reached(f"matrix product {one['m']} x {one['k']} x {one['n']}, {dtype}", _rate(one) / 1e12, top, "TFLOP/s")
         for one in found["gemms"]
     ]
+    held = found["sustained_gemm"]
+    if held:
+        limit = "the power limit" if _is_limited(found, held) else "no power limit"
+        rows.append(
+            Reached(f"the largest for {held['loop_seconds']:g} s, at {limit}", _rate(held) / 1e12, top, "TFLOP/s")
+        )
     flops = 2.0 * sizes["sequences"] * sizes["heads"] * sizes["length"] ** 2 * sizes["head_dim"]
     rows += [
         Reached("attention, causal, forward", flops / sizes["forward_seconds"] / 1e12, top, "TFLOP/s"),
@@ -91,6 +102,17 @@ def table_of(found: Mapping[str, Any], base: Device) -> list[Reached]:
         rows.append(Reached(name, _ring_bandwidth(links) / 1e9, link, "GB/s"))
         rows.append(Reached("shortest all-reduce", links["latency_seconds"] * 1e6, None, "µs"))
     return rows
+
+
+def _is_limited(found: Mapping[str, Any], held: Mapping[str, Any]) -> bool:
+    """Whether a product is so much slower in a loop than in bursts that it is slower in a training step as well."""
+    burst = next(one for one in found["gemms"] if all(one[size] == held[size] for size in "mnk"))
+    return _OF_LOOPED * _rate(held) < _rate(burst)
+
+
+def _rate(product: Mapping[str, Any]) -> float:
+    """FLOP/s."""
+    return float(2.0 * product["m"] * product["n"] * product["k"] / product["seconds"])
 
 
 def _ring_bandwidth(links: Mapping[str, Any]) -> float:

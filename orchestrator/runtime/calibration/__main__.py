@@ -61,7 +61,7 @@ def _measure_cpu(seconds: float) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m orchestrator.runtime.calibration", description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each measurement (0.5)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each measurement but products on a GPU (0.5)")
     parser.add_argument("--cpu", action="store_true", help="measure the CPU although there is a GPU")
     return parser
 

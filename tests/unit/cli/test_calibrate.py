@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ def test_the_cpu_is_measured_and_planned_with(orchestrator: Any, home: Path) -> 
     assert "all-gather over 2 processes" in finished.out
     assert f"wrote {home / 'cpu.yaml'}: jobs planned for cpu use it from now on." in finished.out
     text = (home / "cpu.yaml").read_text()
+    assert "power_limit" not in text
     assert 'measured_on: "' in text
     device, sheet = device_named("cpu"), shipped("cpu")
     assert sheet is not None
@@ -38,6 +41,40 @@ def test_the_cpu_is_measured_and_planned_with(orchestrator: Any, home: Path) -> 
     assert {"gemm", "attention_forward", "attention_backward", "memory", "launch", "link", "link_latency"} <= changed
     # Any core of the last fifteen years, under any load, does more than 0.1 and less than 1,000 GFLOP/s.
     assert 1e8 < device.peak_flops["fp32"] * device.efficiency.gemm < 1e12
+
+
+def measured_on_an_h200(looped: float) -> dict[str, Any]:
+    """What the program writes on one, the largest product at `looped` FLOP/s where it is looped."""
+    sizes = {"m": 8192, "n": 8192, "k": 8192}
+    flops = 2.0 * 8192**3
+    return {
+        **{"device": H200, "count": 1, "memory_bytes": 150 * 10**9, "dtype": "bf16", "torch": "2.11"},
+        "gemms": [{**sizes, "seconds": flops / 785e12}],
+        "sustained_gemm": {**sizes, "seconds": flops / looped, "loop_seconds": 2.0},
+        "attention": {
+            **{"sequences": 4, "heads": 16, "length": 4096, "head_dim": 128},
+            **{"forward_seconds": 5e-4, "backward_seconds": 1.6e-3},
+        },
+        **{"stream": {"bytes": 3 << 29, "seconds": 4e-4}, "launch_seconds": 3e-6, "links": None},
+    }
+
+
+def test_products_at_the_power_limit_are_written_and_printed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured_on_an_h200(680e12)
+    monkeypatch.setattr("orchestrator.cli.jobs.calibrate.measure_machine", lambda seconds, *, cpu: found)
+    assert main(["calibrate"]) == 0
+    [row] = [line for line in capsys.readouterr().out.splitlines() if "limit" in line]
+    assert re.split(" {2,}", row) == ["the largest for 2 s, at the power limit", "680 TFLOP/s", "989 TFLOP/s", "69%"]
+    assert device_named("H200").efficiency.gemm_at_power_limit == pytest.approx(0.708, abs=5e-4)
+
+    found.update(measured_on_an_h200(780e12))
+    assert main(["calibrate", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["measured"]["sustained_gemm"]["loop_seconds"] == 2.0
+    assert document["profile"]["efficiency"]["gemm_at_power_limit"] == 1.0
+    assert device_named("H200").efficiency.gemm_at_power_limit == 1.0, "not the shipped one: this GPU is at no limit"
 
 
 def run_on(tmp_path: Path, name: str, *, factor: float, device: str = H200, **sections: Any) -> RunDir:
