@@ -16,12 +16,12 @@ from orchestrator.planning.time.kernels import TORCH
 
 _IN_TRAINING = 0.98
 """What a matrix product reaches within a training step where no power limit holds it, of what it reaches alone. With
-it what an H200 reaches in bursts (docs/benchmarks/2026-11-24-h200-2.md) gives the 0.83 of the peak that
+it what an H200 reaches in bursts (docs/benchmarks/2026-11-24-h200-3.md) gives the 0.83 of the peak that
 explains profiles of steps (docs/benchmarks/2026-11-21-h200-profiles.md).
 """
 _OF_LOOPED = 1.03
 """What products reach within a training step at the power limit, of what the largest reaches there in a loop: between
-them are kernels that draw less power. On an H200 1.016 to 1.042 (docs/benchmarks/2026-11-24-h200-2.md).
+them are kernels that draw less power. On an H200 1.016 to 1.042 (docs/benchmarks/2026-11-24-h200-3.md).
 """
 _HOST_WORK = 2.0
 """Within a step a kernel takes this much longer to start than in a loop that starts nothing else."""
