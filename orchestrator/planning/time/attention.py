@@ -37,9 +37,8 @@ def attention_seconds(
 ) -> Passes:
     """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked."""
     keys = (length + _BLOCK) / 2 if causal else length
-    flops = (
-        4.0 * (sequences * heads + (_LAST if causal and not device.is_cpu else 0.0)) * length
-    )  # of a key and a number of a head
+    waiting = _LAST if causal and not device.is_cpu else 0.0
+    flops = 4.0 * (sequences * heads + waiting) * length  # of a key, and of one number of a head
     width = head_dim + _SOFTMAX
     drawn = kernels.score_dropout if drops else Passes(0, 0)
     efficiency = device.efficiency

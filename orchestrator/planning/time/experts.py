@@ -12,9 +12,11 @@ from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
 
 _MOVED = Passes(13, 13)
-"""Accesses of [tokens · chosen experts, h]: copied together by expert, and added up again in their old places."""
+"""Accesses of [tokens · chosen experts, h]: copied together by expert, and added up again in their old places. Some
+five would do: this and the next are what Mixtral's layers took (docs/benchmarks/2026-11-24-h200-2.md).
+"""
 _SORTED = Passes(11, 11)
-"""The same where a rank has several experts, whose tokens come from each rank in turn."""
+"""More of them where a rank has several experts, whose tokens come from each rank in turn."""
 _ROUTED = Passes(40, 40)
 """Bytes per token and expert of the router's softmax, choice and losses."""
 _LAUNCHES = Passes(70, 90)

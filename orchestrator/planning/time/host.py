@@ -25,8 +25,9 @@ _DROPPING = Passes(14, 26)
 """What the host takes, in kernels, where the branches of a layer have a bias or dropout: 22.6 ms of that step. It was
 measured of a compiled function; the kernel there is now takes it as long (docs/benchmarks/2026-11-23-h200-7.md)."""
 _COUNTING = 2.2e-3
-"""Seconds of a layer with experts in which the GPU has nothing to do: the host waits to know how many tokens each has,
-and is ahead again only some kernels later (H200, Mixtral's layers; docs/benchmarks/2026-11-24-h200-2.md)."""
+"""Seconds of the forward pass of a layer with experts in which the GPU has nothing to do: the host waits to know how
+many tokens each has, and is ahead again only some kernels later (H200, Mixtral's layers;
+docs/benchmarks/2026-11-24-h200-2.md)."""
 _MODULES: dict[RecomputedModule, float] = {"core_attn": 0.1, "layernorm": 0.1, "mlp": 0.3, "moe": 0.3}
 """Of the kernels of a layer's forward pass; those of experts, of a dense MLP's."""
 
