@@ -30,6 +30,7 @@ from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.startable import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states import status_of
+from orchestrator.launch.stopping import sigterm_as_ctrl_c
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.diff import Change, diff_jobs
@@ -103,7 +104,9 @@ def command(
         submit_and_tell(run, job, cluster_of(job), from_scratch=from_scratch, after=(), as_json=as_json)
         return
     check_installed(job)
-    raise typer.Exit(start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json))
+    with sigterm_as_ctrl_c():
+        code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
+    raise typer.Exit(code)
 
 
 def check_length(run: RunDir, job: JobSpec, *, quiet: bool) -> None:

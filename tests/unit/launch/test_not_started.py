@@ -187,14 +187,23 @@ def test_a_launcher_in_the_background_that_never_launches(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_new", [True, False])
 def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
     orchestrator: Orchestrator,
+    make_job: MakeJob,
     job_file: Path,
     runs_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
+    is_new: bool,
 ) -> None:
+    words: tuple[object, ...] = ("run", job_file)
+    if not is_new:
+        run = create_run(make_job(), "", runs_dir)
+        run.checkpoint(5).mkdir(parents=True)
+        write_commit(run.checkpoint(5), iteration=5, consumed_samples=10, files={})
+        words = ("resume", "tiny")
     pids = tmp_path / "pids"
     launcher = f"import os, sys, time\nPIDS = {str(pids)!r}\nif 'orchestrator.launch' in sys.orig_argv: {HANGS}\n"
     (tmp_path / "sitecustomize.py").write_text(launcher)
@@ -206,9 +215,9 @@ def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
         return None
 
     monkeypatch.setattr(running, "_launch_id", interrupted)
-    code, _, err = orchestrator("run", job_file, "--detach")
-    assert (code, "stopped before it started" in err) == (130, True)
-    assert not list(runs_dir.iterdir())
+    code, _, err = orchestrator(*words, "--detach")
+    assert (code, "stopped before it started" in err) == (130, is_new)
+    assert len(all_runs(runs_dir)) == int(not is_new)
     assert not Path("/proc", pids.read_text()).exists()
 
 
