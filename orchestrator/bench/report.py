@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.bench.measuring import Measurement
 from orchestrator.errors import UserError
-from orchestrator.planning.graphs import with_graphs
+from orchestrator.planning.graphs import on_device, with_graphs
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.time import StepTime, estimate_time
@@ -208,6 +208,7 @@ def report_of(measured: Measurement) -> Report:
         device = device_named(result["device"])
     except UserError:  # a GPU that is in no list; calibrating it would add it
         return Report(measured, None, None, estimate_memory(job, padded, layers), {})
+    job = on_device(job, device)
     return Report(
         measured=measured,
         device=device,

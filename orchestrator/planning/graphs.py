@@ -1,4 +1,6 @@
-"""Passes as a CUDA graph where a job leaves it open: what is chosen, by the plan and by the runtime."""
+"""What a job leaves open and its device decides: above all whether passes are a CUDA graph, as the plan and the runtime
+choose it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ def with_graphs(job: JobSpec, captured: bool) -> JobSpec:
 
 def settled(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> JobSpec:
     """A job that says what is done on such a device."""
+    job = on_device(job, device)
     return with_graphs(job, chooses_graphs(job, padded_vocab, layers, device))
+
+
+def on_device(job: JobSpec, device: Device) -> JobSpec:
+    """A job that says so where it is trained on the CPU, which has no kernels of ours."""
+    if not device.is_cpu:
+        return job
+    return job.model_copy(update={"runtime": job.runtime.model_copy(update={"device": "cpu"})})
 
 
 def chooses_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:

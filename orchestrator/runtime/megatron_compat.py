@@ -104,8 +104,8 @@ def _drop_in_one_kernel() -> None:
 
 def rotate_in_one_kernel(device: Device) -> None:
     """Queries and keys are rotated by a dozen kernels, 12 % of a step; compiled it is one for each of both passes.
-    Transformer Engine's layers have a kernel of their own, and what has rows of ever new lengths, as generation and
-    evaluation have, would be compiled again and again.
+    Most layers rotate by a kernel of our own (`layers.rotation`), and what has rows of ever new lengths, as generation
+    and evaluation have, would be compiled again and again.
     """
     if not device.is_cuda:
         return

@@ -15,6 +15,7 @@ class Lengths:
         """Where each sample would end were they one behind the other without padding, [b + 1] from 0 on, int32.
 
         hidden: [b, 1, 1, s], True where there is no key. A mask is known by being the same tensor, not by its values.
+        So each pass has to make its own: what is captured in a graph has to count it there.
         """
         if self._counted is None or self._counted[0] is not hidden:
             ends = (~hidden).flatten(1).sum(1).cumsum(0).int()

@@ -30,6 +30,7 @@ class PaddedAttention(TEDotProductAttention):
         **options: Any,
     ) -> torch.Tensor:
         """query, key, value: [s, b, heads, d]; attention_mask: [b, 1, 1, s], True hides a key; [s, b, heads * d]."""
+        assert packed_seq_params is None, "an encoder's samples are padded, and not packed"
         ends = self._lengths.ends(attention_mask)
         counted = PackedSeqParams(qkv_format="sbhd", cu_seqlens_q=ends, cu_seqlens_kv=ends)
         out: torch.Tensor = super().forward(

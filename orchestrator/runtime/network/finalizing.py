@@ -24,7 +24,8 @@ def finalize(shared_too: list[Any], chunks: list[Any], num_tokens: torch.Tensor 
 
 def _divide(chunks: list[Any], num_tokens: torch.Tensor) -> None:
     """megatron-core 0.16 asks on the host whether there are any tokens, which waits for all that was started: what the
-    optimizer does before its first kernel would then be waited for too. A batch without tokens has gradients of 0.
+    optimizer does before its first kernel would then be waited for too. Later ones divide as is done here. Gradients
+    of a batch without tokens are left as they are.
     """
     last = parallel_state.get_pipeline_model_parallel_last_rank()
     torch.distributed.broadcast(num_tokens, src=last, group=parallel_state.get_pipeline_model_parallel_group())

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.planning.graphs import chooses_graphs, settled, with_graphs
 from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.time import estimate_time
 
 SMALL: dict[str, Any] = {"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 512}
 LARGE: dict[str, Any] = {**SMALL, "hidden_size": 4096, "seq_length": 4096}
@@ -64,3 +65,14 @@ def test_the_optimizer_has_no_use_of_what_a_graph_keeps(make_job: Any) -> None:
     assert plain.moment == "optimizer"
     activations = estimate_memory(make_job(model=wide), VOCAB, "torch").stages[0].parts["activations"]
     assert captured.device_bytes > plain.device_bytes + activations
+
+
+def test_what_only_gpus_have_is_not_planned_of_the_cpu(make_job: Any) -> None:
+    """A job that leaves the device open is the job that names it, where it is planned for the CPU."""
+    precision = {"dtype": "bf16"}
+    found, named = (make_job(model=SMALL, precision=precision, runtime={"device": each}) for each in ("auto", "cpu"))
+    cpu = gpu("cpu")
+    first, second = (settled(job, VOCAB, "torch", cpu) for job in (found, named))
+    assert estimate_memory(first, VOCAB, "torch") == estimate_memory(second, VOCAB, "torch")
+    assert estimate_time(first, VOCAB, "torch", cpu) == estimate_time(second, VOCAB, "torch", cpu)
+    assert settled(found, VOCAB, "torch", gpu("H200")).runtime.device == "auto"

@@ -176,11 +176,15 @@ def sent_and_freed() -> Any:
 
 
 def divided() -> Any:
-    """What is left of gradients of 12, on both stages, where the last one counted 6 tokens and then none; and what the
-    host was told of them meanwhile.
+    """What is left of gradients of 12, on two stages of two replicas, where their last ones counted 4 and 2 tokens and
+    then none; and what the host was told of them meanwhile.
     """
     untied = {"untie_embeddings_and_output_weights": True}  # a table on both stages has the sum of both gradients
-    job, device = tiny_job("divided", model=untied, parallelism=layout(pp=2)), select_device("cpu", threads=1)
+    whole = {"use_distributed_optimizer": False}  # of gradients that are shared out the rest is left as it was
+    job, device = (
+        tiny_job("divided", model=untied, parallelism=layout(pp=2, dp=2, **whole)),
+        select_device("cpu", threads=1),
+    )
     megatron_compat.apply(device)
     ranks, _ = start_process_groups(job, device, timeout_seconds=60)
     seed_everything(job.runtime.seed, ranks)
@@ -188,7 +192,7 @@ def divided() -> Any:
     chunks = build_chunks(job, config, device, "torch", vocabulary(job), ranks)
     wrapped = wrap_data_parallel(job, config, chunks)
     found = []
-    for tokens in (6, 0):
+    for tokens in (4 - 2 * ranks.dp, 0):
         for chunk in wrapped:
             for parameter in chunk.parameters():
                 parameter.main_grad.fill_(12.0)

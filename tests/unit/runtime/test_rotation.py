@@ -15,7 +15,6 @@ from support.engine_layers import transformer_engine_layers
 from support.rotated import rotated_by_operations
 from support.training import tiny_job
 
-from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.runtime.layers import rotation, torch_layers
 from orchestrator.runtime.layers.rotation import RotatedAttention, rotated, thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
@@ -180,9 +179,9 @@ def test_layers_have_it(model: dict[str, Any], rotates: bool, layers: Any, monke
     module: Any = transformer_engine_layers(monkeypatch) if layers == "transformer_engine" else torch_layers
     monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
     job = tiny_job("rotated", model={"position_embedding_type": "rope", **model}, runtime={"device": "auto"})
-    device = Device("cpu", torch.device("cpu"), "gloo", "cpu")
-    config = transformer_config(job, device, "torch")
-    assert not config.rotates_projection, "the CPU has no such kernel"
-    config.rotates_projection = rotates_projection(job, layers)
+    plain = transformer_config(job, Device("cpu", torch.device("cpu"), "gloo", "cpu"), "torch")
+    assert not plain.rotates_projection, "the CPU has no such kernel"
+    config = transformer_config(job, Device("cuda", torch.device("cpu"), "nccl", "a GPU in name only"), "torch")
+    assert config.rotates_projection == rotates
     [layer] = module.block_spec(config, None).layer_specs
     assert (layer.submodules.self_attention.module is RotatedAttention) == rotates

@@ -58,6 +58,11 @@ def test_what_chooses(choice: Any, dtype: str, device: Device, in_fp32: bool, fu
     assert fuses_accumulation(job, device, of_matrices) is fused
 
 
+def test_frozen_matrices_have_no_gradients_to_add() -> None:
+    adapted = tiny_job("adapted", model={"lora": {"rank": 4}}, precision={"dtype": "bf16"})
+    assert not fuses_accumulation(adapted, GPU, torch.bfloat16)
+
+
 @pytest.mark.parametrize(
     "trouble", [RuntimeError("self and mat2 must have the same dtype"), TypeError("out_dtype"), None]
 )
