@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -86,16 +87,25 @@ class BatchStream:
         """One iterator per model chunk."""
         return [self._iterate(index) for index in range(len(self._queues))]
 
+    def fetch_ahead(self) -> None:
+        """Have the next micro-batch ready, while the GPU is busy: it would wait for the host behind the update. Behind
+        the last one there is none.
+        """
+        if not any(self._queues):
+            with suppress(StopIteration):
+                self._fetch()
+
     def _iterate(self, index: int) -> Iterator[Batch]:
         queue = self._queues[index]
         while True:
             if not queue:
-                batch = self._fetch()
-                for other in self._queues:
-                    other.append(batch)
+                self._fetch()
             yield queue.pop(0)
 
-    def _fetch(self) -> Batch:
+    def _fetch(self) -> None:
+        """The next micro-batch, for every chunk. Raises StopIteration behind the last one."""
         device = self._device.torch_device
         samples = {name: values.to(device, non_blocking=True) for name, values in next(self._source).items()}
-        return self._get_batch(samples)
+        batch = self._get_batch(samples)
+        for queue in self._queues:
+            queue.append(batch)

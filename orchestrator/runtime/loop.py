@@ -75,6 +75,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         # The copy is done by the time the gradient norm is known, so that nobody waits for it.
         loss = loss.to("cpu", non_blocking=True)
     session.auxiliary.collect()
+    session.batches.fetch_ahead()
     session.mark("update")
     result = update(session.optimizer, values, job)
     state.iteration += 1
@@ -101,12 +102,12 @@ def _passes(session: Session) -> torch.Tensor | None:
     """Forward and backward over a global batch; the loss's [parts, 2] on the device, on the last stage."""
     num_micro_batches = session.schedule.num_micro_batches(session.state.consumed_samples)
     if session.captured is not None:
-        [batches] = session.batches
+        [batches] = session.batches.iterators()
         return session.captured.run(batches, num_micro_batches, session.optimizer.get_loss_scale())
     return run_micro_batches(
         session.step,
         session.chunks,
-        session.batches,
+        session.batches.iterators(),
         num_micro_batches=num_micro_batches,
         micro_batch_size=session.job.micro_batch_sequences,
         seq_length=session.job.model.sample_length,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,8 +73,8 @@ class Session:
     """All ranks have agreed that one is."""
     writing_ended: bool = False
     """All ranks have agreed that the checkpoint in progress is written."""
-    batches: Sequence[Iterator[Batch]] = ()
-    """Training micro-batches, one iterator per chunk."""
+    batches: BatchStream = field(init=False)
+    """Of the training, from `begin_batches` on."""
     loss_listeners: Sequence[Callable[[Session, StepRecord, Losses], None]] = ()
     mark: Callable[[str], None] = lambda moment: None
     """Told of the moments of a step: `passes`, before the first forward pass, and `update`, before the optimizer."""
@@ -110,7 +110,7 @@ class Session:
         """Open the training data where the training stands."""
         consumed, total = self.state.consumed_samples, self.schedule.train_samples
         sampler = MicroBatchSampler(self.schedule, consumed, total, self.ranks.dp)
-        self.batches = self.stream(self.train_data, sampler).iterators()
+        self.batches = self.stream(self.train_data, sampler)
 
     def offer(self, record: StepRecord, loss: torch.Tensor | None) -> None:
         """Say this rank's part of what all ranks agree on about a step; `settle` hears the answer."""

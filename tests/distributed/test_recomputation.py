@@ -83,7 +83,7 @@ def step(folder):
         for chunk in session.chunks:
             chunk.zero_grad_buffer()
         loss = run_micro_batches(
-            session.step, session.chunks, session.batches, num_micro_batches=job.num_micro_batches,
+            session.step, session.chunks, session.batches.iterators(), num_micro_batches=job.num_micro_batches,
             micro_batch_size=job.batch.micro_batch_size, seq_length=job.model.seq_length, forward_only=False,
         )
         gradients = torch.cat([buffer.grad_data for buffer in session.chunks[0].buffers])

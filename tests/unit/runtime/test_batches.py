@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,9 @@ from support.training import tiny_job
 from torch.utils.data import Dataset
 
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.runtime import loop
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler, RandomTokens
+from orchestrator.runtime.optimizer import UpdateResult
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.steps.gpt import NextToken
 
@@ -95,6 +99,31 @@ def test_chunks_share_fetches() -> None:
     assert [a is b for a, b in zip([*ahead, last], behind, strict=True)] == [True] * 3
     assert data.reads == 6
     assert ahead[1]["labels"].tolist() == [[3, 3, 3], [4, 4, 4]]
+
+
+@pytest.mark.parametrize("chunks", [1, 2], ids=["one-chunk", "two-chunks"])
+def test_one_micro_batch_is_fetched_ahead_and_none_behind_the_last(chunks: int) -> None:
+    data = Counted()
+    stream = BatchStream(data, [[0], [1]], NextToken().get_batch, CPU, workers=0, num_chunks=chunks)
+    for number in range(2):
+        stream.fetch_ahead()
+        stream.fetch_ahead()
+        assert data.reads == number + 1
+        found = [next(iterator)["tokens"][0, 0].item() for iterator in stream.iterators()]
+        assert found == [number] * chunks
+    stream.fetch_ahead()
+    assert data.reads == 2
+
+
+def test_the_next_micro_batch_is_fetched_while_the_device_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the update asks the device, the norm, is answered once the passes are done.
+    order: list[str] = []
+    session: Any = MagicMock()
+    session.batches.fetch_ahead.side_effect = lambda: order.append("fetch")
+    monkeypatch.setattr(loop, "_passes", lambda session: order.append("passes"))
+    monkeypatch.setattr(loop, "update", lambda *given: order.append("update") or UpdateResult(True, 1.0))
+    loop.train_step(session)
+    assert order == ["passes", "fetch", "update"]
 
 
 def test_reading_does_not_touch_the_default_generator() -> None:
