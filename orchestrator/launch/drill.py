@@ -21,7 +21,7 @@ from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.stopping import request_stop, sigterm_as_ctrl_c
+from orchestrator.launch.stopping import caught_signals, request_stop, sigterm_as_ctrl_c
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -117,7 +117,8 @@ def drill(
             if result.equal:
                 shutil.rmtree(place)
         except KeyboardInterrupt:
-            shutil.rmtree(place, ignore_errors=True)  # that it was stopped matters more
+            with caught_signals():  # a second one would leave half of it
+                shutil.rmtree(place, ignore_errors=True)  # that it was stopped matters more
             raise
     return result
 

@@ -18,6 +18,7 @@ from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
 from orchestrator.launch.states import last_iteration
+from orchestrator.launch.stopping import caught_signals
 from orchestrator.rundir import (
     RUNS_DIR_VARIABLE,
     RunDir,
@@ -200,13 +201,15 @@ def taken_back(run: RunDir, is_new: bool, *, by_ctrl_c: bool) -> Iterator[None]:
 
 def remove_new_run(run: RunDir) -> None:
     """Take back a run that was created a moment ago and of which nothing has come, and its job's folder if it was the
-    only one. A job that was to make its data is nothing without it.
+    only one. A job that was to make its data is nothing without it. The caller is about to end, and half a run would
+    stay if it did so here: a Ctrl-C or SIGTERM that comes meanwhile changes nothing.
     """
-    kinds = {str(event.get("event")) for event in run.events()}
-    if all(kind == "created" or kind.startswith("data_") for kind in kinds):
-        shutil.rmtree(run.path, ignore_errors=True)  # why it was not started matters more
-        with contextlib.suppress(OSError):  # others are in it
-            run.path.parent.rmdir()
+    with caught_signals():
+        kinds = {str(event.get("event")) for event in run.events()}
+        if all(kind == "created" or kind.startswith("data_") for kind in kinds):
+            shutil.rmtree(run.path, ignore_errors=True)  # why it was not started matters more
+            with contextlib.suppress(OSError):  # others are in it
+                run.path.parent.rmdir()
 
 
 def create_run(job: JobSpec, written: str, runs_dir: Path, code: CodeState | None = None) -> RunDir:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,12 +42,8 @@ def caught_signals() -> Iterator[StopSignals]:
     def note(number: int, frame: Any) -> None:
         caught.received.append(signal.Signals(number))
 
-    previous = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
-    try:
+    with _handled(note, *_STOP_SIGNALS):
         yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class Terminated(KeyboardInterrupt):
@@ -60,11 +57,20 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
     def terminate(number: int, frame: Any) -> None:
         raise Terminated
 
-    previous = signal.signal(signal.SIGTERM, terminate)
+    with _handled(terminate, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Have signals handled so. The main thread alone can ask for that, and it alone is ever interrupted by them."""
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = {number: signal.signal(number, handler) for number in numbers if is_main}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:

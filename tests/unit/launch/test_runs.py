@@ -4,9 +4,12 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,9 @@ from orchestrator.launch.runs import (
     next_run_dir,
     remove_new_run,
     runs_dir_of,
+    taken_back,
 )
+from orchestrator.launch.stopping import Terminated, caught_signals, sigterm_as_ctrl_c
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -58,6 +63,34 @@ def test_a_run_that_is_taken_back_leaves_nothing(make_job: MakeJob, runs_dir: Pa
     assert os.listdir(runs_dir / "tiny") == [kept.run_id]
     remove_new_run(kept)
     assert os.listdir(runs_dir) == []
+
+
+def test_a_second_signal_leaves_no_half_of_a_run_that_is_taken_back(
+    make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, *, ignore_errors: bool) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        removed(path, ignore_errors=ignore_errors)
+
+    removed = shutil.rmtree
+    run = create_run(make_job(), "", runs_dir)
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(Terminated), sigterm_as_ctrl_c(), taken_back(run, is_new=True, by_ctrl_c=True):
+        signal.raise_signal(signal.SIGTERM)
+    assert os.listdir(runs_dir) == []
+
+
+def test_signals_are_left_to_the_main_thread() -> None:
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+    def beside() -> list[object]:
+        with sigterm_as_ctrl_c(), caught_signals():
+            return handlers()
+
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(beside).result() == handlers()
 
 
 def test_a_folder_that_goes_while_a_run_is_made_in_it_is_made_again(
