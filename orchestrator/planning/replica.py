@@ -45,14 +45,17 @@ def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:
 
 
 def _check(name: str, size: int, sizes: Iterable[int], split: Callable[[int], JobSpec], rules: Sequence[Rule]) -> None:
-    """Raises UserError, with those of `sizes` that fit, where the rules refuse the job that is split by a size."""
+    """Raises UserError, with those of `sizes` that fit, where the rules refuse the job that is split by a size. None
+    fits a model that they refuse however it is split: one that was stored by a version with other rules.
+    """
 
     def refusals(size: int) -> list[str]:
         return [problem.message for rule in rules for problem in rule(split(size))]
 
     if refused := refusals(size):
         fit = ", ".join(str(other) for other in sizes if not refusals(other))
-        raise UserError(f"{name} {size} does not fit this model: {refused[0]}; sizes that fit: {fit}")
+        way_out = f"sizes that fit: {fit}" if fit else "no size fits; name none, and it is split as it was trained"
+        raise UserError(f"{name} {size} does not fit this model: {refused[0]}; {way_out}")
 
 
 def _split(job: JobSpec, tp: int, pp: int) -> JobSpec:

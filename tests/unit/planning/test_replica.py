@@ -46,6 +46,14 @@ def test_sizes_that_do_not_divide_are_refused_beside_those_that_do(
     assert str(refused.value) == f"{asked} does not fit this model: {why}; sizes that fit: {fit}"
 
 
+def test_where_no_size_fits_the_training_s_own_does() -> None:
+    job = tiny_job("job", model=_HYBRID)
+    stored = job.model_copy(update={"model": job.model.model_copy(update={"mamba_num_groups": 3})})
+    with pytest.raises(UserError, match=r"8 heads: 8 / 3 = 2.667; no size fits; name none, and it is split as it was"):
+        at_layout(stored, 2, 1)
+    assert at_layout(stored, 1, 1) is stored
+
+
 def test_query_groups_are_shared_by_equally_many_ranks() -> None:
     job = tiny_job("job", model={"num_attention_heads": 12, "hidden_size": 96, "num_query_groups": 2})
     assert at_layout(job, 4, 1).parallelism.tensor_model_parallel_size == 4
