@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.cluster import ClusterSpec, check_cluster
 from orchestrator.spec.document import Document
-from orchestrator.spec.loading import load_document
+from orchestrator.spec.loading import Loaded, load_document
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.words import shorten
 
@@ -78,7 +78,7 @@ def load_profile(name: str, start: Path | None = None) -> ClusterSpec:
     """The profile of that name. Raises UserError, naming the nearest, when there is none, and SpecError with every
     problem of one that is wrong.
     """
-    return read_profile(find_profile(name, start))
+    return read_profile(find_profile(name, start)).value
 
 
 def find_profile(name: str, start: Path | None = None) -> Path:
@@ -90,19 +90,14 @@ def find_profile(name: str, start: Path | None = None) -> Path:
     return path
 
 
-def read_profile(path: Path) -> ClusterSpec:
-    """The profile in a file. Raises SpecError with every problem in it."""
+def read_profile(path: Path) -> Loaded[ClusterSpec]:
+    """The profile in a file, with its places. Raises SpecError with every problem in it."""
     loaded = load_document(path, PROFILE)
     if loaded.value.name != path.stem:
         message = f"this profile is found as {path.stem}, by its file, and calls itself {loaded.value.name}"
         hint = f"write name: {path.stem}, or rename the file to {loaded.value.name}{_SUFFIX}"
         raise SpecError(problems=[loaded.places.placed(Problem(message, ("name",), hint))])
-    return loaded.value
-
-
-def in_profile(name: str, problem: Problem) -> Problem:
-    """A problem with what the profile of that name says, at its place there."""
-    return load_document(find_profile(name), PROFILE).places.placed(problem)
+    return loaded
 
 
 def unknown_profile(name: str, start: Path | None = None) -> tuple[str, str]:

@@ -96,7 +96,7 @@ def list_(as_json: AsJson = False) -> None:
     for name, path in known_profiles().items():
         record: dict[str, Any] = {"name": name, "path": str(path), "profile": None, "problems": 0}
         try:
-            profile = read_profile(path)
+            profile = read_profile(path).value
         except SpecError as error:  # one that is wrong must not hide the others
             record["problems"] = len(error.problems)
             rows.append([name, "-", f"wrong: orchestrator cluster show {name}", str(path)])
@@ -124,7 +124,7 @@ def show(
       orchestrator cluster show alps --json
     """
     path = find_profile(name)
-    profile = read_profile(path)
+    profile = read_profile(path).value
     _refuse_what_is_not_there(path, profile)
     if as_json:
         print_json({"path": str(path), "profile": profile.model_dump(mode="json")})

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cluster.profiles import in_profile, known_profiles, load_profile, unknown_profile
+from orchestrator.cluster.profiles import known_profiles, read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.loading import Loaded, LoadedJob, load_job
 from orchestrator.spec.rules.base import Unavailable
 
 
@@ -37,21 +37,22 @@ def load_named(files: Sequence[Path], overrides: Sequence[str], named: Named) ->
     return load_job(files, words, partial(_in_the_known_part, named))
 
 
-def profile_of(job: JobSpec, named: Named) -> tuple[ClusterSpec | None, list[Problem]]:
+def profile_of(job: JobSpec, named: Named) -> tuple[Loaded[ClusterSpec] | None, list[Problem]]:
     """The profile of the cluster that is named, if one is; and what is wrong with its name, or with the profile."""
     name = named.cluster or job.launch.cluster
     if name is None:
         return None, []
-    if name not in known_profiles():
+    path = known_profiles().get(name)
+    if path is None:
         message, hint = unknown_profile(name)
         return None, [_wrong("cluster", named.cluster, message, hint)]
     try:
-        return load_profile(name), []
+        return read_profile(path), []
     except SpecError as error:
         return None, error.problems
 
 
-def gpu_problems(job: JobSpec, named: Named, profile: ClusterSpec | None) -> list[Problem]:
+def gpu_problems(job: JobSpec, named: Named, profile: Loaded[ClusterSpec] | None) -> list[Problem]:
     """What is wrong with the name of the GPU, if one is named, or with what was calibrated of it. Where neither the
     command line nor the job names one, the profile of the job's cluster does.
     """
@@ -67,16 +68,17 @@ def gpu_problems(job: JobSpec, named: Named, profile: ClusterSpec | None) -> lis
     return []
 
 
-def _gpu_problems_of(profile: ClusterSpec) -> list[Problem]:
+def _gpu_problems_of(profile: Loaded[ClusterSpec]) -> list[Problem]:
     """The same for a profile: its `gpu` is one that is known, and its `gpu_type` any word that the cluster has."""
-    name = profile.gpu or profile.gpu_type
+    gpu = profile.value.gpu
+    name = gpu or profile.value.gpu_type
     try:
         if name is not None:
             device_named(name)
     except SpecError as error:
         return error.problems
     except UserError as error:
-        return [in_profile(profile.name, Problem(str(error), ("gpu",)))] if profile.gpu is not None else []
+        return [profile.places.placed(Problem(str(error), ("gpu",)))] if gpu is not None else []
     return []
 
 
@@ -92,7 +94,7 @@ def _in_the_known_part(named: Named, job: JobSpec) -> list[Problem]:
     profile = None
     with contextlib.suppress(Unavailable):
         profile, problems = profile_of(job, named)
-        found += what_is_refused(job, profile) if profile is not None else problems
+        found += what_is_refused(job, profile.value) if profile is not None else problems
     with contextlib.suppress(Unavailable):
         found += gpu_problems(job, named, profile)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -64,22 +64,14 @@ def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster:
     return judge_loaded(load_named(files, overrides or [], named), named, starting=False)
 
 
-def judge_loaded(
-    loaded: LoadedJob,
-    named: Named,
-    *,
-    starting: bool = True,
-    otherwise: Callable[[], ClusterSpec | None] = lambda: None,
-) -> Judged:
+def judge_loaded(loaded: LoadedJob, named: Named, *, starting: bool = True) -> Judged:
     """Judge a job that is loaded. Raises SpecError when it cannot be planned at all, or not for what is named.
 
-    Where the job is `starting`, data and a tokenizer that are not here stop it. `otherwise` gives the cluster of a job
-    for which none is named.
+    Where the job is `starting`, data and a tokenizer that are not here stop it.
     """
-    cluster, misnamed = profile_of(loaded.job, named)
-    if loaded.job.launch.cluster is None:
-        cluster = otherwise()
-    misnamed += gpu_problems(loaded.job, named, cluster)
+    profile, misnamed = profile_of(loaded.job, named)
+    misnamed += gpu_problems(loaded.job, named, profile)
+    cluster = profile.value if profile is not None else None
     plan, problems = _planned(loaded, cluster, starting)
     if plan is None or misnamed:
         raise _placed(loaded, [*misnamed, *problems])
@@ -95,7 +87,7 @@ def profile_named(loaded: LoadedJob, named: Named) -> ClusterSpec | None:
     problems += gpu_problems(loaded.job, named, profile)
     if problems:
         raise _placed(loaded, problems)
-    return profile
+    return profile.value if profile is not None else None
 
 
 def plan_loaded(loaded: LoadedJob) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,11 +13,11 @@ from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_others
 from orchestrator.cli.runs.submitting import (
     ID_OF_THE_DATA_JOB,
-    cluster_of,
     describe_active,
     describe_preparation,
     describe_request,
     jobs_before,
+    only_cluster,
     submit_and_tell,
 )
 from orchestrator.cli.runs.sweep import start_sweep
@@ -82,7 +81,7 @@ def command(
     named = Named(cluster)
     loaded = load_named(jobs, overrides or [], named)
     job = loaded.job
-    judged = judge_loaded(loaded, named, otherwise=partial(cluster_of, job))
+    judged = judge_loaded(loaded, named if job.launch.cluster is not None else Named(only_cluster()))
     judged.require(strict=strict)
     plan, profile = judged.plan, judged.cluster
     assert profile is not None, "without a name it is the only one there is"

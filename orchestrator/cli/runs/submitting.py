@@ -30,11 +30,14 @@ ID_OF_THE_DATA_JOB = "DATA_JOB"
 
 def cluster_of(job: JobSpec) -> ClusterSpec:
     """The profile of the job's cluster; where it names none, the only one there is. Raises UserError."""
-    if job.launch.cluster is not None:
-        return load_profile(job.launch.cluster)
+    return load_profile(job.launch.cluster or only_cluster())
+
+
+def only_cluster() -> str:
+    """The name of the only profile there is, for a job that names none. Raises UserError."""
     known = list(known_profiles())
     if len(known) == 1:
-        return load_profile(known[0])
+        return known[0]
     if known:
         raise UserError(f"which cluster? Say it with --cluster or launch.cluster: {', '.join(known)}")
     raise UserError(

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.main import main
+from orchestrator.cluster import profiles
 from orchestrator.spec.shape import leaf_paths
 
 JOBS = Path(__file__).parents[3] / "jobs"
@@ -293,6 +294,29 @@ def test_a_gpu_that_a_cluster_profile_names_wrong_is_told_there_beside_what_else
     for who_does_not_ask in ("launch: {cluster: alps, gpu: H200}", "launch: {cluster: alps}\nruntime: {device: cpu}"):
         job_file.write_text(f"{right}{who_does_not_ask}\n")
         assert orchestrator("validate", job_file).code == 0
+
+
+@pytest.mark.usefixtures("alps")
+@pytest.mark.parametrize(("wrong", "told"), [("gpu: H20O", "there is no GPU"), ("colour: red", "there is no such key")])
+def test_the_only_profile_is_read_once_and_told_beside_what_else_is_wrong(
+    job_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: str,
+    told: str,
+) -> None:
+    read: list[Path] = []
+    load = profiles.load_document
+    monkeypatch.setattr(profiles, "load_document", lambda path, document: (read.append(path), load(path, document))[1])
+    monkeypatch.chdir(tmp_path)
+    Path("clusters", "alps.yaml").write_text(f"{PROFILE}{wrong}\n")
+    job_file.write_text(f"{job_file.read_text()}launch: {{template: nowhere.j2}}\n")
+    assert main(["submit", str(job_file)]) == 2
+    said = capsys.readouterr().err
+    place = f"clusters/alps.yaml:{len(PROFILE.splitlines()) + 1}:1: {wrong.partition(':')[0]}: {told}"
+    assert [each for each in (place, "launch.template: ") if each not in said] == []
+    assert read == [Path("clusters/alps.yaml")]
 
 
 @pytest.mark.usefixtures("alps")
