@@ -35,7 +35,7 @@ DERIVED = {
 """What follows from other fields where it is not written: path → the job's property."""
 
 Check = Callable[[Plan], Sequence[Problem]]
-"""Says why a job cannot run; nothing for one that can."""
+"""Says why a job cannot run; nothing for one that can. Raises SpecError for what is wrong with the whole sweep."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,11 @@ class _Expansion:
             if any(problem.paths[:1] == ("sweep.when",) for problem in error.problems):
                 raise
             return Pruned(name, values, error.problems)
-        problems = self._check(plan)
+        try:
+            problems = self._check(plan)
+        except SpecError as error:
+            places = loaded.places
+            raise SpecError(places.ordered([places.placed(problem) for problem in error.problems])) from error
         return Pruned(name, values, list(problems)) if problems else Cell(loaded.job.config_hash, name, values, loaded)
 
     def _load(self, point: Point, name: str, values: dict[str, str]) -> LoadedJob:
@@ -189,12 +193,12 @@ class _Expansion:
         return value_at(self._known, path)
 
 
-def known_part(base: Composition) -> tuple[PartialSection, list[Problem]]:
-    """What the base says by itself, defaults included, and what is wrong with it."""
+def known_part(base: Composition, varied: Iterable[str] = ()) -> tuple[PartialSection, list[Problem]]:
+    """What the base says by itself of fields that are not `varied`, defaults included, and what is wrong with it."""
     composition = replace(base, problems=[], incomplete=list(base.incomplete))
     apply_preset(composition)
     plain = to_plain(composition.root, JOB)
-    examination = Examination(plain.unavailable, [*composition.incomplete, *plain.incomplete])
+    examination = Examination({*plain.unavailable, *varied}, [*composition.incomplete, *plain.incomplete])
     view = examination.examine(JobSpec, plain.data)
     return view, [*composition.problems, *plain.problems, *examination.problems]
 

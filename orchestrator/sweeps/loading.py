@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from orchestrator.spec.base import Section
 from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import Composition, apply_override, compose_files, compose_text
 from orchestrator.spec.document import Document
-from orchestrator.spec.partial import Examination
+from orchestrator.spec.partial import Examination, PartialSection
 from orchestrator.spec.places import Places
 from orchestrator.spec.sweep import SweepSpec
 from orchestrator.spec.words import shorten
@@ -37,12 +37,13 @@ def load_sweep(
     overrides: Sequence[str] = (),
     check: Check = lambda plan: (),
     arrays: Sequence[str] = (),
+    also: Callable[[PartialSection], list[Problem]] = lambda known: [],
 ) -> LoadedSweep:
     """The sweep that is written in a file: a job with a `sweep:` section, or a sweep over a `base`; or a job without
     one over the values that `arrays` give, FIELD=VALUE,VALUE,… each.
 
-    `check` says what else keeps a cell from running. Raises SpecError with every problem of the files, and when no
-    cell is left that can run.
+    `check` says what else keeps a cell from running, or raises SpecError for what is wrong with the whole sweep. Raises
+    SpecError with every problem of the files, and with what `also` finds in what is known of them.
     """
     if not paths:
         raise UserError("no sweep was given: name a YAML file with a `sweep:` section")
@@ -63,6 +64,8 @@ def load_sweep(
         axes = read_axes(_entries(sweep), spec)
         conditions, wrong = _conditions(sweep, spec)
         problems += [*axes.problems, *wrong, *_problems_of_the_base(base, axes)]
+        if problems:
+            problems += also(known_part(base, _varied(axes))[0])
     if problems or spec is None:
         raise SpecError(places.ordered([places.placed(problem) for problem in problems]))
     cells = expand(base, axes.points(), conditions, check)
@@ -141,14 +144,18 @@ def _conditions(sweep: Written, spec: SweepSpec) -> tuple[list[PlacedCondition],
 
 def _problems_of_the_base(base: Composition, axes: Axes) -> list[Problem]:
     """What is wrong with the base whatever the cells say."""
-    varied = {path for part in axes.parts for point in part for path in point}
-    if "model.preset" in varied:
-        varied.add("model")  # a preset may give what else is missing there
+    varied = _varied(axes)
     return [
         problem
         for problem in known_part(base)[1]
         if not problem.paths or not any(_related(problem.paths[0], path) for path in varied)
     ]
+
+
+def _varied(axes: Axes) -> set[str]:
+    """The fields that cells give."""
+    varied = {path for part in axes.parts for point in part for path in point}
+    return {*varied, "model"} if "model.preset" in varied else varied  # which may give what else is missing there
 
 
 def _related(one: str, other: str) -> bool:

@@ -34,7 +34,7 @@ def load_named(files: Sequence[Path], overrides: Sequence[str], named: Named) ->
     """
     options = {"launch.cluster": named.cluster, "launch.gpu": named.gpu}
     words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
-    return load_job(files, words, partial(_in_the_known_part, named))
+    return load_job(files, words, partial(known_part_problems, named))
 
 
 def profile_of(job: JobSpec, named: Named) -> tuple[Loaded[ClusterSpec] | None, list[Problem]]:
@@ -88,7 +88,7 @@ def _wrong(what: str, option: str | None, message: str, hint: str | None = None)
     return Problem(message, () if option is not None else (f"launch.{what}",), hint, place)
 
 
-def _in_the_known_part(named: Named, job: JobSpec) -> list[Problem]:
+def known_part_problems(named: Named, job: JobSpec) -> list[Problem]:
     """What is wrong with the names of a job of which only part is known, and what its cluster cannot give that part."""
     found: list[Problem] = []
     profile = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import AsJson, Overrides, print_json
+from orchestrator.cli.jobs.named import Named, known_part_problems
 from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.cli.runs.sweep_preview import show_dry_run
 from orchestrator.cli.runs.sweep_tables import (
@@ -27,11 +29,10 @@ from orchestrator.cli.runs.sweeping import (
     begin,
     cancel_cells,
     check_cells,
+    cluster_of,
     conclude,
     interrupts_of_a_start,
     last_submission,
-    profile_if_any,
-    profile_of,
     refusals,
     start_of,
     warn_of_data,
@@ -120,11 +121,15 @@ def start_sweep(
 ) -> None:
     """Start what there is to start of a sweep. `arrays`: values of fields from the command line."""
     words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    loaded = load_sweep(files, words, (lambda plan: ()) if local else refusals(dry_run=dry_run), arrays)
+    if local:
+        loaded = load_sweep(files, words, arrays=arrays)
+    else:
+        check, also = refusals(dry_run=dry_run), partial(known_part_problems, Named())
+        loaded = load_sweep(files, words, check, arrays, also)
     cells = loaded.cells.cells
     if not cells:
         raise UserError(why_no_cell(loaded.cells))
-    profile = None if local else (profile_if_any if dry_run else profile_of)(cells[0].job)
+    profile = None if local else cluster_of(cells[0].job, dry_run=dry_run)
     folder = runs_dir_of(cells[0].job, runs_dir).absolute()
     sweep = sweep_dir(loaded.name, folder)
     parallel = max_parallel or loaded.spec.max_parallel
@@ -182,7 +187,7 @@ def retry_(
             profile = None
             if starts and not here:
                 named = cluster or (last.cluster if last is not None else None)
-                profile = load_profile(named) if named is not None else profile_of(starts[0].job)
+                profile = load_profile(named) if named is not None else cluster_of(starts[0].job)
             if starts:
                 check_cells([start.job for start in starts], local=here)
             parallel = max_parallel or (last.max_parallel if last is not None else None)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import typer
 
 from orchestrator.cli.common import print_json, warn
+from orchestrator.cli.jobs.named import Named, gpu_problems, profile_of
 from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import check_installed
 from orchestrator.cli.runs.interrupting import Interrupts
@@ -14,7 +15,7 @@ from orchestrator.cli.runs.sweep_tables import follow, summary, what_is_retried
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
-from orchestrator.errors import Problem, UserError
+from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.exchange.wanted import export_problems
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.stopping import request_stop
@@ -25,6 +26,7 @@ from orchestrator.planning.verdict import too_large
 from orchestrator.rundir import in_command, named_in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import Loaded
 from orchestrator.sweeps.cells import Check
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import Submission, SweepDir
@@ -58,36 +60,42 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
 
 
 def refusals(*, dry_run: bool) -> Check:
-    """Says why a job's cluster would not take it, or that it does not fit its GPUs. A dry run needs no cluster."""
-    profiles: dict[str | None, ClusterSpec | None] = {}
+    """Says why a job's cluster would not take it, or that it does not fit its GPUs. A dry run needs no cluster. Raises
+    SpecError where there is no such cluster or GPU: that is no cell that a sweep can do without.
+    """
+    profiles: dict[str | None, tuple[Loaded[ClusterSpec] | None, list[Problem]]] = {}
 
     def check(plan: Plan) -> Sequence[Problem]:
         job = plan.job
         name = job.launch.cluster
         if name not in profiles:
-            profiles[name] = profile_if_any(job) if dry_run else profile_of(job)
-        profile = profiles[name]
-        refused = what_is_refused(job, profile) if profile is not None else []
-        return [*refused, *too_large(forecast(plan, profile)), *export_problems(job)]
+            profiles[name] = profile_of(job, Named(None if name else _only_cluster(dry_run=dry_run)))
+        profile, misnamed = profiles[name]
+        misnamed = [*misnamed, *gpu_problems(job, Named(), profile)]
+        cluster = profile.value if profile is not None else None
+        refused = what_is_refused(job, cluster) if cluster is not None else []
+        if misnamed:
+            raise SpecError([*misnamed, *refused])
+        return [*refused, *too_large(forecast(plan, cluster)), *export_problems(job)]
 
     return check
 
 
-def profile_if_any(job: JobSpec) -> ClusterSpec | None:
-    """The same as profile_of; None where nobody says which cluster."""
-    return profile_of(job) if job.launch.cluster is not None or len(known_profiles()) == 1 else None
+def cluster_of(job: JobSpec, *, dry_run: bool = False) -> ClusterSpec | None:
+    """The profile of the job's cluster; where it names none, the only one there is. A dry run needs none."""
+    name = job.launch.cluster or _only_cluster(dry_run=dry_run)
+    return load_profile(name) if name is not None else None
 
 
-def profile_of(job: JobSpec) -> ClusterSpec:
-    """The profile of the job's cluster; where it names none, the only one there is."""
+def _only_cluster(*, dry_run: bool) -> str | None:
     known = list(known_profiles())
-    if job.launch.cluster is None and len(known) != 1:
+    if len(known) != 1 and not dry_run:
         which = f"say it with --cluster or launch.cluster: {', '.join(known)}" if known else "there is no profile yet"
         raise UserError(
             f"on which cluster? {which[0].upper()}{which[1:]}.\n"
             "      `orchestrator cluster init` writes a profile; --local runs the cells on this machine."
         )
-    return load_profile(job.launch.cluster or known[0])
+    return known[0] if len(known) == 1 else None
 
 
 def last_submission(statuses: Sequence[CellStatus]) -> Submission | None:

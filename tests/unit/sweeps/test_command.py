@@ -80,6 +80,28 @@ def test_mistakes_are_one_clear_message(orchestrator: Run, write: Callable[[str]
         assert "orchestrator sweep run" in err
 
 
+@pytest.mark.usefixtures("profile")
+def test_a_gpu_that_the_cluster_profile_names_wrong_is_told_there_beside_what_else_is(
+    orchestrator: Run, write: Callable[[str], Path], folder: Path
+) -> None:
+    (folder / "clusters" / "alps.yaml").write_text(f"{PROFILE}gpu: H20O\n")
+    place = f"clusters/alps.yaml:{len(PROFILE.splitlines()) + 1}:1: gpu: there is no GPU 'H20O': did you mean H200"
+    asked = ("--set", "launch.cluster=alps", "--set", "launch.time=2d")
+    for cells, *others in (
+        ("lr: [1, 2]", "launch.time=2d: launch.time: "),
+        ("lr: [1, fast]", "launch.time=2d: launch.time: ", "optimizer.lr: expects a number"),
+    ):
+        code, out, err = orchestrator("sweep", "run", write(f"grid: {{{cells}}}"), *asked)
+        assert (code, out) == (2, "")
+        assert [each for each in (place, *others) if each not in err] == []
+    for who_does_not_ask in ("launch.gpu: [H200]", "runtime.device: [cpu]"):
+        cells = write(f"grid: {{{who_does_not_ask}, lr: [1, fast]}}")
+        assert "H20O" not in orchestrator("sweep", "run", cells, *asked)[2]
+    code, out, err = orchestrator("sweep", "run", write("grid: {launch.gpu: [H200, H20O]}"), *asked)
+    assert err.startswith("sweep.yaml:2:27: launch.gpu: there is no GPU 'H20O'"), err
+    assert not (folder / "runs").exists()
+
+
 @pytest.fixture
 def sweep(load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepDir:
     """A sweep of three cells that was written down; nothing was started."""
