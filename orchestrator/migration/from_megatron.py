@@ -36,7 +36,7 @@ from orchestrator.migration.report import Account, Migration
 from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.started import Script, Started
 from orchestrator.migration.shell.syntax import ShellSyntaxError
-from orchestrator.migration.shell.values import Unknown, Value, shown, split, unknowns
+from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
@@ -121,7 +121,8 @@ def _variables(arguments: Sequence[str], given: dict[str, str], slurm: dict[str,
 
 
 def _chosen(script: Script, source: str, which: int | None) -> Started:
-    found = script.commands or _flags_in_variables(script)
+    run = [command for command in script.commands if not _is_printed(command)]
+    found = run or script.commands or _flags_in_variables(script)
     if found and all(shown(command.words[0]).startswith("--") for command in found):
         words = tuple(word for command in found for word in command.words)
         found = [replace(found[0], words=words)]  # lines of flags without a command are one
@@ -136,6 +137,12 @@ def _chosen(script: Script, source: str, which: int | None) -> Started:
     if which is not None and not 1 <= which <= len(found):
         raise UserError(f"{source} starts {len(found)} training{'s' if len(found) > 1 else ''}: there is no {which}")
     return found[(which or 1) - 1]
+
+
+def _is_printed(started: Started) -> bool:
+    """Whether the command is only shown (`echo $CMD`), as scripts do before they start it."""
+    command = _wanted(started.words)
+    return command is not None and any(known(word) in ("echo", "printf") for word in command.launcher)
 
 
 def _flags_in_variables(script: Script) -> list[Started]:

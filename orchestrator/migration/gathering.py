@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,12 @@ from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome,
 from orchestrator.migration.shell.values import known
 
 MEGATRON = "Megatron-LM's default"
+_WHOLE = re.compile(r"\d+(?:_\d+)*", re.ASCII)
+
+
+def whole_number(text: str) -> int | None:
+    """A whole number as argparse reads it (`1_000_000`); None for other text."""
+    return int(text) if _WHOLE.fullmatch(text) and len(text) < 20 else None
 
 
 class Gathering:
@@ -44,7 +51,7 @@ class Gathering:
     def number(self, name: str) -> int | None:
         """The one word of a flag as a whole number, if it is one."""
         text = self.text(name)
-        return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
+        return whole_number(text) if text is not None else None
 
     def get(self, path: str) -> Any:
         """The value of a field as it is so far."""

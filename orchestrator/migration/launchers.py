@@ -73,7 +73,7 @@ _STARTERS = {
 _STARTERS_SWITCHES = ("standalone", "no-python", "allow-run-as-root", "multi-gpu", "use-env")
 _IN_PROFILE = "the cluster profile says it (`orchestrator cluster init`)"
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
-_GRES = re.compile(r"gpu(?::[\w.-]+)?(?::(\d+))?", re.ASCII)
+_GRES = re.compile(r"gpu(?::(?!\d+$)[\w.-]+)?(?::(\d+))?", re.ASCII)
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})", re.ASCII)
 OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|N?NODE_RANK|NNODES|NUM_NODES|GPUS_PER_NODE|MASTER_(ADDR|PORT)|"

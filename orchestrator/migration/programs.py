@@ -18,7 +18,7 @@ _TRAINS = frozenset(
 """A program that takes one of these trains a model, unless its name says otherwise."""
 TASKS = ("MNLI", "RACE")
 """What tasks/main.py fine-tunes a BERT on that this version has; its other tasks are no trainings here."""
-_OTHERWISE = re.compile(r"generat|server|inference|merge|convert|preprocess")
+_OTHERWISE = re.compile(r"^eval|generat|server|inference|merge|convert|preprocess")
 
 
 @dataclass(frozen=True)

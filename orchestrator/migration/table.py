@@ -7,7 +7,7 @@ core_r0.5.0 to core_r0.16.0, with spellings of earlier ones. What several flags 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.migration.defaults import REQUIRED
@@ -104,6 +104,11 @@ _ROPE = ("model.position_embedding_type", "rope")
 _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
+# Megatron-DeepSpeed's flag knows ALiBi and Megatron-LM's does not: it is read and never written.
+_POSITIONS = replace(
+    same("learned_absolute", "rope", "relative", "none", "alibi"),
+    write=lambda value: None if value == "alibi" else value,
+)
 _WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 # Megatron-LM's flash attention takes jobs that FlashAttention 4 does not, and nothing that ran is to be refused.
 _ATTENTION = choice({"auto": "auto", "fused": "fused", "flash": "auto"})
@@ -119,7 +124,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "position-embedding-type",
         "model.position_embedding_type",
-        same("learned_absolute", "rope", "relative", "none"),
+        _POSITIONS,
         "learned_absolute",
     ),
     Row("rotary-percent", "model.rotary_percent", NUMBER, only=_ROPE),
@@ -258,5 +263,6 @@ OLD_NAMES: dict[str, str] = {
     "layernorm-epsilon": "norm-epsilon",
     "model-parallel-size": "tensor-model-parallel-size",
     "batch-size": "micro-batch-size",
+    "tokenizer-name-or-path": "tokenizer-model",
 }
 """Flags that have another name, with the same values."""

@@ -82,7 +82,7 @@ def read_text(path: Path, noun: str = "job spec") -> str | Problem:
     if len(data) > MAX_BYTES:
         return Problem(f"is larger than {MAX_BYTES // 1000} kB, which no {noun} is", location=location)
     if b"\0" in data:
-        return Problem(f"is a binary file; a {noun} is YAML text", location=location)
+        return Problem(f"is a binary file; a {noun} is {'' if noun == 'script' else 'YAML '}text", location=location)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -21,6 +21,7 @@ _UNREAD = "this tokenizer does not read it"
 _TYPES = {
     "GPT2BPETokenizer": "gpt2_bpe",
     "HuggingFaceTokenizer": "huggingface",
+    "PretrainedFromHF": "huggingface",
     "SentencePieceTokenizer": "sentencepiece",
     "GPTSentencePieceTokenizer": "sentencepiece",
     "Llama2Tokenizer": "sentencepiece",

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import Any, get_args
 
-from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.gathering import Gathering, whole_number
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.together.data import BLEND, RANDOM, SPLIT, VALIDATION
@@ -55,8 +55,9 @@ def read_batch(given: Gathering) -> None:
         words = given.words(name)
         if words is not None and len(words) == 1:
             words = words[0].split()
-        if words is not None and len(words) == 3 and all(word.isascii() and word.isdigit() for word in words):
-            start, increment, samples = (int(word) for word in words)
+        numbers = [number for word in words or () if (number := whole_number(word)) is not None]
+        if words is not None and len(words) == len(numbers) == 3:
+            start, increment, samples = numbers
             given.carry(name, RAMPUP, {"start_global_batch_size": start, "increment": increment, "samples": samples})
         else:
             given.write_it(name, RAMPUP)

@@ -264,6 +264,8 @@ def test_other_tasks_are_no_trainings(script_text: Text) -> None:
         "python -m torch.distributed.launch --nproc_per_node 4 --nnodes 2 --node_rank $RANK",
         "python3 -u -m torch.distributed.run --nproc_per_node 4 --nnodes 2",
         "srun -N 2 --ntasks-per-node=4 python -u",
+        "srun -N 2 --gres=gpu:4 python -u",
+        "srun -N 2 --gres=gpu:1g.5gb:4,tmp:20 python -u",
         "srun --nodes=2 --gres=gpu:4 torchrun --nproc_per_node $SLURM_GPUS_ON_NODE",
         "nohup env A=1 torchrun --standalone --nproc_per_node 4 --nnodes 2",
         "CUDA_DEVICE_MAX_CONNECTIONS=1 numactl -N 0 torchrun --nproc_per_node 4 --nnodes 2",
@@ -311,6 +313,34 @@ def test_one_of_several_trainings_is_chosen() -> None:
     assert migrate_script(script, "x.sh", which=1).values["precision.dtype"] == "fp32"
     with pytest.raises(UserError, match="there is no 3"):
         migrate_script(script, "x.sh", which=3)
+
+
+def test_a_command_that_is_printed_before_it_is_started_counts_once() -> None:
+    command = f'CMD="pretrain_gpt.py {FLAGS}"\necho python $CMD\n'
+    starts = "srun sh -c \"printf %s 'python $CMD'; echo torchrun $CMD; torchrun --nproc_per_node 2 $CMD\"\n"
+    migration = migrate_script(command + starts, "x.sh")
+    assert (migration.source, migration.values["launch.gpus_per_node"]) == ("x.sh:3", 2)
+    assert migrate_script(command, "x.sh").source == "x.sh:2", "a script that starts nothing else"
+
+
+def test_gpus_without_a_type_are_what_slurm_sets() -> None:
+    script = f"#SBATCH --gres=gpu:8\ntorchrun --nproc_per_node $SLURM_GPUS_ON_NODE pretrain_gpt.py {FLAGS}"
+    assert migrate_script(script, "x.sh").values["launch.gpus_per_node"] == 8
+
+
+def test_an_evaluation_is_no_training() -> None:
+    with pytest.raises(UserError, match="starts no training"):
+        migrate_script(f"torchrun tasks/eval_harness/evaluate.py {FLAGS}", "x.sh")
+
+
+def test_flags_of_megatron_deepspeed() -> None:
+    flags = "--position-embedding-type alibi --tokenizer-type PretrainedFromHF --tokenizer-name-or-path tokens"
+    numbers = "--train-samples 220_000_000 --global-batch-size 1_024 --rampup-batch-size 192 32 9_765_625"
+    values = migrate_script(f"deepspeed pretrain_gpt.py {FLAGS} {flags} {numbers}", "x.sh").values
+    assert values["model.position_embedding_type"] == "alibi"
+    assert (values["data.tokenizer.type"], values["data.tokenizer.path"]) == ("huggingface", "tokens")
+    assert (values["schedule.train_samples"], values["batch.global_batch_size"]) == (220_000_000, 1024)
+    assert values["batch.rampup_batch_size"]["samples"] == 9_765_625
 
 
 def test_other_programs_are_passed_over() -> None:

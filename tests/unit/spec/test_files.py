@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import SpecError, UserError
+from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.written import parse_yaml
+from orchestrator.spec.written import parse_yaml, read_text
 
 SPEC = Path("job.yaml")
 
@@ -33,6 +33,13 @@ def test_empty() -> None:
 
 def test_binary() -> None:
     assert message(b"\x7fELF\x00\x01") == "job.yaml: is a binary file; a job spec is YAML text"
+
+
+def test_binary_where_a_script_is_meant() -> None:
+    SPEC.write_bytes(b"\x7fELF\x00\x01")
+    problem = read_text(SPEC, "script")
+    assert isinstance(problem, Problem)
+    assert problem.message == "is a binary file; a script is text"
 
 
 def test_not_utf8() -> None:
