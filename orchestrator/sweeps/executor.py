@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from submitit import LocalExecutor, SlurmExecutor
+from submitit import JobEnvironment, LocalExecutor, SlurmExecutor
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
 
 from orchestrator.cluster.commands import Answer, unreachable
@@ -58,6 +58,9 @@ class CellTask:
         """Raises JobError when the training failed, so that the scheduler shows it too."""
         if self._is_cancelled():
             print(f"cell {self.task.name} was cancelled before it started", flush=True)
+            return
+        if not _is_local() and self._is_replaced():
+            print(f"cell {self.task.name} was handed out again before it started: that job trains it", flush=True)
             return
         code, noticed = self._see_through()
         if code == REQUEUE_CODE or (noticed and self._stopped_by_notice()):
@@ -100,6 +103,14 @@ class CellTask:
     def _is_cancelled(self) -> bool:
         """Whether it was cancelled after it was handed out."""
         return SweepDir(Path(self.sweep_dir)).cancels(self.task.cell) > self.task.cancels
+
+    def _is_replaced(self) -> bool:
+        """Whether the cell was handed out once more because nobody could write this job down: the program that had
+        submitted it was killed.
+        """
+        made = SweepDir(Path(self.sweep_dir)).submissions_made()[self.task.submissions :]
+        ids = [event["jobs"][self.task.cell] for event in made if self.task.cell in event.get("jobs", {})]
+        return bool(ids) and JobEnvironment().job_id not in ids
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, REQUEUE_CODE_VARIABLE: str(REQUEUE_CODE)}
@@ -193,10 +204,10 @@ def submit_arrays(request: Request, say: Callable[[dict[str, object]], None]) ->
         except (FailedJobError, FailedSubmissionError) as error:
             raise _scheduler_error(error, sweep) from error
         ids = {task.cell: str(job.job_id) for task, job in zip(array.tasks, jobs, strict=True)}
+        for task in array.tasks:  # first: what its run knows of is not submitted again
+            RunDir(Path(task.run_dir)).append_event("submitted", job_id=ids[task.cell], cluster=request.cluster)
         made = {"how": "slurm", "cluster": request.cluster, "max_parallel": request.max_parallel}
         sweep.append("submitted", **made, jobs=ids)
-        for task in array.tasks:
-            RunDir(Path(task.run_dir)).append_event("submitted", job_id=ids[task.cell], cluster=request.cluster)
         say({"job_id": next(iter(ids.values())).partition("_")[0], "tasks": len(ids)})
 
 

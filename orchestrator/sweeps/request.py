@@ -12,7 +12,9 @@ REQUEUE_CODE = 75
 
 @dataclass(frozen=True)
 class Task:
-    """One cell to be trained to its end. `cancels`: how often it had been cancelled when it was asked for."""
+    """One cell to be trained to its end. `cancels`: how often it had been cancelled when it was asked for;
+    `submissions`: how many its sweep's ledger had then.
+    """
 
     cell: str
     name: str
@@ -20,6 +22,7 @@ class Task:
     command: list[str]
     gpus: int = 0
     cancels: int = 0
+    submissions: int = 0
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ def cluster_request(
     Raises UserError for what no batch script can carry.
     """
     arrays: dict[str, Array] = {}
+    made = len(sweep.submissions_made())
     places: dict[bool, Place] = {}  # one copy of the code serves all the cells that want one
     for start in starts:
         if start.job.launch.snapshot not in places:
@@ -77,7 +78,8 @@ def cluster_request(
         parameters = array_parameters(sweep, start.job, cluster, place)
         array = arrays.setdefault(json.dumps(parameters, sort_keys=True), Array(parameters, []))
         command = ["bash", str(start.run.batch_script)]
-        array.tasks.append(Task(start.id, start.name, str(start.run.path), command, cancels=sweep.cancels(start.id)))
+        cancels = sweep.cancels(start.id)
+        array.tasks.append(Task(start.id, start.name, str(start.run.path), command, 0, cancels, made))
     return Request(
         sweep_dir=str(sweep.path),
         how="slurm",

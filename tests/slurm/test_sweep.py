@@ -218,6 +218,30 @@ def test_a_cancelled_sweep_leaves_nothing_in_the_queue_and_goes_on_when_it_is_ru
 
 
 @pytest.mark.timeout(600)
+def test_cells_whose_submission_was_killed_before_it_was_written_down_are_trained_once(
+    cluster_without_accounting: Cluster, sweeps: Sweeps
+) -> None:
+    sweeps.go_on()
+    (sweeps.folder / "clusters" / "test.yaml").write_text(f"{PROFILE}  - --hold\n")
+    (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
+    call, arrays = cluster_without_accounting.call, []
+    for _ in range(2):
+        known = arrays_of(cluster_without_accounting)
+        assert sweeps("run", "sweep.yaml")[0] == 0
+        arrays += arrays_of(cluster_without_accounting) - known
+        if len(arrays) == 1:
+            for log in (sweeps.folder / "runs").rglob("*.jsonl"):
+                lines = log.read_text().splitlines(keepends=True)
+                log.write_text("".join(line for line in lines if '"submitted"' not in line))
+    for array in arrays:
+        call("scontrol", "release", array)
+        wait_until(lambda array=array: array not in call("squeue", "-h", "--format=%F").split(), f"{array} has ended")
+    assert set(sweeps.states().values()) == {"completed"}
+    launched = [event["job_id"] for run in sweeps.runs().values() for event in events(run, "launched")]
+    assert sorted(launched) == [f"{arrays[1]}_0", f"{arrays[1]}_1"]
+
+
+@pytest.mark.timeout(600)
 def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_several_nodes(
     cluster: Cluster, sweeps: Sweeps, tmp_path: Path
 ) -> None:
