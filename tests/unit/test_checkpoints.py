@@ -12,9 +12,11 @@ from orchestrator.checkpoints import (
     committed,
     file_record,
     latest_valid,
+    oldest_kept,
     outdated,
     passed_over,
     read_commit,
+    unfinished,
     verify,
     write_commit,
 )
@@ -105,6 +107,26 @@ def test_damaged_ones_are_not_counted_among_those_that_are_kept(run: RunDir) -> 
     assert gone(84, 2) == [60, 77, 78]
     assert gone(84, 2, keep_every=60) == [77, 78]
     assert gone(80, 2) == [60]
+
+
+def test_only_what_surely_has_no_marker_is_unfinished(run: RunDir) -> None:
+    """And only what is older than all that are kept: of a folder that is copied here, the marker may be on its way."""
+    for iteration in (5, 10, 15, 20, 25, 30):
+        make_checkpoint(run, iteration)
+    for iteration in (10, 25):
+        (run.checkpoint(iteration) / "commit.json").unlink()
+    (run.checkpoint(15) / "commit.json").write_text("{")
+    away = run.path / "away"
+    run.checkpoint(5).rename(away)
+    run.checkpoint(5).symlink_to(away)
+    (away / "commit.json").unlink()
+    run.checkpoint(12).write_text("no folder")
+    draft = run.checkpoints / f".{run.checkpoint(11).name}.000001.draft"
+    draft.mkdir()
+    oldest = oldest_kept(committed(run), 30, 2)
+    assert (oldest, unfinished(run, oldest)) == (20, [run.checkpoint(10)])
+    assert unfinished(run, oldest_kept(committed(run), 30, 3)) == [], "as long as fewer are whole"
+    assert unfinished(run, oldest_kept(committed(run), 30, 2, {20})) == []
 
 
 def test_what_was_passed_over_is_told_until_it_is_whole_again(run: RunDir) -> None:

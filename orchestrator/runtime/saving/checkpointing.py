@@ -24,7 +24,16 @@ import torch.distributed as dist
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
-from orchestrator.checkpoints import Commit, FileRecord, committed, file_record, outdated, write_commit
+from orchestrator.checkpoints import (
+    Commit,
+    FileRecord,
+    committed,
+    file_record,
+    oldest_kept,
+    outdated,
+    unfinished,
+    write_commit,
+)
 from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, write_atomically
@@ -380,16 +389,22 @@ class Checkpointer:
         return None
 
     def thin_out(self, saved: int) -> None:
-        """Rank 0: remove what `keep_last` and `keep_every` do not keep after a save. Raises LeaseLost."""
+        """Rank 0: remove what `keep_last` and `keep_every` do not keep after a save, and what is older than that and
+        was never finished. Raises LeaseLost.
+        """
         self._lease.check()
-        policy = self._job.checkpoint
-        for commit in outdated(committed(self._run), saved, policy.keep_last, policy.keep_every, self.damaged):
-            if self.exports is not None and self.exports.needs(commit.iteration):
-                continue
+        policy, commits = self._job.checkpoint, committed(self._run)
+        superfluous = [
+            commit.path
+            for commit in outdated(commits, saved, policy.keep_last, policy.keep_every, self.damaged)
+            if self.exports is None or not self.exports.needs(commit.iteration)
+        ]
+        superfluous += unfinished(self._run, oldest_kept(commits, saved, policy.keep_last, self.damaged))
+        for path in superfluous:
             try:
-                self._removals.start(commit.path, self._lease.token)
+                self._removals.start(path, self._lease.token)
             except OSError as error:
-                logger.warning("%s could not be removed: %s", commit.path, _failure(error).message)
+                logger.warning("%s could not be removed: %s", path, _failure(error).message)
 
     def _abandon(self, path: Path, state: TrainState, failure: Failure) -> None:
         """Remove the draft, on every rank before any goes on: on a full disk their last words need its room."""

@@ -49,9 +49,13 @@ def test_by_the_clock(ranks: Ranks, inject: Callable[[str], Path], tmp_path: Pat
 def test_what_is_kept(ranks: Ranks, tmp_path: Path) -> None:
     batch = {"micro_batch_size": 8}
     job = tiny_job("kept", batch=batch, checkpoint={"save_interval": 3, "keep_last": 2, "keep_every": 6})
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = make_run(tmp_path, job)
+    for iteration in (5, 12, 13, 19, 40):
+        (run.checkpoint(iteration) / "unfinished").mkdir(parents=True)
+    ranks.must_train(run, job)
     assert [event["iteration"] for event in events(run, "checkpoint_saved")] == [3, 6, 9, 12, 15, 18, 20]
     assert [commit.iteration for commit in committed(run)] == [6, 12, 18, 20]
+    assert [iteration for iteration, _ in run.checkpoint_dirs()] == [6, 12, 18, 19, 20, 40]
     environment = json.loads((run.path / "environment.json").read_text())
     assert environment["torch"] == importlib.metadata.version("torch")
     assert environment["megatron-core"] == importlib.metadata.version("megatron-core")
