@@ -6,7 +6,6 @@ from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
 from orchestrator.planning.time.variants import attends_to_a_mask
-from orchestrator.spec.runtime import Layers
 
 
 def layer_seconds(setting: Setting, ffn: float) -> Passes:
@@ -34,8 +33,7 @@ def layer_seconds(setting: Setting, ffn: float) -> Passes:
 def _attention_inputs(setting: Setting, query: float, key: float) -> Passes:
     """Elements moved between the projection and the attention, of so many in queries and keys."""
     kernels, model = setting.kernels, setting.model
-    layers: Layers = "transformer_engine" if kernels.fused_attention else "torch"
-    if kernels.projection is not None and rotates_projection(setting.job, layers):
+    if kernels.projection is not None and rotates_projection(setting.job, kernels.layers):
         is_grouped = key < query  # and goes to tensors of its own, values too
         moved = query + 2 * key if is_grouped or setting.cp > 1 else query + key
         return Passes(kernels.projection.forward * moved, kernels.projection.backward * moved)

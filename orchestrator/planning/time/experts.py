@@ -68,7 +68,7 @@ def _weight_gradients(setting: Setting, inputs: float, outputs: float) -> float:
 
 def is_grouped(setting: Setting) -> bool:
     """Whether all experts of a rank are computed in one kernel, as runtime/layers/experts.py decides it."""
-    return setting.kernels.fused_attention and setting.model.moe_grouped_gemm is not False
+    return setting.kernels.layers == "transformer_engine" and setting.model.moe_grouped_gemm is not False
 
 
 def moving_seconds(setting: Setting) -> Passes:

@@ -27,6 +27,8 @@ class Passes:
 class Kernels:
     """A layer backend."""
 
+    layers: Layers
+    """Whose layers these are, which decides about grouped experts and `memory.layer.rotates_projection`."""
     fused_attention: bool
     """Whether attention runs at the device's `fused_attention_*` efficiencies instead of `attention_*`."""
     norm: Passes
@@ -97,6 +99,7 @@ _IN_PRODUCTS = 2
 _BEHIND_PRODUCTS = 14
 """Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that does not reach the bandwidth."""
 TORCH = Kernels(
+    layers="torch",
     fused_attention=False,
     norm=Passes(4, 9),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
     rope=Passes(10, 8),  # torch.compile makes one kernel of each pass, at a quarter of the bandwidth
@@ -117,6 +120,7 @@ TORCH = Kernels(
 """torch's operations one by one, and its scaled dot product attention."""
 
 TRANSFORMER_ENGINE = Kernels(
+    layers="transformer_engine",
     fused_attention=True,
     norm=Passes(2.5, 4.3),
     rope=Passes(5, 5.5),

@@ -13,6 +13,7 @@ PARTS = ("gemm", "attention", "memory_bound", "loss", "optimizer")
 """What a step cannot do without."""
 
 IDEAL = Kernels(
+    layers="transformer_engine",
     fused_attention=True,
     norm=Passes(2, 3),
     rope=Passes(2, 2),

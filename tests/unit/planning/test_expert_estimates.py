@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
-from orchestrator.planning.time.kernels import TRANSFORMER_ENGINE
+from orchestrator.planning.time.kernels import TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
@@ -46,11 +47,19 @@ def memory(job: JobSpec) -> dict[str, int]:
     return {**stage.parts, "peak": stage.peak_bytes}
 
 
-def time(job: JobSpec) -> dict[str, float]:
-    found = estimate_with(job, vocabulary(job).padded_size, TRANSFORMER_ENGINE, device_named("H100"))
+def time(job: JobSpec, kernels: Kernels = TRANSFORMER_ENGINE) -> dict[str, float]:
+    found = estimate_with(job, vocabulary(job).padded_size, kernels, device_named("H100"))
     assert sum(found.parts.values()) == pytest.approx(found.step_seconds)
     assert all(seconds >= 0 for seconds in found.parts.values())
     return {**found.parts, "step": found.step_seconds}
+
+
+def test_torch_s_layers_compute_one_expert_after_the_other_however_fast_attention_is(make_job: Any) -> None:
+    job = job_of(make_job)
+    one_by_one = job_of(make_job, {"moe_grouped_gemm": False})
+    torchs = replace(TRANSFORMER_ENGINE, layers="torch")
+    assert time(job, torchs)["gemm"] == time(one_by_one)["gemm"] > time(job)["gemm"]
+    assert time(job, replace(TRANSFORMER_ENGINE, fused_attention=False))["gemm"] == time(job)["gemm"]
 
 
 def test_spread_experts_are_fewer_on_each_rank(make_job: Any) -> None:
