@@ -115,6 +115,8 @@ FOREIGN_NAMES: dict[str, str] = {
     "rope_base": "model.rotary_base",
     "rotary_pct": "model.rotary_percent",
     "partial_rotary_factor": "model.rotary_percent",
+    "no_position_embedding": "model.position_embedding_type: none",
+    "hybrid_layer_pattern": "model.hybrid_override_pattern",
     "alibi": "model.position_embedding_type: alibi",
     "use_rope_scaling": "model.rope_scaling.type: llama3",
     "rope_type": "model.rope_scaling.type",
@@ -129,6 +131,8 @@ FOREIGN_NAMES: dict[str, str] = {
     "norm_eps": "model.norm_epsilon",
     "norm_type": "model.normalization",
     "swiglu": "model.activation: swiglu",
+    "gated_linear_unit": "model.activation (swiglu or geglu)",
+    "openai_gelu": "model.activation: gelu_tanh",
     "squared_relu": "model.activation: squared_relu",
     "activation_function": "model.activation",
     "hidden_act": "model.activation",
@@ -181,6 +185,7 @@ FOREIGN_NAMES: dict[str, str] = {
     "tokenizer_type": "data.tokenizer.type",
     "tokenizer_model": "data.tokenizer.path",
     "tokenizer_name": "data.tokenizer.path",
+    "tokenizer_name_or_path": "data.tokenizer.path",
     "tokenizer_path": "data.tokenizer.path",
     "vocab_file": "data.tokenizer.path",
     "merge_file": "data.tokenizer.merges",
@@ -269,6 +274,7 @@ FOREIGN_NAMES: dict[str, str] = {
     "experiment_name": "tracking.experiment",
     "wandb_project": "tracking.wandb.project",
     "wandb_entity": "tracking.wandb.entity",
+    "tensorboard_dir": "tracking.tensorboard: true",
     "logging_steps": "tracking.log_interval",
     "log_every_n_steps": "tracking.log_interval",
     # launch and runtime
@@ -287,10 +293,13 @@ FOREIGN_NAMES: dict[str, str] = {
     "world_size": "launch.nodes | launch.gpus_per_node",
     "output_dir": "launch.runs_dir",
     "save_dir": "launch.runs_dir",
+    "mem": "launch.memory_per_node",
     "env_vars": "launch.env",
     "environment": "launch.env",
     "use_cpu": "runtime.device: cpu",
     "transformer_impl": "runtime.layers",
+    "use_flash_attn": "runtime.attention_backend: auto",
+    "flash_attention": "runtime.attention_backend: auto",
     "use_deterministic_algorithms": "runtime.deterministic",
     "deterministic_mode": "runtime.deterministic",
     "distributed_timeout_minutes": "runtime.hang_timeout",
@@ -299,8 +308,18 @@ FOREIGN_NAMES: dict[str, str] = {
     "recompute_activations": "runtime.recompute_granularity: selective",
     "megatron_lm_recompute_activations": "runtime.recompute_granularity: selective",
     "checkpoint_activations": "runtime.recompute_granularity: full",
+    "activations_checkpoint_method": "runtime.recompute_method",
+    "activations_checkpoint_num_layers": "runtime.recompute_num_layers",
+    "checkpoint_num_layers": "runtime.recompute_num_layers",
+    "distribute_checkpointed_activations": "runtime.distribute_saved_activations",
     "megatron_lm_gradient_clipping": "optimizer.clip_grad",
 }
+
+_EPOCHS = (
+    "the length is in steps, samples or tokens, and `plan` says how many epochs that is: write schedule.train_tokens"
+)
+_SAVE = "checkpoints lie in the run's folder, and launch.runs_dir says where those are"
+_LOAD = "write checkpoint.pretrained; a run goes on from its own checkpoints by itself"
 
 NO_SUCH: dict[str, str] = {
     "model.lora.bias": "leave it out: adapters train no biases",
@@ -311,10 +330,12 @@ NO_SUCH: dict[str, str] = {
     "model.lora.use_rslora": "leave it out, and write alpha times the square root of rank for alpha: the same scale",
     "model.lora.use_dora": "leave it out: adapters are LoRA's two matrices",
     "model.lora.init_lora_weights": "leave it out: one matrix begins random, the other at zero",
-    "checkpoint.save": "checkpoints lie in the run's folder, and launch.runs_dir says where those are",
-    "checkpoint.load": "write checkpoint.pretrained; a run goes on from its own checkpoints by itself",
+    "save": _SAVE,
+    **dict.fromkeys(("load", "resume_from", "resume_from_checkpoint"), _LOAD),
+    **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "num_train_epochs"), _EPOCHS),
 }
-"""Fields of other tools that have none here, by the dotted path where they are written, and what to do."""
+"""Fields of other tools that have none here, by the dotted path where they are written (by their name, where that does
+not matter), and what to do."""
 
 _QKV = "linear_qkv (queries, keys and values are one matrix)"
 _FC1 = "linear_fc1 (into the MLP, with its gate)"

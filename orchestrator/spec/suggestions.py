@@ -88,7 +88,8 @@ def suggest(
     plain = _plain(key)
     if key == "extends":
         return "`extends` stands at the top level of a file", []
-    if (advice := NO_SUCH.get(f"{prefix}.{plain}")) is not None:
+    advice = NO_SUCH.get(f"{prefix}.{plain}") or (NO_SUCH.get(plain) if document is JOB_SPEC else None)
+    if advice is not None:
         return advice, []
     foreign = document.foreign_names.get(plain)
     if foreign is not None:

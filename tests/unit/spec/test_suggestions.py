@@ -56,6 +56,13 @@ def test_suggestion(key: str, place: tuple[str, ...], expected: str | None) -> N
     assert paths == ([expected] if expected else [])
 
 
+@pytest.mark.parametrize("place", [(), ("checkpoint",), ("runtime",)])
+def test_what_has_no_field_is_said_wherever_it_is_written(place: tuple[str, ...]) -> None:
+    assert "checkpoint.pretrained" in (suggest("--load", place, [])[0] or "")
+    assert "launch.runs_dir" in (suggest("save", place, [])[0] or "")
+    assert "schedule.train_tokens" in (suggest("num_train_epochs", place, [])[0] or "")
+
+
 def test_edit_distance() -> None:
     assert edit_distance("kitten", "sitting", 5) == 3
     assert edit_distance("ab", "ba", 3) == 1, "neighbours swapped are one slip"
