@@ -77,19 +77,21 @@ def merge(under: Written, over: Written) -> Written:
     return Written(content, over.location)
 
 
-def _add_file(composition: Composition, path: Path, chain: list[Path], place: Location | None) -> None:
-    """`chain` holds the files that led here through `extends`, `place` the last of these keys."""
+def _add_file(
+    composition: Composition, path: Path, chain: list[Path], place: Location | None, key: str = "extends"
+) -> None:
+    """`chain` holds the files that led here through `extends` or `base`, `place` and `key` the last of these keys."""
     if any(_same_file(path, earlier) for earlier in chain):
         circle = " → ".join(str(step) for step in [*chain, path])
-        composition.refuse(Problem(f"goes round in a circle: {circle}", ("extends",), location=place))
+        composition.refuse(Problem(f"goes round in a circle: {circle}", (key,), location=place))
         return
     if len(chain) > MAX_EXTENDS:
-        composition.refuse(Problem(f"a chain of more than {MAX_EXTENDS} files", ("extends",), location=place))
+        composition.refuse(Problem(f"a chain of more than {MAX_EXTENDS} files", (key,), location=place))
         return
     text = read_text(path, composition.document.noun)
     if isinstance(text, Problem):
         if place is not None:
-            text = Problem(f"{path}: {text.message}", ("extends",), text.hint, place)
+            text = Problem(f"{path}: {text.message}", (key,), text.hint, place)
         composition.refuse(text)
         return
     _add_text(composition, text, path, chain)
@@ -141,7 +143,7 @@ def _extend(composition: Composition, key: str, extends: Written, path: Path, ch
     if not isinstance(value, str) or not value or "\0" in value:
         composition.refuse(Problem("expects the path of one file", (key,), location=extends.location))
         return
-    _add_file(composition, path.parent / value, [*chain, path], extends.location)
+    _add_file(composition, path.parent / value, [*chain, path], extends.location, key)
 
 
 def _same_file(one: Path, other: Path) -> bool:

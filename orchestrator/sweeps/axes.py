@@ -74,7 +74,7 @@ def read_axes(written: dict[str, Written], spec: SweepSpec) -> Axes:
         parts.append([reader.point(item) for item in points])
     if spec.random is not None:
         parts.append(reader.draws(written["random"], spec))
-    if not parts:
+    if not parts and not reader.problems:
         place = next(iter(written.values())).location if written else None
         message = "says nothing to vary"
         way_out = "write grid, zip, list or random: for example grid: {optimizer.lr: [1e-4, 3e-4]}"

@@ -24,7 +24,7 @@ from orchestrator.migration.shell.conditions import (
 )
 from orchestrator.migration.shell.expanding import calculated, fields, text
 from orchestrator.migration.shell.reading import DECLARING, read_script
-from orchestrator.migration.shell.started import Script, Started, shell_text
+from orchestrator.migration.shell.started import Script, Started, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,
     ArithmeticCommand,
@@ -41,7 +41,7 @@ from orchestrator.migration.shell.syntax import (
     Test,
     While,
 )
-from orchestrator.migration.shell.values import Unknown, Value, joined, known
+from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown
 from orchestrator.migration.shell.variables import Variables, agreed
 
 _MOST_COMMANDS = 100_000
@@ -369,10 +369,10 @@ class _Follower:
         return self._text(command.line, joined(spaced))
 
     def source(self, command: Simple, words: list[Value]) -> Answer:
-        path = known(words[1]) if len(words) > 1 else None
+        path = known(words[1]) or beside_script(words[1]) if len(words) > 1 else None
         script = self._read_file(path) if path is not None else None
         if script is None:
-            where = path if path is not None else "a file"
+            where = shown(words[1]) if len(words) > 1 else "a file"
             self.note(f"line {command.line}: {where} is not read: give the variables that it sets with --set-var")
             return None
         block = read_script(script)

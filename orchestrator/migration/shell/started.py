@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from orchestrator.migration.shell.values import Value, known
+from orchestrator.migration.shell.values import Unknown, Value, known
 from orchestrator.migration.shell.variables import Variables
 
+_OWN_FOLDER = re.compile(r"^[$`][^|;]*\bdirname\b[^|;]*(?:\$0|\$\{0\}|\bBASH_SOURCE\b)[^|;]*$")
 _SHELLS = ("sh", "bash", "zsh", "dash")
 
 
@@ -33,6 +35,14 @@ class Script:
     """At its end."""
     notes: list[str] = field(default_factory=list)
     """What was assumed, and what was not followed."""
+
+
+def beside_script(path: Value) -> str | None:
+    """A path that begins with the folder of the script, as seen from there: `$(dirname "$0")/common.sh`; else None."""
+    folder, rest = (path[0], known(path[1:])) if path else (None, None)
+    if not isinstance(folder, Unknown) or not rest or not _OWN_FOLDER.search(folder.shown) or ".." in folder.shown:
+        return None
+    return f".{rest}"
 
 
 def shell_text(words: Sequence[Value]) -> tuple[int, Value] | None:

@@ -350,6 +350,28 @@ def test_other_programs_are_passed_over() -> None:
     assert migrate_script(script, "x.sh").source == "x.sh:3"
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [
+        '$(dirname "$0")',
+        "`dirname $0`",
+        '$(cd "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd)',
+        '$(dirname "$(readlink -f "${0}")")',
+    ],
+)
+def test_files_beside_the_script_are_sourced(folder: str) -> None:
+    script = f'HERE="{folder}"\nsource "$HERE/sizes.sh"\ntorchrun pretrain_gpt.py {FLAGS} --num-layers $LAYERS'
+    migration = migrate_script(script, "x.sh", read_file={"./sizes.sh": "LAYERS=6"}.get)
+    assert migration.values["model.num_layers"] == 6
+
+
+def test_files_elsewhere_are_named() -> None:
+    script = f'source "$(cd "$(dirname "$0")/.." && pwd)/env.sh"\n. $(pick)/x.sh\ntorchrun pretrain_gpt.py {FLAGS}'
+    notes = migrate_script(script, "x.sh", read_file=lambda path: "exit").notes
+    assert notes[0].startswith('line 1: $(cd "$(dirname "$0")/.." && pwd)/env.sh is not read: give the variables')
+    assert notes[1].startswith("line 2: $(pick)/x.sh is not read")
+
+
 def test_sourced_files_are_followed() -> None:
     files = {"sizes.sh": "LAYERS=6\nreturn 0\nLAYERS=7", "args.sh": "HEADS=$1"}
     flags = f"{FLAGS} --num-layers $LAYERS --num-attention-heads $HEADS"

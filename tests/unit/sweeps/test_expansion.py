@@ -205,6 +205,18 @@ def test_what_is_wrong_is_told_at_its_place(load: Load, text: str) -> None:
         assert words in str(refused.value)
 
 
+def test_values_that_are_wrong_are_something_to_vary(load: Load) -> None:
+    with pytest.raises(SpecError) as refused:
+        load("zip: {lr: [1, 2], mbs: [1]}")
+    assert len(refused.value.problems) == 1
+
+
+def test_a_base_that_is_not_there_is_called_so(load: Load, folder: Path) -> None:
+    (folder / "job.yaml").unlink()
+    with pytest.raises(SpecError, match=r"base: \S*job\.yaml: there is no such file"):
+        load("grid: {lr: [1, 2]}")
+
+
 def test_everything_wrong_is_told_at_once(load: Load, folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("num_layers: 4", "num_layers: four") + "modl: 3\n")
     with pytest.raises(SpecError) as refused:
