@@ -15,6 +15,8 @@ from orchestrator.spec.runtime import RecomputedModule
 _WORK = 4.0
 """What the host takes for each kernel of a layer, in starts of a kernel: 60.3 ms for a step of 24 layers (345M, one
 sequence, docs/benchmarks/2026-11-23-h200-3.md), of which 11 are no layer's."""
+_ON_THE_CPU = Passes(45, 85)
+"""What it starts for a layer there: torch's operations one by one, where a GPU has kernels for several."""
 _GAP = 1 / 6
 """Between two kernels the GPU idles for this part of the time in which the host starts one."""
 _GAP_IN_A_GRAPH = 1 / 9
@@ -66,18 +68,23 @@ def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:
     of_experts = share * expert_launches(setting).forward
     parts: dict[RecomputedModule, float] = {"mlp": 1 - share, "moe": share}
     modules = setting.job.runtime.recomputed_modules
-    found = sum(_MODULES[name] * parts.get(name, 1.0) for name in modules) * setting.kernels.launches.forward
+    found = sum(_MODULES[name] * parts.get(name, 1.0) for name in modules) * _plain(setting).forward
     return layers * (found + (of_experts if "moe" in modules else 0.0))
 
 
 def _kernels(setting: Setting, share: float) -> Passes:
     """Kernels that the host starts for a layer."""
-    plain, own, of_experts = setting.kernels.launches, adapter_launches(setting), expert_launches(setting)
+    plain, own, of_experts = _plain(setting), adapter_launches(setting), expert_launches(setting)
     casts = FP8_LAUNCHES if setting.products == "fp8" else Passes(0, 0)
     return Passes(
         plain.forward + share * of_experts.forward + own.forward + casts.forward,
         plain.backward + share * of_experts.backward + own.backward + casts.backward,
     )
+
+
+def _plain(setting: Setting) -> Passes:
+    """Those of a dense layer that is trained whole."""
+    return _ON_THE_CPU if setting.device.is_cpu else setting.kernels.launches
 
 
 def _beside(setting: Setting) -> Passes:

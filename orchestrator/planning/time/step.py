@@ -62,7 +62,7 @@ _TENSORS_PER_LAYER = 6
 _SPREAD = 0.02
 """Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
 _SLOW_HOST = 2.0
-"""How many times as long as planned a host may take; 1.5 was seen (docs/benchmarks/2026-11-23-h200-5.md)."""
+"""How many times as long as planned a host may take; 1.7 was seen (docs/benchmarks/2026-11-24-h200-4.md)."""
 _STEP_OVERHEAD = 5e-4
 """Seconds of a step on a GPU in which nothing is computed, beside the gaps between kernels: between two steps."""
 

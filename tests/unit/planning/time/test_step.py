@@ -341,23 +341,23 @@ def _without_overlap(made: Any) -> Any:
 @pytest.mark.parametrize(
     ("more", "kernels"),
     [
-        ({"bias": False}, 130),
-        ({}, 130 + 40),
-        ({"recompute": "selective"}, 130 + 40 + 4.5),
-        ({"tp": 2}, 130 + 40 + 4 * 8),
-        ({"tp": 2, "sp": True}, 130 + 40 + 10 * 8),
-        ({"tp": 2, "sp": True, "recompute": "full"}, 130 + 40 + 10 * 8 + 45 + 14 + 4 * 8),
+        ({"bias": False}, 54),
+        ({}, 54 + 40),
+        ({"recompute": "selective"}, 54 + 40 + 1.8),
+        ({"tp": 2}, 54 + 40 + 4 * 8),
+        ({"tp": 2, "sp": True}, 54 + 40 + 10 * 8),
+        ({"tp": 2, "sp": True, "recompute": "full"}, 54 + 40 + 10 * 8 + 18 + 14 + 4 * 8),
     ],
 )
 def test_a_host_that_starts_kernels_twice_as_fast_halves_its_time(
     make_job: Any, more: dict[str, Any], kernels: float
 ) -> None:
-    """Of which the gaps after 130 kernels are the GPU's."""
+    """Of which the gaps after 54 kernels are the GPU's."""
     tiny, on = job(make_job, hidden=256, seq=64, **more), device()
     faster = replace(on, efficiency=replace(on.efficiency, launch=on.efficiency.launch / 2))
     slow, fast = (estimate_with(tiny, 51200, TORCH, each).parts["host"] for each in (on, faster))
     layers, micro_batches = 16, 4
-    waited = layers * micro_batches * (4 * kernels - 130 / 6) * on.efficiency.launch
+    waited = layers * micro_batches * (4 * kernels - 54 / 6) * on.efficiency.launch
     assert slow - fast == pytest.approx(waited / 2)
 
 

@@ -1,0 +1,220 @@
+"""One rank of a job that needs more GPUs than there are, with nobody beside it: how long its GPU computes, how long its
+host takes to start that, and what it takes of memory.
+
+    PYTHONPATH=tests python tests/benchmarks/one_rank.py ROW RANK [KEY=VALUE...]
+
+ROW is one of `support.peer.ROWS`, or a YAML file. The process believes in its peers: of what they would send, gathered
+parts are copies of its own, sums stay what they are, and a stage receives the same noise each time. So its losses are
+nobody's; its kernels are those of the real training, and beside them one copy for each collective. Tensor parallelism
+does not overlap here, and what is reduced or sent takes no time. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from orchestrator.planning.time import estimate_time
+from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_job
+
+WARM_UP, STEPS = 4, 12
+PROFILED = 3
+"""Steps that `bench` takes for its profile."""
+APART = ("parallelism.tp_comm_overlap=false", "tracking.mlflow=false", "runtime.max_bad_steps=1000000")
+"""User buffers are set up by all ranks; and gradients of noise need not be finite."""
+STILL = ("optimizer.lr=1e-9", "optimizer.min_lr=0")
+"""Weights stay as they were made, so that numbers do too: a GPU computes as fast as its power limit lets it."""
+OF_OTHERS = ("communication", "tensor_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "bubble")
+
+
+class Done:
+    """A collective that has ended."""
+
+    def wait(self, *options: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def gather(output: torch.Tensor, own: torch.Tensor, group: Any = None, async_op: bool = False) -> Done | None:
+    """A part of the output is gathered in place: then the others' are there, from the start."""
+    if output.untyped_storage().data_ptr() != own.untyped_storage().data_ptr():
+        output.view(output.numel() // own.numel(), -1).copy_(
+            own.reshape(1, -1).expand(output.numel() // own.numel(), -1)
+        )
+    return Done() if async_op else None
+
+
+def scatter(
+    output: torch.Tensor, whole: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
+) -> Any:
+    """This rank's part, as it is."""
+    parts = whole.view(-1, output.numel())
+    part = parts[dist.get_rank(group) % len(parts)]
+    if part.data_ptr() != output.data_ptr():
+        output.view(-1).copy_(part)
+    return Done() if async_op else None
+
+
+class Noise:
+    """What a stage receives."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+
+    def receive(self, tensor: torch.Tensor, *where: Any, **options: Any) -> Done:
+        if tensor.is_floating_point():
+            key = (tensor.shape, tensor.dtype)
+            if key not in self._made:
+                self._made[key] = (0.1 * torch.randn(tensor.shape, device=tensor.device)).to(tensor.dtype)
+            tensor.detach().copy_(self._made[key])
+        return Done()
+
+
+class Operation:
+    """torch's P2POp, of whatever is there in place of its two operations."""
+
+    def __init__(self, op: Any, tensor: torch.Tensor, *where: Any, **options: Any) -> None:
+        self.op, self.tensor = op, tensor
+
+
+@contextlib.contextmanager
+def coalesced(*of: Any, **options: Any) -> Iterator[Done]:
+    """Several collectives as one."""
+    yield Done()
+
+
+def be_alone(rank: int, world_size: int) -> None:
+    """Before anything that imports megatron-core."""
+    noise, init, new_group = Noise(), dist.init_process_group, dist.new_group
+    send: Any = lambda tensor, *where, **options: Done()  # noqa: E731 - as the others beside it
+
+    def batch(operations: list[Operation]) -> list[Done]:
+        return [operation.op(operation.tensor) for operation in operations]
+
+    def gather_objects(value: Any, box: list[Any] | None = None, **options: Any) -> None:
+        if box is not None:
+            box[:] = [value] * len(box)
+
+    stand_ins: dict[str, Any] = {
+        "init_process_group": lambda *given, **options: init(
+            "fake", rank=rank, world_size=world_size, store=FakeStore()
+        ),
+        "new_group": lambda ranks=None, **options: new_group(ranks, backend="fake"),
+        "all_gather_into_tensor": gather,
+        "_all_gather_base": gather,
+        "reduce_scatter_tensor": scatter,
+        "_reduce_scatter_base": scatter,
+        "irecv": noise.receive,
+        "recv": noise.receive,
+        "isend": send,
+        "send": send,
+        "P2POp": Operation,
+        "batch_isend_irecv": batch,
+        "broadcast_object_list": lambda *given, **options: None,
+        "gather_object": gather_objects,
+        "all_gather_object": lambda box, value, **options: gather_objects(value, box),
+    }
+    vars(dist).update(stand_ins)
+    vars(dist)["_coalescing_manager"] = vars(distributed_c10d)["_coalescing_manager"] = coalesced
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK="0")
+
+
+def without_gloo() -> None:
+    """megatron-core makes groups on the host as well; and the rank that is alone is the one that writes."""
+    from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+    from megatron.core import parallel_state  # isort: skip
+
+    from orchestrator.runtime.processes import gloo, process_groups
+
+    start = parallel_state.initialize_model_parallel
+    of_megatron, of_groups = vars(parallel_state), vars(process_groups)
+    of_megatron["initialize_model_parallel"] = lambda **degrees: start(**degrees, create_gloo_process_groups=False)
+    for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
+        of_megatron[name] = lambda *given, **options: None
+    of_groups["_connected_when_used"] = contextlib.nullcontext
+    vars(gloo)["wait_for_a_free_core"] = lambda: None
+    process_groups.Ranks.is_first = property(lambda ranks: True)  # type: ignore[assignment, method-assign] # ours alone
+
+
+def measured(run: RunDir) -> dict[str, Any]:
+    """What `bench` finds of this rank."""
+    from orchestrator.runtime.__main__ import main
+    from orchestrator.runtime.bench.__main__ import callbacks
+    from orchestrator.runtime.processes.control import Control
+
+    Control.gather_to_first = lambda control, value: [value]  # type: ignore[method-assign] # nobody else has any
+    sys.argv[1:] = [str(run.path)]
+    if main(callbacks):
+        raise SystemExit(f"it failed: {run.rank_log(int(os.environ['RANK'])).read_text()[-2000:]}")
+    result: dict[str, Any] = json.loads(run.bench_result.read_text())
+    return result
+
+
+def planned(job: JobSpec, padded_vocab: int, layers: Any, gpu: str) -> dict[str, float] | None:
+    """Milliseconds of each part on the slowest stage, where the plan knows the GPU."""
+    from orchestrator.errors import UserError
+    from orchestrator.planning.graphs import settled
+    from orchestrator.planning.hardware import device_named
+
+    try:
+        device = device_named(gpu)
+    except UserError:
+        return None
+    parts = estimate_time(settled(job, padded_vocab, layers, device), padded_vocab, layers, device).parts
+    return {name: 1e3 * seconds for name, seconds in parts.items() if name not in OF_OTHERS and seconds}
+
+
+def job_of(row: str, changes: list[str]) -> JobSpec:
+    """The job that is measured."""
+    steps, more = WARM_UP + STEPS + PROFILED, (*APART, *STILL, *changes)
+    if row.endswith((".yaml", ".yml")):
+        return load_job([Path(row)], [*more, f"schedule.train_iters={steps}"]).job
+    from support.peer import ROWS
+
+    return ROWS[row].at_size(f"alone-{row}", steps, more)
+
+
+def main() -> None:
+    row, rank, *changes = sys.argv[1:]
+    job = job_of(row, changes)
+    be_alone(int(rank), job.world_size)
+    without_gloo()
+    with tempfile.TemporaryDirectory() as folder, open(os.dup(1), "w") as out:
+        run = RunDir(Path(folder) / "run")
+        run.bench.mkdir(parents=True)
+        write_atomically(run.next_resolved(), dump_resolved(job))
+        write_atomically(run.bench_request, json.dumps({"warm_up": WARM_UP, "steps": STEPS, "trace": False}))
+        found = measured(run)
+        [own] = found["ranks"]
+        profile = own["profile"]
+        said = {
+            "row": row,
+            "rank": int(rank),
+            "milliseconds": round(1e3 * statistics.median(own["step_seconds"]), 1),
+            "range": [round(1e3 * pick(own["step_seconds"]), 1) for pick in (min, max)],
+            "peak_bytes": own["peak_bytes"],
+            "parts": {name: round(1e3 * seconds, 1) for name, seconds in profile["parts"].items() if seconds},
+            "planned": planned(job, found["padded_vocab"], found["layers"], found["device"]),
+        }
+        print(json.dumps(said), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A rank that is alone computes what it would among others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.training import tiny_job
+
+from orchestrator.spec.loading import dump_resolved
+
+PROGRAM = Path(__file__).with_name("one_rank.py")
+
+
+@pytest.mark.parametrize("rank", [0, 3], ids=["first-stage", "last-stage"])
+def test_a_rank_of_four_is_measured_by_itself(rank: int, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    degrees = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "sequence_parallel": True}
+    job = tiny_job("alone", parallelism=degrees, launch={"gpus_per_node": 4}, runtime={"device": "cpu"})
+    file.write_text(dump_resolved(job))
+    found = subprocess.run(
+        [sys.executable, str(PROGRAM), str(file), str(rank)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    said = json.loads(found.stdout)
+    assert said["rank"] == rank
+    assert said["milliseconds"] > 0
+    assert ("loss" in said["parts"]) == (rank == 3)  # the last stage alone has one
