@@ -16,6 +16,7 @@ from orchestrator.spec.rules import (
     notifications,
     operation,
     optimizer,
+    paths,
     positions,
     recomputation,
     shapes,
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     *lora.RULES,
     *fp8.RULES,
     *operation.RULES,
+    *paths.RULES,
     *notifications.RULES,
 )
 
