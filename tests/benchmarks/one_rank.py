@@ -4,9 +4,10 @@ host takes to start that, and what it takes of memory.
     PYTHONPATH=tests python tests/benchmarks/one_rank.py ROW RANK [KEY=VALUE...]
 
 ROW is one of `support.peer.ROWS`, or a YAML file. The process believes in its peers: of what they would send, gathered
-parts are copies of its own, sums stay what they are, and a stage receives the same noise each time. So its losses are
-nobody's; its kernels are those of the real training, and beside them one copy for each collective. Tensor parallelism
-does not overlap here, and what is reduced or sent takes no time. Prints one line of JSON.
+parts are copies of its own, sums stay what they are, and a stage receives the same noise each time; it reads tokens of
+its own part of the table alone, since a row that another rank has would be zeros here. So its losses are nobody's; its
+kernels are those of the real training, and beside them one copy for each collective. Tensor parallelism does not
+overlap here, and what is reduced or sent takes no time. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -54,9 +55,8 @@ class Done:
 def gather(output: torch.Tensor, own: torch.Tensor, group: Any = None, async_op: bool = False) -> Done | None:
     """A part of the output is gathered in place: then the others' are there, from the start."""
     if output.untyped_storage().data_ptr() != own.untyped_storage().data_ptr():
-        output.view(output.numel() // own.numel(), -1).copy_(
-            own.reshape(1, -1).expand(output.numel() // own.numel(), -1)
-        )
+        for part in output.view(-1, own.numel()):
+            part.copy_(own.reshape(-1))
     return Done() if async_op else None
 
 
@@ -153,8 +153,20 @@ def without_gloo() -> None:
     process_groups.Ranks.is_first = property(lambda ranks: True)  # type: ignore[assignment, method-assign] # ours alone
 
 
-def measured(run: RunDir) -> dict[str, Any]:
-    """What `bench` finds of this rank."""
+def read_own_tokens(parts: int) -> None:
+    """Of the first of so many parts of the table."""
+    from orchestrator.runtime.batches import RandomTokens
+
+    of_all = RandomTokens.__init__
+
+    def of_own(data: RandomTokens, vocab_size: int, *given: Any, **options: Any) -> None:
+        of_all(data, vocab_size // parts, *given, **options)
+
+    RandomTokens.__init__ = of_own  # type: ignore[method-assign] # in this process
+
+
+def measured(run: RunDir, errors: Any) -> dict[str, Any]:
+    """What `bench` finds of this rank. From its start on, what is printed goes to the log of the run."""
     from orchestrator.runtime.__main__ import main
     from orchestrator.runtime.bench.__main__ import callbacks
     from orchestrator.runtime.processes.control import Control
@@ -162,7 +174,8 @@ def measured(run: RunDir) -> dict[str, Any]:
     Control.gather_to_first = lambda control, value: [value]  # type: ignore[method-assign] # nobody else has any
     sys.argv[1:] = [str(run.path)]
     if main(callbacks):
-        raise SystemExit(f"it failed: {run.rank_log(int(os.environ['RANK'])).read_text()[-2000:]}")
+        print(run.rank_log(int(os.environ["RANK"])).read_text()[-2000:], file=errors)
+        sys.exit(1)
     result: dict[str, Any] = json.loads(run.bench_result.read_text())
     return result
 
@@ -196,12 +209,13 @@ def main() -> None:
     job = job_of(row, changes)
     be_alone(int(rank), job.world_size)
     without_gloo()
-    with tempfile.TemporaryDirectory() as folder, open(os.dup(1), "w") as out:
+    read_own_tokens(job.parallelism.tensor_model_parallel_size)
+    with tempfile.TemporaryDirectory() as folder, open(os.dup(1), "w") as out, open(os.dup(2), "w") as errors:
         run = RunDir(Path(folder) / "run")
         run.bench.mkdir(parents=True)
         write_atomically(run.next_resolved(), dump_resolved(job))
         write_atomically(run.bench_request, json.dumps({"warm_up": WARM_UP, "steps": STEPS, "trace": False}))
-        found = measured(run)
+        found = measured(run, errors)
         [own] = found["ranks"]
         profile = own["profile"]
         said = {
@@ -209,6 +223,7 @@ def main() -> None:
             "rank": int(rank),
             "milliseconds": round(1e3 * statistics.median(own["step_seconds"]), 1),
             "range": [round(1e3 * pick(own["step_seconds"]), 1) for pick in (min, max)],
+            "skipped_updates": sum(event["event"] == "step_skipped" for event in run.events()),
             "peak_bytes": own["peak_bytes"],
             "parts": {name: round(1e3 * seconds, 1) for name, seconds in profile["parts"].items() if seconds},
             "planned": planned(job, found["padded_vocab"], found["layers"], found["device"]),

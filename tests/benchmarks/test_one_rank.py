@@ -34,4 +34,5 @@ def test_a_rank_of_four_is_measured_by_itself(rank: int, tmp_path: Path) -> None
     said = json.loads(found.stdout)
     assert said["rank"] == rank
     assert said["milliseconds"] > 0
+    assert said["skipped_updates"] == 0
     assert ("loss" in said["parts"]) == (rank == 3)  # the last stage alone has one
