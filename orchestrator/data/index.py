@@ -116,7 +116,18 @@ def _missing(prefix: Path, path: Path) -> str:
         return f"{message}. Write the prefix without the ending: {prefix.with_suffix('')}"
     if idx_path(prefix).is_file():
         return f"{message}, though {idx_path(prefix)} does. Copy both files, or tokenize again"
-    return f"{message}. `orchestrator data tokenize` makes one from text, or say what it is made from (text: FILE)"
+    where = "" if prefix.is_absolute() else _from_here()
+    return (
+        f"{message}{where}. `orchestrator data tokenize` makes one from text, or say what it is made from (text: FILE)"
+    )
+
+
+def _from_here() -> str:
+    """Where a relative path was looked for; nothing where that folder itself is gone."""
+    try:
+        return f" in {Path.cwd()}, from where relative paths lead"
+    except OSError:
+        return ""
 
 
 def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:

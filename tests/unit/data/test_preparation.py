@@ -109,8 +109,9 @@ def test_what_is_missing_and_cannot_be_made_is_told_at_once_and_nothing_is_made(
     )
     assert troubles(data) == [
         "data.blend[1]: no indexed data set at data/a, nor the text that it is made from: raw/gone.jsonl, raw/lost",
-        "data.validation[0]: no indexed data set at data/v: data/v.idx does not exist. `orchestrator data tokenize` "
-        "makes one from text, or say what it is made from (text: FILE)",
+        f"data.validation[0]: no indexed data set at data/v: data/v.idx does not exist in {project}, from where "
+        "relative paths lead. `orchestrator data tokenize` makes one from text, or say what it is made from "
+        "(text: FILE)",
         "data.test[0]: data/half.bin is there without data/half.idx: copy its index beside it, or remove it to have "
         "both made from text",
     ]
