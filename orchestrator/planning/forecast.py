@@ -43,6 +43,8 @@ class Forecast:
     memory: Memory
     fit: Fit
     time: StepTime
+    seconds_with_torch: float | None
+    """Of a step, where the host holds up Transformer Engine's layers and torch's can take their place."""
     in_fp8: bool
     """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
     tp_comm_overlap: bool
@@ -119,6 +121,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         memory=memory,
         fit=capacity(memory, choice.device),
         time=time,
+        seconds_with_torch=_seconds_with_torch(job, words, layers, choice.device, time),
         in_fp8=job.precision.fp8 is not None,
         tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
         cuda_graphs=job.runtime.cuda_graphs is True,
@@ -127,6 +130,15 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         energy_kwh=hours * choice.device.power_watts / 1000,
         checkpoint_bytes=checkpoint_bytes(job, plan.parameters.total),
     )
+
+
+def _seconds_with_torch(
+    job: JobSpec, padded_vocab: int, layers: Layers, device: Device, time: StepTime
+) -> float | None:
+    is_needed = job.precision.fp8 is not None or job.parallelism.tp_comm_overlap is True
+    if layers == "torch" or is_needed or time.parts["host"] == 0:
+        return None
+    return estimate_time(job, padded_vocab, "torch", device).step_seconds
 
 
 def layers_of(job: JobSpec, device: Device) -> tuple[Layers, str]:

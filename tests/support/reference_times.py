@@ -36,8 +36,8 @@ TORCHS_GELU = Passes(3, 4.3)
 ROTATED_IN_PARTS = replace(TRANSFORMER_ENGINE, projection=None, gelu=TORCHS_GELU)
 ADAM_IN_PASSES = replace(ROTATED_IN_PARTS, **_TORCHS_ADAM)
 """This project's runtime until 2026-11-23."""
-_APART: dict[str, Any] = {"projection": None, "accumulation": 14, "launches": Passes(45, 85)}
-"""RoPE by torch.compile, and weight gradients added behind their products: more for the host to start, too."""
+_APART: dict[str, Any] = {"projection": None, "accumulation": 14}
+"""RoPE by torch.compile, and weight gradients added behind their products."""
 EARLIER_TORCH = replace(
     TORCH, **_APART, rope=UNFUSED_ROPE, loss=COMPILED_LOSS, gelu=TORCHS_GELU, **_TORCHS_ADAM_AFTER_TORCHS_CLIPPING
 )

@@ -33,7 +33,8 @@ def layer_seconds(setting: Setting, ffn: float) -> Passes:
 def _attention_inputs(setting: Setting, query: float, key: float) -> Passes:
     """Elements moved between the projection and the attention, of so many in queries and keys."""
     kernels, model = setting.kernels, setting.model
-    if kernels.projection is not None and rotates_projection(setting.job, kernels.layers):
+    if rotates_at_once(setting):
+        assert kernels.projection is not None
         is_grouped = key < query  # and goes to tensors of its own, values too
         moved = query + 2 * key if is_grouped or setting.cp > 1 else query + key
         return Passes(kernels.projection.forward * moved, kernels.projection.backward * moved)
@@ -42,6 +43,12 @@ def _attention_inputs(setting: Setting, query: float, key: float) -> Passes:
     backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
     joined = 0 if kernels.returns_together and _lie_together(setting) else kernels.joins
     return Passes(forward, backward + joined * (query + 2 * key))
+
+
+def rotates_at_once(setting: Setting) -> bool:
+    """Whether one kernel rotates queries and keys as their projection left them."""
+    kernels = setting.kernels
+    return kernels.projection is not None and rotates_projection(setting.job, kernels.layers)
 
 
 def _lie_together(setting: Setting) -> bool:

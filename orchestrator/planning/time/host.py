@@ -5,6 +5,7 @@ faster than that waits for it.
 from __future__ import annotations
 
 from orchestrator.planning.time.adapters import launches as adapter_launches
+from orchestrator.planning.time.elementwise import rotates_at_once
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
 from orchestrator.planning.time.kernels import Passes
@@ -15,8 +16,6 @@ from orchestrator.spec.runtime import RecomputedModule
 _WORK = 4.0
 """What the host takes for each kernel of a layer, in starts of a kernel: 60.3 ms for a step of 24 layers (345M, one
 sequence, docs/benchmarks/2026-11-23-h200-3.md), of which 11 are no layer's."""
-_ON_THE_CPU = Passes(45, 85)
-"""What it starts for a layer there: torch's operations one by one, where a GPU has kernels for several."""
 _GAP = 1 / 6
 """Between two kernels the GPU idles for this part of the time in which the host starts one."""
 _GAP_IN_A_GRAPH = 1 / 9
@@ -84,7 +83,9 @@ def _kernels(setting: Setting, share: float) -> Passes:
 
 def _plain(setting: Setting) -> Passes:
     """Those of a dense layer that is trained whole."""
-    return _ON_THE_CPU if setting.device.is_cpu else setting.kernels.launches
+    kernels = setting.kernels
+    fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
+    return fewer or kernels.launches
 
 
 def _beside(setting: Setting) -> Passes:

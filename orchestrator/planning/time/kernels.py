@@ -63,6 +63,8 @@ class Kernels:
     """Bytes per logit of the cross entropy, the matrix product aside."""
     returns_together: bool = False
     """Whether attention returns gradients of what the projection left side by side in one tensor."""
+    rotated_launches: Passes | None = None
+    """What `launches` says, where it is less for layers that one kernel rotates."""
     projection: Passes | None = None
     """Accesses of queries and keys each where one kernel rotates them as their projection left them, if there is one
     (`memory.layer.rotates_projection`); no gradients are joined then, nor is anything laid out anew.
@@ -110,7 +112,8 @@ TORCH = Kernels(
     bias=Passes(2, 1),
     accumulation=_IN_PRODUCTS,
     optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
-    launches=Passes(18, 36),  # 0.57 and 0.65 of Transformer Engine's time (docs/benchmarks/2026-11-24-h200-4.md)
+    launches=Passes(45, 85),
+    rotated_launches=Passes(18, 36),  # 0.57 to 0.8 of Transformer Engine's (docs/benchmarks/2026-11-24-h200-4.md)
     collective=8,
     optimizer_launches=1,
     loss=Passes(2.7, 5.4),

@@ -101,6 +101,31 @@ def test_what_to_do_about_the_host(orchestrator: Any, seed: Path, micro_batches:
     assert way_out in " ".join(said.split())
 
 
+def test_where_torchs_layers_ask_less_of_the_host_they_are_named(orchestrator: Any) -> None:
+    small = resource_root("jobs") / "gpt-1.7b.yaml"
+    asked = ("plan", small, "--gpu", "H200", "--set", "runtime.cuda_graphs=false", "--set", "batch.micro_batch_size=1")
+
+    def planned(length: int, layers: str, *more: str) -> tuple[str, float]:
+        chosen = (f"model.seq_length={length}", f"runtime.layers={layers}", *more)
+        words = [*asked, *(word for each in chosen for word in ("--set", each))]
+        seconds = orchestrator(*words, "--json").json["time"]["step_seconds"]
+        return " ".join(orchestrator(*words).out.split()), seconds
+
+    (said, engines), (of_torch, torchs) = (planned(512, layers) for layers in ("transformer_engine", "torch"))
+    assert f"; a step takes {1 - torchs / engines:.0%} less with --set runtime.layers=torch" in said
+    others = [
+        of_torch,
+        *(
+            planned(*each)[0]
+            for each in (
+                (4096, "transformer_engine"),
+                (512, "transformer_engine", "precision.fp8={}"),
+            )
+        ),
+    ]
+    assert not any("less with --set" in each for each in others)
+
+
 WAITING = {"t5-220m"}
 """A pipeline of T5, which cannot be a CUDA graph."""
 

@@ -15,12 +15,14 @@ from support.reference_times import (
     captured_rows,
     h200_rows,
     host_bound_rows,
+    job_of,
     own_rows,
     published_rows,
 )
 
 from orchestrator.planning.hardware import Device, shipped
 from orchestrator.planning.time.fitting import fit
+from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE
 from orchestrator.planning.time.step import StepTime, estimate_with
 
 
@@ -101,6 +103,16 @@ def test_what_the_host_bounds_is_within_30_percent() -> None:
     misses = {row.label: miss(row, device("H200")) for row in host_bound_rows()}
     assert all(abs(each) < 0.30 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.15, misses
+
+
+def test_torchs_layers_ask_less_of_the_host() -> None:
+    """0.57 as much of one GPU's, 0.64 to 0.8 of a stage's under TP2 (docs/benchmarks/2026-11-24-h200-4.md)."""
+    job = job_of("gpt-1.7b", micro=1, batch=16)
+    short = job.model_copy(update={"model": job.model.model_copy(update={"seq_length": 512})})
+    torchs, engines = (
+        estimate_with(short, PADDED_VOCAB, each, device("H200")).step_seconds for each in (TORCH, TRANSFORMER_ENGINE)
+    )
+    assert 0.55 < torchs / engines < 0.8
 
 
 def test_dropping_is_within_5_percent() -> None:

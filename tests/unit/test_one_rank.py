@@ -13,7 +13,7 @@ from support.training import tiny_job
 
 from orchestrator.spec.loading import dump_resolved
 
-PROGRAM = Path(__file__).with_name("one_rank.py")
+PROGRAM = Path(__file__).parents[1] / "benchmarks" / "one_rank.py"
 
 
 @pytest.mark.parametrize("rank", [0, 3], ids=["first-stage", "last-stage"])
