@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.data.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
+from orchestrator.planning.figures import disk_size
 from orchestrator.rundir import sync_folder, sync_tree
 
 
@@ -55,5 +56,5 @@ def require_room(target: Path, needed: int, leave_free: int = 0) -> None:
     there = next(folder for folder in target.absolute().parents if folder.is_dir())
     free = shutil.disk_usage(there).free
     if needed + leave_free > free:
-        also = f", of which {leave_free / 1e9:.2f} GB are to be left" if leave_free else ""
-        raise JobError(f"no room for {target}: it takes {needed / 1e9:.2f} GB, {there} has {free / 1e9:.2f} GB{also}")
+        also = f", of which {disk_size(leave_free)} are to be left" if leave_free else ""
+        raise JobError(f"no room for {target}: it takes {disk_size(needed)}, {there} has {disk_size(free)}{also}")

@@ -13,6 +13,7 @@ from orchestrator.planning.drawing.svg import STYLE, element
 from orchestrator.planning.drawing.timeline import bubble_share, timeline_svg
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.topology import Topology, crossing
+from orchestrator.rundir import write_atomically
 
 _DOCTYPE = "<!doctype html>"
 _PAGE_STYLE = """
@@ -109,8 +110,12 @@ def _is_another_file(path: Path) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
+    """What is there stays where the new one cannot be written whole. A pipe takes what it is given."""
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(path.resolve(), text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,9 +68,12 @@ def test_what_is_there_stays(tmp_path: Path, kind: str) -> None:
     assert target.is_symlink() or target.exists()
 
 
-def test_room(tmp_path: Path) -> None:
+def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_room(tmp_path / "model", 1)
-    with pytest.raises(JobError, match=r"no room for .*: it takes 1000000000\.00 GB"):
+    with pytest.raises(JobError, match=r"no room for .*: it takes 1,000,000 TB, .* has "):
         require_room(tmp_path / "model", 10**18)
-    with pytest.raises(JobError, match=r"of which 1000000000\.00 GB are to be left"):
+    with pytest.raises(JobError, match=r"of which 1,000,000 TB are to be left"):
         require_room(tmp_path / "model", 1, 10**18)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=900_000))
+    with pytest.raises(JobError, match=r"it takes 2\.1 MB, .* has 900 kB$"):
+        require_room(tmp_path / "model", 2_100_000)

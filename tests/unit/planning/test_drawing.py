@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -176,6 +179,32 @@ def test_writing(layout: Topology, tmp_path: Path) -> None:
         write_page(tmp_path / "no" / "plan.html", "a", Said(), layout, step, in_seconds=False)
     with pytest.raises(UserError, match=r"cannot make the folder .*plan.html/x: Not a directory"):
         write_drawings(tmp_path / "plan.html" / "x", layout, step, in_seconds=False)
+
+
+def test_on_a_full_disk_the_page_before_stays(
+    layout: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, step = tmp_path / "plan.html", unit_timeline(layout, 4)
+    write_page(page, "before", Said(), layout, step, in_seconds=False)
+    before = page.read_text()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*plan.html: No space left on device"):
+        write_page(page, "after", Said(), layout, step, in_seconds=False)
+    assert page.read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
+
+
+def test_a_pipe_takes_a_page(layout: Topology, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reading:
+        read = reading.submit(pipe.read_text)
+        write_page(pipe, "a", Said(), layout, unit_timeline(layout, 4), in_seconds=False)
+        assert read.result(timeout=30).startswith("<!doctype html>")
 
 
 # What dichromats see: Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
