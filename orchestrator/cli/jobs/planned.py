@@ -15,7 +15,7 @@ from orchestrator.cli.jobs.named import Named, gpu_problems, load_named, profile
 from orchestrator.data.preparation import data_problems, survey
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, SpecError
-from orchestrator.exchange.wanted import export_problems
+from orchestrator.exchange.wanted import export_problems, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
@@ -165,6 +165,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("length", f"{batch.train_iters:,} steps, {short_count(batch.train_tokens)} tokens"),
         ("data", data_line(plan)),
+        ("exports as", exported_as(job)),
     ]
 
 

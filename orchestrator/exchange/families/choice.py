@@ -57,16 +57,21 @@ def family_of_job(job: JobSpec) -> Family:
 
 def family_of_model(model: ModelSpec) -> Family:
     """The first family that a model is of. Raises UserError with what stands against the nearest one."""
-    against = {family.name: mismatches(model, family) for family in FAMILIES}
-    for family in FAMILIES:
-        if not against[family.name]:
-            return family
-    nearest = min(FAMILIES, key=lambda family: _distance(against[family.name]))
+    nearest, against = nearest_family(model)
+    if not against:
+        return nearest
     names = ", ".join(family.name for family in FAMILIES)
     raise UserError(
         f"no model of transformers that is known here ({names}) is this network; the nearest is {nearest.name}, but "
-        + "; ".join(against[nearest.name])
+        + "; ".join(against)
     )
+
+
+def nearest_family(model: ModelSpec) -> tuple[Family, list[str]]:
+    """The first family that a model is of, or comes nearest to, and what stands against it."""
+    against = {family.name: mismatches(model, family) for family in FAMILIES}
+    nearest = min(FAMILIES, key=lambda family: _distance(against[family.name]))
+    return nearest, against[nearest.name]
 
 
 def _distance(against: list[str]) -> tuple[bool, int]:
