@@ -44,7 +44,7 @@ class Forecast:
     fit: Fit
     time: StepTime
     seconds_with_torch: float | None
-    """Of a step, where the host holds up Transformer Engine's layers and torch's can take their place."""
+    """Of a step, where the host holds up Transformer Engine's layers, and torch's can take their place and fit."""
     in_fp8: bool
     """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
     tp_comm_overlap: bool
@@ -135,8 +135,10 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
 def _seconds_with_torch(
     job: JobSpec, padded_vocab: int, layers: Layers, device: Device, time: StepTime
 ) -> float | None:
-    is_needed = job.precision.fp8 is not None or job.parallelism.tp_comm_overlap is True
-    if layers == "torch" or is_needed or time.parts["host"] == 0:
+    needs_engine = job.precision.fp8 is not None or job.parallelism.tp_comm_overlap is True
+    if layers == "torch" or needs_engine or time.parts["host"] == 0:
+        return None
+    if capacity(estimate_memory(job, padded_vocab, "torch"), device) == "does not fit":
         return None
     return estimate_time(job, padded_vocab, "torch", device).step_seconds
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -92,20 +91,20 @@ class BatchStream:
         the last one there is none.
         """
         if not any(self._queues):
-            with suppress(StopIteration):
-                self._fetch()
+            self._fetch()
 
     def _iterate(self, index: int) -> Iterator[Batch]:
         queue = self._queues[index]
-        while True:
-            if not queue:
-                self._fetch()
+        while queue or self._fetch():
             yield queue.pop(0)
 
-    def _fetch(self) -> None:
-        """The next micro-batch, for every chunk. Raises StopIteration behind the last one."""
+    def _fetch(self) -> bool:
+        """The next micro-batch, for every chunk; False behind the last one."""
+        collated = next(self._source, None)
+        if collated is None:
+            return False
         device = self._device.torch_device
-        samples = {name: values.to(device, non_blocking=True) for name, values in next(self._source).items()}
-        batch = self._get_batch(samples)
+        batch = self._get_batch({name: values.to(device, non_blocking=True) for name, values in collated.items()})
         for queue in self._queues:
             queue.append(batch)
+        return True

@@ -27,19 +27,25 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from orchestrator.bench.measuring import Request, new_run
+from orchestrator.errors import UserError
+from orchestrator.planning.graphs import settled
+from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import dump_resolved, load_job
+from orchestrator.spec.loading import load_job
 
-WARM_UP, STEPS = 4, 12
-PROFILED = 3
-"""Steps that `bench` takes for its profile."""
+REQUEST = Request(warm_up=4, steps=12)
 APART = ("parallelism.tp_comm_overlap=false", "tracking.mlflow=false", "runtime.max_bad_steps=1000000")
 """User buffers are set up by all ranks; and gradients of noise need not be finite."""
 STILL = ("optimizer.lr=1e-9", "optimizer.min_lr=0")
 """Weights stay as they were made, so that numbers do too: a GPU computes as fast as its power limit lets it."""
-OF_OTHERS = ("communication", "tensor_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "bubble")
+OF_OTHERS = (
+    *("tensor_parallel", "context_parallel", "expert_parallel", "data_parallel"),
+    *("pipeline_transfer", "bubble"),
+)
+"""Parts of a planned step that a rank has through the others."""
 
 
 class Done:
@@ -102,7 +108,9 @@ def coalesced(*of: Any, **options: Any) -> Iterator[Done]:
 def be_alone(rank: int, world_size: int) -> None:
     """Before anything that imports megatron-core."""
     noise, init, new_group = Noise(), dist.init_process_group, dist.new_group
-    send: Any = lambda tensor, *where, **options: Done()  # noqa: E731 - as the others beside it
+
+    def send(tensor: torch.Tensor, *where: Any, **options: Any) -> Done:
+        return Done()
 
     def batch(operations: list[Operation]) -> list[Done]:
         return [operation.op(operation.tensor) for operation in operations]
@@ -136,7 +144,7 @@ def be_alone(rank: int, world_size: int) -> None:
 
 
 def without_gloo() -> None:
-    """megatron-core makes groups on the host as well; and the rank that is alone is the one that writes."""
+    """megatron-core makes groups on the host as well."""
     from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
     from megatron.core import parallel_state  # isort: skip
@@ -150,28 +158,30 @@ def without_gloo() -> None:
         of_megatron[name] = lambda *given, **options: None
     of_groups["_connected_when_used"] = contextlib.nullcontext
     vars(gloo)["wait_for_a_free_core"] = lambda: None
-    process_groups.Ranks.is_first = property(lambda ranks: True)  # type: ignore[assignment, method-assign] # ours alone
 
 
 def read_own_tokens(parts: int) -> None:
     """Of the first of so many parts of the table."""
-    from orchestrator.runtime.batches import RandomTokens
+    from orchestrator.runtime import startup
 
-    of_all = RandomTokens.__init__
+    class OfOwn(startup.RandomTokens):
+        def __init__(self, vocab_size: int, *given: Any) -> None:
+            super().__init__(vocab_size // parts, *given)
 
-    def of_own(data: RandomTokens, vocab_size: int, *given: Any, **options: Any) -> None:
-        of_all(data, vocab_size // parts, *given, **options)
-
-    RandomTokens.__init__ = of_own  # type: ignore[method-assign] # in this process
+    vars(startup)["RandomTokens"] = OfOwn
 
 
 def measured(run: RunDir, errors: Any) -> dict[str, Any]:
-    """What `bench` finds of this rank. From its start on, what is printed goes to the log of the run."""
+    """What `bench` finds of this rank, which writes for all. What it prints from its start on is in the run's log."""
     from orchestrator.runtime.__main__ import main
     from orchestrator.runtime.bench.__main__ import callbacks
     from orchestrator.runtime.processes.control import Control
+    from orchestrator.runtime.processes.process_groups import Ranks
 
-    Control.gather_to_first = lambda control, value: [value]  # type: ignore[method-assign] # nobody else has any
+    control: Any = Control
+    ranks: Any = Ranks
+    control.gather_to_first = lambda self, value: [value]
+    ranks.is_first = property(lambda self: True)
     sys.argv[1:] = [str(run.path)]
     if main(callbacks):
         print(run.rank_log(int(os.environ["RANK"])).read_text()[-2000:], file=errors)
@@ -182,10 +192,6 @@ def measured(run: RunDir, errors: Any) -> dict[str, Any]:
 
 def planned(job: JobSpec, padded_vocab: int, layers: Any, gpu: str) -> dict[str, float] | None:
     """Milliseconds of each part on the slowest stage, where the plan knows the GPU."""
-    from orchestrator.errors import UserError
-    from orchestrator.planning.graphs import settled
-    from orchestrator.planning.hardware import device_named
-
     try:
         device = device_named(gpu)
     except UserError:
@@ -196,7 +202,7 @@ def planned(job: JobSpec, padded_vocab: int, layers: Any, gpu: str) -> dict[str,
 
 def job_of(row: str, changes: list[str]) -> JobSpec:
     """The job that is measured."""
-    steps, more = WARM_UP + STEPS + PROFILED, (*APART, *STILL, *changes)
+    steps, more = REQUEST.all_steps, (*APART, *STILL, *changes)
     if row.endswith((".yaml", ".yml")):
         return load_job([Path(row)], [*more, f"schedule.train_iters={steps}"]).job
     from support.peer import ROWS
@@ -211,10 +217,7 @@ def main() -> None:
     without_gloo()
     read_own_tokens(job.parallelism.tensor_model_parallel_size)
     with tempfile.TemporaryDirectory() as folder, open(os.dup(1), "w") as out, open(os.dup(2), "w") as errors:
-        run = RunDir(Path(folder) / "run")
-        run.bench.mkdir(parents=True)
-        write_atomically(run.next_resolved(), dump_resolved(job))
-        write_atomically(run.bench_request, json.dumps({"warm_up": WARM_UP, "steps": STEPS, "trace": False}))
+        run = new_run(job, REQUEST, Path(folder))
         found = measured(run, errors)
         [own] = found["ranks"]
         profile = own["profile"]

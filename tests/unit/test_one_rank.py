@@ -35,4 +35,6 @@ def test_a_rank_of_four_is_measured_by_itself(rank: int, tmp_path: Path) -> None
     assert said["rank"] == rank
     assert said["milliseconds"] > 0
     assert said["skipped_updates"] == 0
+    assert {"gemm", "attention"} <= set(said["planned"])
+    assert not {"tensor_parallel", "bubble", "pipeline_transfer"} & set(said["planned"])
     assert ("loss" in said["parts"]) == (rank == 3)  # the last stage alone has one

@@ -113,6 +113,7 @@ def test_one_micro_batch_is_fetched_ahead_and_none_behind_the_last(chunks: int) 
         assert found == [number] * chunks
     stream.fetch_ahead()
     assert data.reads == 2
+    assert [list(iterator) for iterator in stream.iterators()] == [[]] * chunks
 
 
 def test_the_next_micro_batch_is_fetched_while_the_device_computes(monkeypatch: pytest.MonkeyPatch) -> None:
