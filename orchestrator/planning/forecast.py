@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.planning.balance import Balanced, balanced
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import evaluations
 from orchestrator.planning.graphs import settled
@@ -45,6 +46,8 @@ class Forecast:
     time: StepTime
     seconds_with_torch: float | None
     """Of a step, where the host holds up Transformer Engine's layers, and torch's can take their place and fit."""
+    balanced: Balanced | None
+    """How else the layers could be dealt out to the stages of a pipeline, where that is faster and fits."""
     in_fp8: bool
     """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
     tp_comm_overlap: bool
@@ -93,6 +96,9 @@ class Forecast:
                 "in_fp8": self.in_fp8,
                 "tp_comm_overlap": self.tp_comm_overlap,
                 "cuda_graphs": self.cuda_graphs,
+                "balanced": None
+                if self.balanced is None
+                else {"set": self.balanced.split.override, "step_seconds": self.balanced.step_seconds},
                 "training_seconds": self.training_seconds,
                 "gpu_hours": self.gpu_hours,
                 "energy_kwh": self.energy_kwh,
@@ -122,6 +128,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         fit=capacity(memory, choice.device),
         time=time,
         seconds_with_torch=_seconds_with_torch(job, words, layers, choice.device, time),
+        balanced=_balanced(plan.job, words, layers, choice.device),
         in_fp8=job.precision.fp8 is not None,
         tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
         cuda_graphs=job.runtime.cuda_graphs is True,
@@ -141,6 +148,17 @@ def _seconds_with_torch(
     if capacity(estimate_memory(job, padded_vocab, "torch"), device) == "does not fit":
         return None
     return estimate_time(job, padded_vocab, "torch", device).step_seconds
+
+
+def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Balanced | None:
+    def fit(job: JobSpec) -> Fit:
+        return capacity(estimate_memory(settled(job, padded_vocab, layers, device), padded_vocab, layers), device)
+
+    def seconds(job: JobSpec) -> float:
+        return estimate_time(settled(job, padded_vocab, layers, device), padded_vocab, layers, device).step_seconds
+
+    own = fit(job)
+    return balanced(job, seconds, lambda other: fit(other) in (own, "fits"))
 
 
 def layers_of(job: JobSpec, device: Device) -> tuple[Layers, str]:

@@ -97,6 +97,7 @@ def config_of(job: JobSpec, *, on_gpu: bool) -> TransformerConfig:
         tensor_model_parallel_size=parallelism.tensor_model_parallel_size,
         pipeline_model_parallel_size=parallelism.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline_model_parallel_size,
+        num_layers_in_last_pipeline_stage=parallelism.num_layers_in_last_pipeline_stage,
         sequence_parallel=parallelism.uses_sequence_parallel,
         params_dtype=dtype,
         pipeline_dtype=dtype,

@@ -39,6 +39,8 @@ GpuName = Annotated[
 ]
 WAITING = 0.1
 """Share of a step that a GPU may wait for its host before it is worth a word."""
+UNEVEN = 0.01
+"""Share of a step that stages of another length must save to be worth a word."""
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse what is doubtful too.")]
 
 
@@ -188,6 +190,7 @@ def forecast_rows(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
             f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
         ),
         *_bound_by_host(job, forecast),
+        *_bound_by_last_stage(forecast),
         ("takes", f"{time_span(forecast.training_seconds)}, {amount(forecast.gpu_hours)} {processor} hours{energy}"),
         ("checkpoint", f"{disk_size(forecast.checkpoint_bytes)} each"),
     ]
@@ -207,6 +210,16 @@ def _bound_by_host(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
     field = next((name for name, _ in obstacles(job)), refused)
     graphs = "" if field is None else f"; {field} rules out a CUDA graph, which would spare it"
     return [("bound by", f"the host: {waits}; {instead}{graphs}{_torchs_layers(forecast)}")]
+
+
+def _bound_by_last_stage(forecast: Forecast) -> list[tuple[str, str]]:
+    if forecast.balanced is None:
+        return []
+    saved = 1 - forecast.balanced.step_seconds / forecast.time.step_seconds
+    if saved < UNEVEN:
+        return []
+    instead = f"a step takes {saved:.1%} less with --set {forecast.balanced.split.override}"
+    return [("bound by", f"the last stage, which has the output layer as well; {instead}")]
 
 
 def _torchs_layers(forecast: Forecast) -> str:

@@ -17,7 +17,7 @@ from orchestrator.planning.memory import capacity
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import shorten
 from orchestrator.tuning.estimates import Candidate, Planned
-from orchestrator.tuning.layout import Layout, settings_of
+from orchestrator.tuning.layout import Layout, Split, settings_of
 from orchestrator.tuning.measuring import Ranked
 from orchestrator.tuning.search import Found
 from orchestrator.tuning.trial import Trial
@@ -258,6 +258,7 @@ def layout_words(layout: Layout) -> str:
 def _also(layout: Layout) -> str:
     """What is out of the ordinary."""
     words = [
+        _split(layout.split),
         "joined loss" if layout.joins_loss else "",
         "no SP" if layout.tp > 1 and not layout.sequence_parallel else "",
         "optimizer not sharded" if not layout.use_distributed_optimizer else "",
@@ -266,6 +267,16 @@ def _also(layout: Layout) -> str:
         "tensor parallelism not overlapped" if layout.tp > 1 and layout.tp_comm_overlap is False else "",
     ]
     return ", ".join(filter(None, words))
+
+
+def _split(split: Split) -> str:
+    """`14 layers on the last stage`, or megatron-core's letters."""
+    if split.letters is not None:
+        return split.letters
+    lengths = {"first": split.first, "last": split.last}
+    counted = [name for name in ("embedding", "loss") if getattr(split, name)]
+    parts = [f"{layers} layers on the {which} stage" for which, layers in lengths.items() if layers is not None]
+    return ", ".join([*parts, *(f"the {name} counts as a layer" for name in counted)])
 
 
 def seconds_words(seconds: float) -> str:

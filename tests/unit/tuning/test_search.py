@@ -19,8 +19,9 @@ from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job
+from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.tuning.estimates import Candidate, Planned, front
-from orchestrator.tuning.layout import NO_RECOMPUTE, Layout, on_machines, with_layout
+from orchestrator.tuning.layout import EVEN, NO_RECOMPUTE, Layout, Split, layout_of, on_machines, with_layout
 from orchestrator.tuning.overlay import overlay_text
 from orchestrator.tuning.search import ACROSS, NO_FIT, NOT_LEGAL, Found, search
 from orchestrator.tuning.space import Space
@@ -233,6 +234,23 @@ def test_switches_are_turned_off_only_where_that_is_faster(space: Spaces) -> Non
     assert all(each.layout.use_distributed_optimizer for each in as_usual.fitting)
     better_off = search(space(gpus=2), replace(base, parts_of=slower_when_sharded))
     assert not better_off.fitting[0].layout.use_distributed_optimizer
+
+
+def test_stages_of_a_pipeline_take_equally_long(space: Spaces) -> None:
+    """A loss that takes as long as two layers: of 8, two stages then have 5 and 3."""
+
+    def waiting(job: JobSpec) -> Mapping[str, float]:
+        held = [sum(stage) for stage in layers_of_chunks(job.model.num_layers, job.parallelism)]
+        return {"gemm": float(max(*held[:-1], held[-1] + 2)) if len(held) > 1 else 10.0}
+
+    law = replace(laws(None), parts_of=waiting)
+    kept = frozenset({"tp", "cp", "ep", "vp", "micro_batch_size", "recompute"})
+    found = search(space(gpus=2, kept=kept), law)
+    assert (found.fitting[0].layout.pp, found.fitting[0].layout.split) == (2, Split(last=3))
+    even = search(space(gpus=2, kept=kept | {"split"}), law)
+    assert {each.layout.split for each in even.fitting} == {EVEN}
+    full = replace(law, memory_bytes=GIB, bytes_of=lambda job: GIB // 2 if layout_of(job).split == EVEN else 2 * GIB)
+    assert {each.layout.split for each in search(space(gpus=2, kept=kept), full).fitting} == {EVEN}
 
 
 def test_what_is_kept_stays(space: Spaces) -> None:
