@@ -295,6 +295,8 @@ def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_senten
 
 
 def _prefix(path: Path) -> Path:
+    if path == Path("-"):
+        raise UserError("--output-prefix - would be standard output, where files cannot go: write a name, like corpus")
     if not path.name or path.is_dir():
         raise UserError(f"--output-prefix {path} is a folder; write a name in it, like {path / 'corpus'}")
     return path

@@ -23,6 +23,8 @@ def train_tokenizer(request: TrainTokenizerRequest) -> int:
     Id 0 is <|endoftext|>, which ends a document. Raises UserError for wrong input.
     """
     output = request.output
+    if output == Path("-"):
+        raise UserError("--output - would be standard output, which says how it went: name a file, like tokenizer.json")
     if output.is_dir():
         raise UserError(f"--output {output} is a folder; write a file name, like {output / 'tokenizer.json'}")
     if output.exists() and not request.overwrite:

@@ -32,7 +32,7 @@ class Forecast:
 
     device: Device
     device_from: str
-    """Who said which GPU it is: `launch.gpu`, the cluster's profile, this machine, or nobody (assumed)."""
+    """Who said which GPU it is: `launch.gpu`, `--gpu`, the cluster's profile, this machine, or nobody (assumed)."""
     device_is_assumed: bool
     layers: Layers
     layers_from: str

@@ -23,6 +23,7 @@ from orchestrator.bench.text import (
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
+from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import SpecError, UserError
@@ -48,10 +49,22 @@ def command(
     ] = False,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="FILE", help="Also write a profile of rank 0, in Chrome's trace format."),
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Also write a profile of rank 0, in Chrome's trace format.",
+            callback=refuse_printed,
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="PAGE.md", help="Also write it all as a page in Markdown.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PAGE.md",
+            help="Also write it all as a page in Markdown.",
+            callback=refuse_printed,
+        ),
     ] = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,

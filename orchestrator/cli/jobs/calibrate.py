@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.jobs.calibrating import MeasuredRun, measure_machine, measured_run
+from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
@@ -62,6 +63,7 @@ def command(
             "-o",
             metavar="FILE",
             help="Where to write, e.g. gpus/NAME.yaml in a project; NAME.yaml among your own by default.",
+            callback=refuse_printed,
         ),
     ] = None,
     runs_dir: RunsDir = None,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import aligned
 from orchestrator.cluster.discovery import Discovered, Partition, discover
 from orchestrator.cluster.profile_text import default_partition, profile_text
@@ -51,6 +52,7 @@ def init(
             "-o",
             metavar="FILE",
             help="Where to write, e.g. clusters/NAME.yaml in a project; NAME.yaml among your own by default.",
+            callback=refuse_printed,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,

@@ -13,8 +13,8 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.jobs.job_text import job_text
 from orchestrator.cli.jobs.questionnaire import answers_in, ask, spec_values, without_replaced
+from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, write_output
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.rundir import write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 
@@ -26,7 +26,7 @@ def command(
         str | None, typer.Option("--preset", metavar="NAME", help="Model preset; `orchestrator schema --presets`.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every default.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")] = Path("job.yaml"),
+    output: JobOutput = Path("job.yaml"),
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,6 +44,7 @@ def command(
       orchestrator init --preset gpt2-large -o gpt2.yaml
       orchestrator init --yes --set parallelism.tensor_model_parallel_size=2 --set data.blend=data/mine
     """
+    check_printed(output, as_json)
     _refuse_overwriting(output, force)
     given: dict[str, Any] = {} if preset is None else {"model.preset": preset}
     if yes or preset is not None:
@@ -56,21 +57,24 @@ def command(
                 if not overrides
                 else "--set goes with --yes or --preset, which ask nothing"
             )
+        if output == PRINTED:
+            raise UserError(
+                "questions would stand between the lines of -o - : add --yes or --preset NAME, or name a file"
+            )
         typer.echo("Enter takes the answer in brackets. Nothing is written before the last question.\n")
         values = spec_values(ask(_read, _tell, given))
     text = job_text(values)
     job = load_text(text, str(output)).job
-    try:
-        write_atomically(output, text)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written: {error.strerror}") from error
+    write_output(output, text)
     if as_json:
         print_json({"path": str(output), "job": job.model_dump(mode="json")})
-    else:
+    elif output != PRINTED:
         typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator run {output}")
 
 
 def _refuse_overwriting(output: Path, force: bool) -> None:
+    if output == PRINTED:
+        return
     if output.is_dir():
         raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
     if output.exists() and not force:

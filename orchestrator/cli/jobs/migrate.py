@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, told_aside, write_output
 from orchestrator.errors import Problem, SpecError, UserError, render_problem
 from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate
 from orchestrator.migration.from_megatron import is_training, migrate_script, migrate_words
 from orchestrator.migration.overriding import override
 from orchestrator.migration.report import HEADINGS, Account, Migration
 from orchestrator.migration.writing import job_text
-from orchestrator.rundir import write_atomically
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.written import read_text
@@ -34,7 +34,7 @@ def command(
             show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")] = Path("job.yaml"),
+    output: JobOutput = Path("job.yaml"),
     variables: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,25 +68,27 @@ def command(
       orchestrator migrate megatron_gpt_config.yaml --preset gpt2-large --set data.blend=data/mine
       orchestrator migrate -- --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024
     """
+    check_printed(output, as_json)
     migration = _migrate(sources, _pairs(variables or []), which, preset)
     _check_output(output, sources, force)
     for each in overrides or []:
         override(migration, each)
     if migration.refused is not None:
-        _show(migration, None, [], as_json)
+        with told_aside(output):
+            _show(migration, None, [], as_json)
         raise typer.Exit(2)
     text = job_text(migration)
     job, problems = _checked(text, output)
-    try:
-        write_atomically(output, text)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written: {error.strerror}") from error
-    _show(migration, output, problems, as_json, job)
+    write_output(output, text)
+    with told_aside(output):
+        _show(migration, output, problems, as_json, job)
     if problems or migration.missing:
         raise typer.Exit(2)
 
 
 def _check_output(output: Path, sources: list[str], force: bool) -> None:
+    if output == PRINTED:
+        return
     if output.is_dir():
         raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
     if not output.exists():
@@ -144,7 +146,7 @@ def _pairs(words: Iterable[str]) -> dict[str, str]:
 
 def _checked(text: str, output: Path) -> tuple[dict[str, Any] | None, list[Problem]]:
     try:
-        return load_text(text, str(output)).job.model_dump(mode="json"), []
+        return load_text(text, "the job" if output == PRINTED else str(output)).job.model_dump(mode="json"), []
     except SpecError as error:
         return None, error.problems
 
@@ -188,10 +190,9 @@ def _show(
     if migration.refused is not None:
         typer.echo(f"error: {migration.refused}", err=True)
     elif problems or migration.missing:
-        typer.echo(
-            f"wrote {output}, which is not a whole job yet: what is missing stands above and in the file", err=True
-        )
-    else:
+        said = "this" if output == PRINTED else f"wrote {output}, which"
+        typer.echo(f"{said} is not a whole job yet: what is missing stands above and in the file", err=True)
+    elif output != PRINTED:
         typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator plan {output}")
 
 

@@ -19,6 +19,9 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import Loaded, LoadedJob, load_job
 from orchestrator.spec.rules.base import Unavailable
 
+GPU_OPTION = "--gpu"
+"""What chose the device where the command line names one."""
+
 
 @dataclass(frozen=True)
 class Named:

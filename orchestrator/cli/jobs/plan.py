@@ -14,6 +14,7 @@ from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.plan_tables import page_tables, tables
 from orchestrator.cli.jobs.planned import ClusterName, GpuName, Judged, Strict, judge_files
 from orchestrator.cli.jobs.verdict_lines import verdict_lines
+from orchestrator.cli.outputs import refuse_printed
 from orchestrator.planning.drawing import Said, write_drawings, write_page
 from orchestrator.planning.graphs import with_graphs
 from orchestrator.planning.time import step_timeline
@@ -26,10 +27,18 @@ def command(
     gpu: GpuName = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Also draw the ranks and the pipeline's timeline, as a page."),
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Also draw the ranks and the pipeline's timeline, as a page.",
+            callback=refuse_printed,
+        ),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="DIR", help="The drawings as ranks.svg and timeline.svg.")
+        Path | None,
+        typer.Option(
+            "--svg", metavar="DIR", help="The drawings as ranks.svg and timeline.svg.", callback=refuse_printed
+        ),
     ] = None,
     strict: Strict = False,
     as_json: AsJson = False,

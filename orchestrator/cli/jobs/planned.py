@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import short_count
-from orchestrator.cli.jobs.named import Named, gpu_problems, load_named, profile_of
+from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, SpecError
@@ -78,6 +78,8 @@ def judge_loaded(loaded: LoadedJob, named: Named, *, starting: bool = True) -> J
     if plan is None or misnamed:
         raise _placed(loaded, [*misnamed, *problems])
     taken = forecast(plan, cluster)
+    if named.gpu is not None:
+        taken = replace(taken, device_from=GPU_OPTION)
     verdict = judge(plan, taken, cluster, problems)
     placed = replace(verdict, stops=_in_order(loaded, verdict.stops), doubts=_in_order(loaded, verdict.doubts))
     return Judged(plan, taken, placed, cluster)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.named import Named, load_named
+from orchestrator.cli.jobs.named import GPU_OPTION, Named, load_named
 from orchestrator.cli.jobs.planned import ClusterName, GpuName, profile_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
+from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of
@@ -23,7 +24,6 @@ from orchestrator.planning.forecast import layers_of
 from orchestrator.planning.hardware import DeviceChoice, device_of
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
@@ -49,7 +49,11 @@ Keep = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Where the overlay goes; JOB.tuned.yaml by default.", show_default=False
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where the overlay goes; - is standard output. JOB.tuned.yaml by default.",
+        show_default=False,
     ),
 ]
 
@@ -82,6 +86,7 @@ def command(
       orchestrator tune job.yaml --measure --best 2
     """
     path = _overlay_path(jobs, output)
+    check_printed(path, as_json)
     task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
     if measure:
         check_installed(task.space.job)
@@ -92,7 +97,8 @@ def command(
     stopped = False
     if measure:
         trials = Trials(runs_dir_of(task.space.job, runs_dir), task.estimates.vocab_size, steps)
-        stopped = _measure(measuring, trials, best, found, quiet=as_json)
+        with told_aside(path):
+            stopped = _measure(measuring, trials, best, found, quiet=as_json)
     report = Report(
         job=task.space.job,
         choice=task.choice,
@@ -105,17 +111,15 @@ def command(
     )
     if not report.ranking or (measuring.trials and not stopped and not report.best.is_measured):
         raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
-    words = _run_words(jobs, path, overrides or [])
+    words = _run_words(jobs, Path("OVERLAY.yaml") if path == PRINTED else path, overrides or [])
     text = overlay_text(report.best.candidate.layout, report.job, [*report.told(), f"Use it: {words}"], gpu)
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    write_output(path, text)
     if as_json:
         print_json({**report.to_json(top), "path": str(path), "overlay": text})
     else:
-        report.show(top)
-        typer.echo(f"wrote {path}; use it: {words}")
+        with told_aside(path):
+            report.show(top)
+            typer.echo(f"wrote {path}; use it: {words}" if path != PRINTED else f"use it: {words}")
     if stopped:
         raise typer.Exit(130)
 
@@ -145,6 +149,8 @@ def _task(
     loaded = load_named(files, overrides, named)
     profile = profile_named(loaded, named)
     choice = device_of(loaded.job, profile)
+    if gpu is not None:
+        choice = replace(choice, how=GPU_OPTION)
     per_node = _gpus_per_node(loaded.job, choice, profile)
     job = _on_gpus(loaded, gpus, per_node, profile)
     typed = {word.partition("=")[0].strip() for word in overrides}
@@ -197,6 +203,8 @@ def _search(task: _Task, *, tight: bool) -> Found:
 def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
     """Where the overlay goes. A file that the tuner did not write is left as it is."""
     path = output if output is not None else Path(f"{jobs[0].stem}.tuned.yaml")
+    if path == PRINTED:
+        return path
     if path.is_dir():
         raise UserError(f"{path} is a folder; -o takes the file to write, such as {path / 'tuned.yaml'}")
     if not path.parent.is_dir():

@@ -23,6 +23,7 @@ from orchestrator.cli.models.generate import (
     run_inference,
 )
 from orchestrator.cli.models.weights import WeightsName, weights_named
+from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.vocabulary import content_hash
@@ -101,7 +102,14 @@ def command(
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the results; the run's by default.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder of the results; the run's by default.",
+            callback=refuse_printed,
+        ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again what was measured before.")] = False,
     runs_dir: RunsDir = None,

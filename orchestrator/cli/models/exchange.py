@@ -13,6 +13,7 @@ from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.models.converting import alone, convert, size_of
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
+from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.errors import UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
@@ -118,7 +119,10 @@ def import_(
         str | None, typer.Option("--name", help="Name of the run that holds it; that of the folder by default.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="JOB.yaml", help="Write a job that starts from it here.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="JOB.yaml", help="Write a job that starts from it here.", callback=refuse_printed
+        ),
     ] = None,
     job_file: Annotated[
         Path | None,

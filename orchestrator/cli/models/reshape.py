@@ -13,6 +13,7 @@ from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.models.converting import alone, convert
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
+from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, aligned, check_installed, label
 from orchestrator.data.tokenizer_copies import carried
 from orchestrator.data.vocabulary import content_hash
@@ -45,7 +46,13 @@ def reshape(
     which: WeightsName,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Write the checkpoint alone, here, instead of a new run."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Write the checkpoint alone, here, instead of a new run.",
+            callback=refuse_printed,
+        ),
     ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="JOB.yaml", help="The job that is to go on from it.")

@@ -20,7 +20,7 @@ class DeviceChoice:
 
     device: Device
     how: str
-    """For people: "launch.gpu", "this machine's GPU", "assumed: …"."""
+    """For people: "launch.gpu", "--gpu", "this machine's GPU", "assumed: …"."""
     is_assumed: bool = False
     """Whether nothing told which GPU it will be."""
 

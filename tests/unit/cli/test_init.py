@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.jobs.job_text import OPTIONS, YOUR_DATA, job_text
 from orchestrator.cli.jobs.questionnaire import QUESTIONS, ask, problem_with, spec_values
+from orchestrator.cli.main import main
 from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.presets import preset_names
 
@@ -43,6 +44,23 @@ def test_nothing_is_overwritten(orchestrator: Any, tmp_path: Path) -> None:
     assert path.read_text() == "precious"
     assert orchestrator("init", "--yes", "-o", path, "--force").code == 0
     assert path.read_text() != "precious"
+
+
+def test_on_standard_output(orchestrator: Any, tmp_path: Path) -> None:
+    assert orchestrator("init", "--yes", "-o", "there.yaml").code == 0
+    printed = orchestrator("init", "--yes", "-o", "-")
+    assert (printed.code, printed.out, printed.err) == (0, (tmp_path / "there.yaml").read_text(), "")
+    assert "leave one of them out" in orchestrator("init", "--yes", "-o", "-", "--json").json["message"]
+    assert not (tmp_path / "-").exists()
+
+
+def test_questions_are_not_asked_between_the_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert main(["init", "-o", "-"]) == 2
+    assert capsys.readouterr().err.startswith("error: questions would stand between the lines of -o - : add --yes")
 
 
 @pytest.mark.parametrize(

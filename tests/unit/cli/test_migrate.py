@@ -37,6 +37,21 @@ def test_a_script_becomes_a_job_that_validates(orchestrator: Any, script: Path, 
     assert not (tmp_path / "mark").exists()
 
 
+def test_on_standard_output(orchestrator: Any, script: Path, tmp_path: Path) -> None:
+    assert orchestrator("migrate", script).code == 0
+    printed = orchestrator("migrate", script, "-o", "-")
+    assert (printed.code, printed.out) == (0, (tmp_path / "job.yaml").read_text())
+    assert "carried over" in printed.err
+    assert "wrote" not in printed.err
+    part = orchestrator("migrate", "-o", "-", "--", "--num-layers", "2")
+    assert part.code == 2
+    assert part.out.startswith("# Migrated from the command line.")
+    assert part.err.splitlines()[-1].startswith("this is not a whole job yet")
+    assert orchestrator("migrate", "-o", "-", "--", "--nonsense-alone").code == 2
+    assert "leave one of them out" in orchestrator("migrate", script, "-o", "-", "--json").json["message"]
+    assert not (tmp_path / "-").exists()
+
+
 def test_every_flag_is_in_the_json(orchestrator: Any, script: Path) -> None:
     document = orchestrator("migrate", script, "-o", "x.yaml", "--json", "--set-var", "TP=4").json
     assert document["valid"]

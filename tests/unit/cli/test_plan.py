@@ -250,7 +250,9 @@ def test_what_it_takes(orchestrator: Any, seed: Path) -> None:
     assert (finished.code, finished.err) == (0, "")
     plan = finished.json
     assert plan["gpu"]["name"] == "A100"
-    assert plan["gpu"]["from"] == "launch.gpu"
+    assert plan["gpu"]["from"] == "--gpu"
+    written = orchestrator("plan", seed, "--set", "launch.gpu=a100", "--json").json
+    assert written["gpu"]["from"] == "launch.gpu"
     memory, time, verdict = plan["memory"], plan["time"], plan["verdict"]
     assert memory["fit"] == "fits"
     assert [(rank["tp"], rank["pp"]) for rank in memory["per_rank"]] == [(0, 0), (1, 0), (0, 1), (1, 1)]
@@ -266,7 +268,7 @@ def test_what_it_takes(orchestrator: Any, seed: Path) -> None:
     assert doubt["path"] == "parallelism.pipeline_model_parallel_size"
     assert "2 micro-batches through 2 stages" in doubt["message"]
     out = orchestrator("plan", seed, "--gpu", "A100").out
-    for said in ("A100 (launch.gpu)", "% MFU", "Memory of a rank of stage", "Verdict: nothing stops this job; "):
+    for said in ("A100 (--gpu)", "% MFU", "Memory of a rank of stage", "Verdict: nothing stops this job; "):
         assert said in out
 
 

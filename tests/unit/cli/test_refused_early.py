@@ -84,3 +84,23 @@ def test_a_port_that_is_taken(run_path: str, taken_port: str, capsys: pytest.Cap
         assert main([*words, "--port", taken_port]) == 2
         said = f"error: cannot listen on 127.0.0.1, port {taken_port}: Address already in use; name another with --port"
         assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "job.yaml", "--html"],
+        ["plan", "job.yaml", "--svg"],
+        ["bench", "job.yaml", "--trace"],
+        ["bench", "job.yaml", "--output"],
+        ["calibrate", "--output"],
+        ["cluster", "init", "--yes", "--output"],
+        ["evaluate", "run", "--text", "x", "--output"],
+        ["checkpoint", "reshape", "run", "--output"],
+        ["checkpoint", "import", "folder", "--output"],
+        ["data", "tokenize", "x", "--output-prefix"],
+    ],
+)
+def test_what_cannot_be_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "-"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {arguments[-1]} - would be standard output, ")

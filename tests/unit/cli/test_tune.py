@@ -88,6 +88,20 @@ def test_the_tables_and_the_overlay(orchestrator: Orchestrator, large: Path, tmp
     assert "# Use it: orchestrator run large.yaml large.tuned.yaml" in overlay
 
 
+def test_the_overlay_on_standard_output(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
+    said = orchestrator("tune", "large.yaml", "--gpus", "64", "--gpu", "H200", "-o", "-")
+    assert said.code == 0, said.err
+    assert said.out.startswith("# Written by `orchestrator tune` ")
+    assert "(--gpu)" in said.out.splitlines()[1]
+    assert "The fastest of" in said.err
+    assert said.err.splitlines()[-1] == "use it: orchestrator run large.yaml OVERLAY.yaml"
+    assert [path.name for path in tmp_path.iterdir()] == ["large.yaml"]
+    (tmp_path / "OVERLAY.yaml").write_text(said.out)
+    assert orchestrator("validate", "large.yaml", "OVERLAY.yaml").code == 0
+    refused = orchestrator("tune", "large.yaml", "-o", "-", "--json")
+    assert (refused.code, refused.json["message"].partition(" would ")[0]) == (2, "-o - and --json")
+
+
 def test_the_overlay_makes_a_job_that_is_right_and_trains_the_same(
     orchestrator: Orchestrator, large: Path, tmp_path: Path
 ) -> None:

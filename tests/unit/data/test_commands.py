@@ -217,6 +217,8 @@ class TestTrainTokenizer:
         train(overwrite=True)
         with pytest.raises(UserError, match="is a folder; write a file name"):
             train(output=tmp_path)
+        with pytest.raises(UserError, match="would be standard output"):
+            train(output=Path("-"))
         (tmp_path / "empty.txt").write_text("")
         with pytest.raises(UserError, match="the input holds no text"):
             train(inputs=(tmp_path / "empty.txt",), output=tmp_path / "none.json")
