@@ -24,6 +24,7 @@ from orchestrator.data.request import (
     TokenizeRequest,
     TrainTokenizerRequest,
 )
+from orchestrator.data.vocabulary import looked_for
 from orchestrator.errors import UserError
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 
@@ -263,7 +264,7 @@ def _type(kind: str | None, path: str | None, merges: str | None) -> str | None:
     if kind is None and path is not None:
         kind = type_of_path(path)
         if kind is None and not Path(path).exists():
-            raise UserError(f"--tokenizer-path {path} does not exist")
+            raise UserError(f"--tokenizer-path {path} does not exist{looked_for(Path(path))}")
         if kind is None:
             raise UserError(
                 f"--tokenizer-path {path}: its name does not tell what kind of tokenizer it is; say it with "

@@ -86,7 +86,7 @@ def tokenizer_file(tokenizer: TokenizerSpec) -> Path:
             )
         path = path / "tokenizer.json"
     if not path.is_file():
-        reason = "is a folder" if path.is_dir() else "does not exist"
+        reason = "is a folder" if path.is_dir() else f"does not exist{looked_for(path)}"
         raise UserError(f"tokenizer {path} {reason}; {tokenizer.type} needs {_NEEDS[tokenizer.type]}")
     return path
 
@@ -95,8 +95,14 @@ def merges_file(tokenizer: TokenizerSpec) -> Path:
     """gpt2_bpe: the merges; the merges.txt beside the vocabulary where none is named."""
     path = Path(tokenizer.merges) if tokenizer.merges else tokenizer_file(tokenizer).with_name("merges.txt")
     if not path.is_file():
-        raise UserError(f"tokenizer merges {path} do not exist; gpt2_bpe needs a vocab.json and a merges.txt")
+        way_out = "gpt2_bpe needs a vocab.json and a merges.txt"
+        raise UserError(f"tokenizer merges {path} do not exist{looked_for(path)}; {way_out}")
     return path
+
+
+def looked_for(path: Path) -> str:
+    """Behind a relative path that is not there: where it led, from the folder in which the command was started."""
+    return "" if path.is_absolute() else f" (looked for as {path.absolute()})"
 
 
 def special_tokens(path: Path) -> SpecialTokens:

@@ -237,7 +237,10 @@ class _Call:
         self._identity = f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{uuid.uuid4().hex}"
         longest = max(len(request.tokens) + request.options.max_new_tokens for request in self._requests)
         if longest > served.longest:
-            raise RequestError(400, f"prompt and max_tokens together are {longest} tokens; at most {served.longest}")
+            way_out = f"ask for fewer, or start the server with --max-length {longest}"
+            raise RequestError(
+                400, f"prompt and max_tokens together are {longest} tokens; at most {served.longest}: {way_out}"
+            )
         self._read = sum(len(request.tokens) for request in self._requests[::choices])
 
     async def answer(self, stream: bool, options: dict[str, bool] | None) -> Response:

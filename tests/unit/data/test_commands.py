@@ -74,8 +74,11 @@ def test_the_path_of_a_tokenizer_tells_its_type(
         (["--tokenizer-path", "."], "say it with --tokenizer-type: huggingface"),
         (["--tokenizer-type", "byte_level", "--tokenizer-path", "tokenizer.json"], "byte_level tokenizer has no files"),
         (["--tokenizer-merges", "merges.txt"], "--tokenizer-merges is for gpt2_bpe"),
-        (["--tokenizer-path", "words.lst"], "--tokenizer-path words.lst does not exist"),
-        (["--tokenizer-path", "gone/vocab.txt"], "wordpiece needs a vocab.txt"),
+        (
+            ["--tokenizer-path", "words.lst"],
+            "--tokenizer-path words.lst does not exist (looked for as {here}/words.lst)",
+        ),
+        (["--tokenizer-path", "gone/vocab.txt"], "(looked for as {here}/gone/vocab.txt); wordpiece needs a vocab.txt"),
         (["--tokenizer-path", "gone/x.model"], "sentencepiece needs a .model file"),
         (["--tokenizer-path", "gone/vocab.json"], "gpt2_bpe needs a vocab.json"),
     ],
@@ -91,7 +94,7 @@ def test_tokenizers_that_are_refused(
     monkeypatch.chdir(tmp_path)
     Path("corpus.json").write_text('{"text": "no tokenizer"}')
     assert main(["data", "tokenize", str(corpus), "--output-prefix", "x", *options]) == 2
-    assert said in capfd.readouterr().err
+    assert said.format(here=tmp_path) in capfd.readouterr().err
     assert not (tmp_path / "x.idx").exists()
 
 

@@ -260,6 +260,19 @@ def test_wrong_files(kind: Any, content: bytes | None, message: str, tmp_path: P
         load_tokenizer(TokenizerSpec(type=kind, path=str(path)))
 
 
+def test_where_a_relative_path_led(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = TokenizerSpec(type="gpt2_bpe", path="t/vocab.json")
+    with pytest.raises(UserError) as refused:
+        vocabulary_size(spec)
+    assert f"t/vocab.json does not exist (looked for as {tmp_path}/t/vocab.json); gpt2_bpe" in str(refused.value)
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "vocab.json").write_text('{"a": 0}')
+    with pytest.raises(UserError) as refused:
+        load_tokenizer(spec)
+    assert f"t/merges.txt do not exist (looked for as {tmp_path}/t/merges.txt); gpt2_bpe" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -193,7 +193,11 @@ def test_a_conversation_is_written_as_the_tokenizer_says(server: Server) -> None
         ({"prompt": "x", "nonsense": 1}, 400, "nonsense: "),
         ({"prompt": "x", "logit_bias": {"5": 1}}, 400, "logit_bias is not supported"),
         ({"prompt": "x", "temperature": -1}, 400, "temperature: must be at least 0, not -1.0"),
-        ({"prompt": "x", "max_tokens": 60}, 400, "prompt and max_tokens together are 61 tokens; at most 60"),
+        (
+            {"prompt": "x", "max_tokens": 60},
+            400,
+            "are 61 tokens; at most 60: ask for fewer, or start the server with --max-length 61",
+        ),
         ({"prompt": "x", "max_tokens": 10**12}, 400, "max_new_tokens: must be at most 2^31 - 1, not 1000000000000"),
         ({"prompt": [[5, 300]]}, 400, "ids that the vocabulary of 300 tokens has not"),
         ({"prompt": []}, 400, "prompt: the list is empty"),
