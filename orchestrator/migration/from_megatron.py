@@ -33,8 +33,8 @@ from orchestrator.migration.programs import (
     trains,
 )
 from orchestrator.migration.report import Account, Migration
-from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.started import Script, Started
+from orchestrator.migration.shell.substituting import follow
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables

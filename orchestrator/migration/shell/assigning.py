@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from orchestrator.migration.shell.expanding import calculated, fields, text
 from orchestrator.migration.shell.syntax import Assignment
-from orchestrator.migration.shell.values import Unknown, Value, joined, known
+from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown
 from orchestrator.migration.shell.variables import Variables
 
 _LONGEST_ARRAY = 10_000
@@ -19,7 +20,7 @@ def assign(assignment: Assignment, variables: Variables) -> None:
     """Do an assignment."""
     name = assignment.name
     if assignment.words is not None:
-        words = tuple(field for word in assignment.words for field in fields(word, variables))
+        words = tuple(each for word in assignment.words for each in fields(word, variables))
         earlier = variables.elements(name) or () if assignment.append else ()
         variables.set_array(name, earlier + words)
         return
@@ -71,6 +72,80 @@ def _read_from_outside(words: Sequence[Value], line: int, variables: Variables) 
             unknown = Unknown(f"${match.group()}", f"set by a command in line {line}", match.group())
             variables.set(match.group(), (unknown,))
     return None
+
+
+def read_given(words: Sequence[Value], given: Value, line: int, variables: Variables) -> bool | None:
+    """`read` of a text that stands in the script."""
+    asked = _read_options(words[1:])
+    if asked is None or not asked.names or variables.values.get("IFS") is not None:
+        return _read_from_outside(words, line, variables)
+    content = given if asked.whole else _first_line(given)
+    text = known(content)
+    if text is None and (len(asked.names) > 1 or asked.is_array):
+        return _read_from_outside(words, line, variables)
+    if "\\" in shown(content) and not asked.raw:
+        return _read_from_outside(words, line, variables)
+    if asked.is_array:
+        variables.set_array(asked.names[0], tuple((word,) for word in (text or "").split()))
+    elif len(asked.names) == 1:
+        variables.set(asked.names[0], _stripped(content))
+    else:
+        parts = (text or "").split(None, len(asked.names) - 1)
+        for number, name in enumerate(asked.names):
+            variables.set(name, (parts[number].rstrip(),) if number < len(parts) else ())
+    return not asked.whole  # the end of the text comes before the character that was waited for
+
+
+@dataclass
+class _Asked:
+    """What `read` is to do."""
+
+    names: list[str] = field(default_factory=list)
+    raw: bool = False
+    whole: bool = False
+    is_array: bool = False
+
+
+def _read_options(words: Sequence[Value]) -> _Asked | None:
+    """None where there is one that is not followed."""
+    asked = _Asked()
+    texts = [known(word) for word in words]
+    while texts:
+        word = texts.pop(0)
+        if word is None or not word.startswith("-"):
+            asked.names = [name for name in (word, *texts) if name is not None and _NAME.fullmatch(name)]
+            return asked if len(asked.names) == 1 + len(texts) else None
+        options = word[1:]
+        while options:
+            option, options = options[0], options[1:]
+            if option == "r":
+                asked.raw = True
+            elif option == "a" and not options:
+                asked.is_array = True
+            elif option == "d" and not options and texts and texts.pop(0) in ("", "\0"):
+                asked.whole = True
+            else:
+                return None
+    return None
+
+
+def _first_line(value: Value) -> Value:
+    line: list[str | Unknown] = []
+    for part in value:
+        before, newline, _ = part.partition("\n") if isinstance(part, str) else (part, "", "")
+        line.append(before)
+        if newline:
+            break
+    return joined(line)
+
+
+def _stripped(value: Value) -> Value:
+    parts = list(value)
+    if parts and isinstance(first := parts[0], str):
+        parts[0] = first.lstrip(" \t\n")
+    if parts and isinstance(last := parts[-1], str):
+        parts[-1] = last.rstrip(" \t\n")
+    return joined(parts)
 
 
 def _printf(words: Sequence[Value], line: int, variables: Variables) -> bool | None:

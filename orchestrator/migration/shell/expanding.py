@@ -7,9 +7,19 @@ from collections.abc import Callable
 from fnmatch import translate
 
 from orchestrator.migration.shell.arithmetic import evaluate
-from orchestrator.migration.shell.syntax import Arithmetic, Literal, Opaque, Parameter, Part, Word
+from orchestrator.migration.shell.syntax import (
+    Arithmetic,
+    HereDocument,
+    Literal,
+    Opaque,
+    Parameter,
+    Part,
+    ShellSyntaxError,
+    Word,
+)
 from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, split
 from orchestrator.migration.shell.variables import Array, Variables
+from orchestrator.migration.shell.words import here_document
 
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 _MAX_DEPTH = 20
@@ -86,6 +96,18 @@ def text(word: Word, variables: Variables) -> Value:
     return joined(found)
 
 
+def given_text(given: Word | HereDocument, variables: Variables) -> Value:
+    """What a command reads from a here-document or a here-string."""
+    if not isinstance(given, HereDocument):
+        return joined([*text(given, variables), "\n"])
+    if given.quoted:
+        return (given.text,)
+    try:
+        return text(here_document(given.text, given.line), variables)
+    except ShellSyntaxError as error:
+        return (Unknown("<<", error.message),)
+
+
 def _pieces(part: Part, variables: Variables) -> tuple[list[Value], bool]:
     """What a part adds to its word: (pieces, between which a new word begins; whether they are quoted)."""
     if isinstance(part, Parameter) and _is_list(part):
@@ -139,7 +161,8 @@ def _value(part: Part, variables: Variables) -> Value:
     if isinstance(part, Literal):
         return (part.text,)
     if isinstance(part, Opaque):
-        return (Unknown(part.shown, part.why),)
+        printed = variables.output(part.shown, variables) if variables.output is not None else None
+        return printed if printed is not None else (Unknown(part.shown, part.why),)
     if isinstance(part, Arithmetic):
         return calculated(part.expression, variables, part.shown)
     return _parameter(part, variables)

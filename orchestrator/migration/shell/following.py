@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.assigning import ON_VARIABLES, assign, assigned_by, declare
+from orchestrator.migration.shell.assigning import ON_VARIABLES, assign, assigned_by, declare, read_given
 from orchestrator.migration.shell.conditions import (
     Answer,
     both,
@@ -22,9 +22,9 @@ from orchestrator.migration.shell.conditions import (
     either,
     negation,
 )
-from orchestrator.migration.shell.expanding import calculated, fields, text
+from orchestrator.migration.shell.expanding import calculated, fields, given_text, text
 from orchestrator.migration.shell.reading import DECLARING, read_script
-from orchestrator.migration.shell.started import Script, Started, beside_script, shell_text
+from orchestrator.migration.shell.started import Started, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,
     ArithmeticCommand,
@@ -46,44 +46,27 @@ from orchestrator.migration.shell.variables import Variables, agreed
 
 _MOST_COMMANDS = 100_000
 _MOST_TURNS = 1000
-_MOST_NESTED = 20
+MOST_NESTED = 20
 
 
-class _Exit(Exception):  # noqa: N818 - a signal
+class Exit(Exception):  # noqa: N818 - a signal
     """The script ends here."""
 
 
-class _Return(Exception):  # noqa: N818 - a signal
+class Return(Exception):  # noqa: N818 - a signal
     """The function ends here."""
 
 
-class _Break(Exception):  # noqa: N818 - a signal
+class Break(Exception):  # noqa: N818 - a signal
     """The loop ends here; `again`: only this turn of it."""
 
     def __init__(self, again: bool) -> None:
         self.again = again
 
 
-def follow(
-    script: str,
-    variables: Variables,
-    is_wanted: Callable[[Sequence[Value]], bool],
-    read_file: Callable[[str], str | None] = lambda path: None,
-) -> Script:
-    """Follow a script; of the commands it would start, those are kept that `is_wanted` by their words.
+class Follower:
+    """A script on its way, and what it has started so far."""
 
-    `read_file` gives the text of a file that is sourced, None where there is none. Raises ShellSyntaxError.
-    """
-    follower = _Follower(variables, is_wanted, read_file)
-    try:
-        with suppress(_Exit, _Return, _Break):
-            follower.block(read_script(script))
-    except RecursionError:
-        raise UserError("the script is nested too deeply to be followed") from None
-    return Script(follower.commands, follower.variables, follower.notes)
-
-
-class _Follower:
     def __init__(
         self,
         variables: Variables,
@@ -94,10 +77,10 @@ class _Follower:
         self.commands: list[Started] = []
         self.notes: list[str] = []
         self._is_wanted = is_wanted
-        self._read_file = read_file
-        self._functions: dict[str, Block] = {}
-        self._count = 0
-        self._depth = 0
+        self.read_file = read_file
+        self.functions: dict[str, Block] = {}
+        self.count = 0
+        self.depth = 0
 
     def block(self, block: Block) -> Answer:
         """Whether the last command succeeds; a block without any does."""
@@ -107,8 +90,8 @@ class _Follower:
         return answer
 
     def command(self, command: Command) -> Answer:
-        self._count += 1
-        if self._count > _MOST_COMMANDS:
+        self.count += 1
+        if self.count > _MOST_COMMANDS:
             raise UserError(f"the script goes on for more than {_MOST_COMMANDS:,} commands")
         return _HANDLERS[type(command)](self, command)
 
@@ -128,22 +111,22 @@ class _Follower:
             self.variables, started = before.copy(), len(self.commands)
             try:
                 way()
-            except _Exit:
+            except Exit:
                 ended = ended or len(self.commands) > started
                 continue
-            except (_Return, _Break):
+            except (Return, Break):
                 pass
             ends.append(self.variables)
         self.variables = agreed(ends) if ends else before
         if not ends and ended:
-            raise _Exit
+            raise Exit
 
     def _guarded(self, block: Block) -> Answer:
         """Follow a block that is taken; where it only ends the script, it is a complaint and is passed over."""
         before, started = self.variables.copy(), len(self.commands)
         try:
             return self.block(block)
-        except _Exit:
+        except Exit:
             if len(self.commands) > started:
                 raise
             self.variables = before
@@ -216,7 +199,7 @@ class _Follower:
         self.variables = before.copy()
         try:
             return self.block(command.body)
-        except _Exit:
+        except Exit:
             return None
         finally:
             self.variables = before
@@ -260,7 +243,7 @@ class _Follower:
         """Whether the loop goes on."""
         try:
             self.block(body)
-        except _Break as end:
+        except Break as end:
             return end.again
         return True
 
@@ -277,7 +260,7 @@ class _Follower:
         return value != "0"
 
     def function(self, command: Function) -> Answer:
-        self._functions[command.name] = command.body
+        self.functions[command.name] = command.body
         return True
 
     def simple(self, command: Simple) -> Answer:
@@ -293,25 +276,27 @@ class _Follower:
             if name is not None:
                 declare(name, command.assignments, words[1:], self.variables)
             return True
+        if name == "read" and command.input is not None and not command.assignments:
+            return read_given(words, given_text(command.input, self.variables), command.line, self.variables)
         if name in ON_VARIABLES:
             return ON_VARIABLES[name](words, command.line, self.variables)
         if name in _BUILTINS:
             return _BUILTINS[name](self, command, words)
-        if name in self._functions:
-            return self._enter(self._functions[name], words[1:])
+        if name in self.functions:
+            return self._enter(self.functions[name], words[1:])
         self._start(command, words)
         return None
 
     @contextmanager
     def _nested(self) -> Iterator[None]:
         """In a function, a sourced file or a text of the script's own, which `return` leaves."""
-        self._depth += 1
-        if self._depth > _MOST_NESTED:
-            raise UserError(f"functions and texts of the script are nested more than {_MOST_NESTED} deep")
+        self.depth += 1
+        if self.depth > MOST_NESTED:
+            raise UserError(f"functions and texts of the script are nested more than {MOST_NESTED} deep")
         try:
             yield
         finally:
-            self._depth -= 1
+            self.depth -= 1
 
     def _enter(self, body: Block, arguments: list[Value]) -> Answer:
         """A function, or a file that is sourced with arguments."""
@@ -320,7 +305,7 @@ class _Follower:
         with self._nested():
             try:
                 return self.block(body)
-            except _Return:
+            except Return:
                 return None
             finally:
                 self.variables.arguments, self.variables.shifted = outer
@@ -351,7 +336,7 @@ class _Follower:
         plain = ""
         for number, part in enumerate(script):
             if isinstance(part, Unknown):
-                name = f"__unknown_{self._depth}_{number}"
+                name = f"__unknown_{self.depth}_{number}"
                 self.variables.set(name, (part,))
                 plain += f"${{{name}}}"
             else:
@@ -370,7 +355,7 @@ class _Follower:
 
     def source(self, command: Simple, words: list[Value]) -> Answer:
         path = known(words[1]) or beside_script(words[1]) if len(words) > 1 else None
-        script = self._read_file(path) if path is not None else None
+        script = self.read_file(path) if path is not None else None
         if script is None:
             where = shown(words[1]) if len(words) > 1 else "a file"
             self.note(f"line {command.line}: {where} is not read: give the variables that it sets with --set-var")
@@ -378,44 +363,44 @@ class _Follower:
         block = read_script(script)
         if words[2:]:
             return self._enter(block, words[2:])
-        with self._nested(), suppress(_Return):
+        with self._nested(), suppress(Return):
             return self.block(block)
         return None
 
     def exit(self, command: Simple, words: list[Value]) -> Answer:
-        raise _Exit
+        raise Exit
 
     def return_(self, command: Simple, words: list[Value]) -> Answer:
-        raise _Return
+        raise Return
 
     def leave_loop(self, command: Simple, words: list[Value]) -> Answer:
-        raise _Break(again=known(words[0]) == "continue")
+        raise Break(again=known(words[0]) == "continue")
 
     def exec(self, command: Simple, words: list[Value]) -> Answer:
         if len(words) > 1:
             self._start(command, words[1:])
-            raise _Exit
+            raise Exit
         return True
 
 
 _HANDLERS: dict[type, Callable[..., Answer]] = {
-    Simple: _Follower.simple,
-    Test: _Follower.test,
-    ArithmeticCommand: _Follower.arithmetic,
-    If: _Follower.if_,
-    While: _Follower.while_,
-    For: _Follower.for_,
-    Case: _Follower.case,
-    Function: _Follower.function,
-    Group: _Follower.group,
-    Pipeline: _Follower.pipeline,
-    AndOr: _Follower.and_or,
+    Simple: Follower.simple,
+    Test: Follower.test,
+    ArithmeticCommand: Follower.arithmetic,
+    If: Follower.if_,
+    While: Follower.while_,
+    For: Follower.for_,
+    Case: Follower.case,
+    Function: Follower.function,
+    Group: Follower.group,
+    Pipeline: Follower.pipeline,
+    AndOr: Follower.and_or,
 }
 _BUILTINS: dict[str | None, Callable[..., Answer]] = {
-    **dict.fromkeys((".", "source"), _Follower.source),
-    **dict.fromkeys(("break", "continue"), _Follower.leave_loop),
-    "eval": _Follower.eval,
-    "exit": _Follower.exit,
-    "return": _Follower.return_,
-    "exec": _Follower.exec,
+    **dict.fromkeys((".", "source"), Follower.source),
+    **dict.fromkeys(("break", "continue"), Follower.leave_loop),
+    "eval": Follower.eval,
+    "exit": Follower.exit,
+    "return": Follower.return_,
+    "exec": Follower.exec,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from orchestrator.migration.shell.syntax import (
     AndOr,
@@ -14,6 +15,7 @@ from orchestrator.migration.shell.syntax import (
     For,
     Function,
     Group,
+    HereDocument,
     If,
     Literal,
     Opaque,
@@ -35,6 +37,14 @@ _TEST_OPERATORS = ("&&", "||", "(", ")", "<", ">")
 _MAX_DEPTH = 50
 
 
+@dataclass(frozen=True)
+class _Redirection:
+    of_output: bool
+    """Whether what is printed goes elsewhere."""
+    input: Word | HereDocument | None
+    """What is read, where that stands in the script."""
+
+
 def read_script(text: str, line: int = 1) -> Block:
     """The commands of a script. Raises ShellSyntaxError with its line."""
     reader = _CommandReader(text.replace("\r\n", "\n"), line)
@@ -47,7 +57,7 @@ def read_script(text: str, line: int = 1) -> Block:
 class _CommandReader(WordReader):
     def __init__(self, text: str, line: int) -> None:
         super().__init__(text, line)
-        self._here_documents: list[tuple[str, bool]] = []
+        self._here_documents: list[tuple[str, bool, HereDocument]] = []
         self._depth = 0
 
     def block(self, ends: frozenset[str]) -> Block:
@@ -81,14 +91,18 @@ class _CommandReader(WordReader):
 
     def _end_line(self) -> None:
         self.position += 1
-        for delimiter, stripped in self._here_documents:
+        for delimiter, stripped, document in self._here_documents:
+            document.line, lines = self.line, []
             while self.position < len(self.text):
                 end = self.text.find("\n", self.position)
                 end = len(self.text) if end < 0 else end
                 line = self.text[self.position : end]
                 self.position = min(end + 1, len(self.text))
-                if (line.lstrip("\t") if stripped else line) == delimiter:
+                line = line.lstrip("\t") if stripped else line
+                if line == delimiter:
                     break
+                lines.append(f"{line}\n")
+            document.text = "".join(lines)
         self._here_documents = []
 
     def _skip_lines(self) -> None:
@@ -172,35 +186,46 @@ class _CommandReader(WordReader):
                 return self._simple()
             self.position += len(word)
             command = readers[word](line)
-        self._skip_redirections()
-        return command
+        return Group((command,), False, redirected=True) if self._skip_redirections() else command
 
-    def _skip_redirections(self) -> None:
+    def _skip_redirections(self) -> bool:
+        """Whether what is printed goes elsewhere."""
+        elsewhere = False
         self.skip_blanks()
-        while self._redirection():
+        while redirection := self._redirection():
+            elsewhere = elsewhere or redirection.of_output
             self.skip_blanks()
+        return elsewhere
 
-    def _redirection(self) -> bool:
+    def _redirection(self) -> _Redirection | None:
         match = _REDIRECTION.match(self.text, self.position)
         if match is None:
-            return False
+            return None
+        operator = match.group(1) or match.group()  # &> has no descriptor
+        descriptor = match.group().removesuffix(operator)
         self.position = match.end()
         self.skip_blanks()
         start = self.position
         target = self.word()
-        if match.group(1) in ("<<", "<<-"):
-            quoted = self.text[start : self.position]
+        given: Word | HereDocument | None = target if operator == "<<<" else None
+        if operator in ("<<", "<<-"):
+            written = self.text[start : self.position]
             delimiter = "".join(part.text for part in target if isinstance(part, Literal))
-            self._here_documents.append((delimiter or quoted, match.group(1) == "<<-"))
-        return True
+            given = HereDocument(quoted=any(sign in written for sign in "'\"\\"))
+            self._here_documents.append((delimiter or written, operator == "<<-", given))
+        of_output = operator[0] != "<" and descriptor in ("", "1")
+        return _Redirection(of_output, given if descriptor in ("", "0") else None)
 
     def _simple(self) -> Command:
         line = self.line
         assignments: list[Assignment] = []
         words: list[Word] = []
+        given: Word | HereDocument | None = None
+        elsewhere = False
         while True:
             self.skip_blanks()
-            if self._redirection():
+            if redirection := self._redirection():
+                given, elsewhere = redirection.input or given, elsewhere or redirection.of_output
                 continue
             declares = bool(words) and plain(words[0]) in DECLARING
             if (not words or declares) and (assignment := self._assignment()):
@@ -217,7 +242,7 @@ class _CommandReader(WordReader):
         if not words and not assignments:
             character = self.peek()
             raise self.fail(f"{character!r} where a command should start" if character else "the script ends too early")
-        return Simple(line, tuple(assignments), tuple(words))
+        return Simple(line, tuple(assignments), tuple(words), given, elsewhere)
 
     def _assignment(self) -> Assignment | None:
         match = _ASSIGNMENT.match(self.text, self.position)

@@ -72,6 +72,17 @@ class Assignment:
     index: Word | None = None
 
 
+@dataclass
+class HereDocument:
+    """What stands in the lines below a command; they are read after it."""
+
+    quoted: bool
+    """Whether it stands for itself, without variables."""
+    text: str = ""
+    line: int = 0
+    """Of its first line."""
+
+
 @dataclass(frozen=True)
 class Simple:
     """A command and what stands before it."""
@@ -79,6 +90,10 @@ class Simple:
     line: int
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
+    input: Word | HereDocument | None = None
+    """What it reads, where that stands in the script."""
+    redirected: bool = False
+    """Whether what it prints goes elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +166,8 @@ class Group:
 
     body: Block
     subshell: bool
+    redirected: bool = False
+    """Whether what it prints goes elsewhere."""
 
 
 @dataclass(frozen=True)

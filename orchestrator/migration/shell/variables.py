@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -34,6 +35,9 @@ class Variables:
     empty: set[str] = field(default_factory=set)
     """Variables that were taken as empty in a condition because nothing sets them."""
     in_condition: bool = False
+    output: Callable[[str, Variables], Value | None] | None = field(default=None, compare=False)
+    """What a command substitution, as it is written, prints with these variables; None where only running it would
+    tell."""
 
     def copy(self) -> Variables:
         """The same values, to be changed apart; what was read and taken is kept in common."""
@@ -48,6 +52,7 @@ class Variables:
             self.defaults,
             self.empty,
             self.in_condition,
+            self.output,
         )
 
     def set(self, name: str, value: Value) -> None:

@@ -28,6 +28,9 @@ _NUMBERED = re.compile(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1
 class WordReader:
     """A place in a text, and how words are read from it."""
 
+    double_quotes = True
+    """Whether they quote."""
+
     def __init__(self, text: str, line: int = 1) -> None:
         self.text = text
         self.position = 0
@@ -84,7 +87,7 @@ class WordReader:
                 self._escape(found, stop, quoted)
             elif character == "'" and not quoted:
                 found.append(Literal(self._up_to("'", "a quote that is not closed"), True))
-            elif character == '"':
+            elif character == '"' and self.double_quotes:
                 found.extend(self._double_quoted())
             elif character == "$":
                 found.extend(self._dollar(quoted))
@@ -106,7 +109,8 @@ class WordReader:
         self.position += 1
         if character == "\n":
             return
-        if quoted and character not in '$`"\\' and character not in stop:
+        special = '$`"\\' if self.double_quotes else "$`\\"
+        if quoted and character not in special and character not in stop:
             found.append(Literal("\\" + character, True))
         else:
             found.append(Literal(character, True))
@@ -248,6 +252,15 @@ class WordReader:
         if not self.take("}"):
             raise self.fail("${ without }", start)
         return Parameter(match.group(), quoted, self.text[start : self.position], index, prefix or operator, argument)
+
+
+class _HereReader(WordReader):
+    double_quotes = False
+
+
+def here_document(text: str, line: int) -> Word:
+    """The text of a here-document with its variables. Raises ShellSyntaxError."""
+    return _HereReader(text, line).parts(frozenset(), quoted=True)
 
 
 def _merged(parts: list[Part]) -> Word:

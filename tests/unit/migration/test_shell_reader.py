@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.following import follow
 from orchestrator.migration.shell.reading import read_script
 from orchestrator.migration.shell.started import Script
+from orchestrator.migration.shell.substituting import follow
 from orchestrator.migration.shell.syntax import ShellSyntaxError
-from orchestrator.migration.shell.values import known, shown, unknowns
+from orchestrator.migration.shell.values import Unknown, known, shown, unknowns
 from orchestrator.migration.shell.variables import Variables
 
 
@@ -154,6 +154,90 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
 )  # fmt: skip
 def test_scripts_do_what_they_do_in_bash(script: str) -> None:
     assert read(script, "one", "two three", "--tp", "8") == bash(script, "one", "two three", "--tp", "8")
+
+
+FUNCTIONS = """\
+MB=4
+port() { echo 6000; }
+layers() { local n=$1; if [ "$n" = 7b ]; then echo 32; else echo 40; fi; }
+flags() {
+  MB=$((MB * 2))
+  echo "--layers $(layers $1) --micro $MB"
+  echo --last
+}
+noisy() { echo "a warning" >&2; echo -n quiet; }
+formatted() { printf '%s\\n' "$1"; printf done; }
+checked() { [ -z "$1" ] && { echo none; exit 1; }; echo "$1"; }
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "show $(port) `port` x$(port)y",
+        'show $(flags 7b) "$(flags 13b)" $MB',
+        'ARGS="--a $(flags 7b)"\nshow $ARGS',
+        'show "$(noisy)" "$(formatted "a b")" "$(checked)" "$(checked 3)"',
+        'show "$(echo a; echo; echo)" $(echo -n "$MB") "$(printf %s "$MB")"',
+        "ALL=($(flags 7b))\nshow ${ALL[1]}",
+        "for size in 7b 13b; do show $(layers $size); done",
+        'X=$(cat <<EOT\n --b $MB "x"\nEOT\n)\nshow $X',
+        'read -r -d \'\' ARGS <<EOT || true\n  --a "$MB" \\"x\\" \\$MB\n  --b $(port)\nEOT\nshow $ARGS "$ARGS"',
+        "read -r -d '' ARGS <<'EOT'\n--a $MB don't\nEOT\nshow \"$ARGS\"",
+        "read -rd '' ARGS <<-EOT\n\t--a $MB\n\tEOT\nshow \"$ARGS\"",
+        'read A B <<< "one  two three "\nshow "$A" "$B"',
+        'read -r A B C <<< "one two"\nshow "$A" "$B" "[$C]"',
+        'read -r A <<< "  a $MB"$\'\\nb\'\nshow "$A"',
+        'read -ra LIST <<< "x y  z"\nshow "${LIST[@]}"',
+    ],
+)
+def test_what_functions_print_and_read_is_given_is_that_of_bash(script: str) -> None:
+    assert read(FUNCTIONS + script) == bash(FUNCTIONS + script)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "date; echo x",
+        "echo x | tr x y",
+        "if [ -f there ]; then echo 1; else echo 2; fi",
+        "[ -f there ] && echo 1",
+        "source gone.sh; echo 1",
+        "echo -e 'a\\tb'",
+        "printf '%d' 3",
+        "{ echo x; } >&2",
+        "cat there",
+        "while true; do echo x; done",
+        "f",
+        "X=0123456789; for i in $(echo 1 2 3 4 5 6 7 8 9 a b c d e f g); do X=$X$X; done; echo $X; echo $X",
+    ],
+)
+def test_what_a_function_prints_is_not_guessed(function: str) -> None:
+    script = followed(f"f() {{ : ${{SIZE:-3}}; {function}\n}}\nA=$(f)\nshow before$A")
+    [command] = script.commands
+    assert shown(command.words[1]).startswith("before$(")
+    assert not script.variables.defaults
+
+
+@pytest.mark.parametrize(
+    "line", ["read A < there", "IFS=, read A <<< a,b", "IFS=,\nread A <<< a,b", "read -n 1 A <<< ab"]
+)
+def test_what_else_is_read_is_not_guessed(line: str) -> None:
+    [command] = followed(f"{line}\nshow $A").commands
+    assert [unknown.why for unknown in unknowns(command.words[1])] == [
+        f"set by a command in line {line.count(chr(10)) + 1}"
+    ]
+
+
+def test_a_function_that_prints_what_it_prints_itself() -> None:
+    [command] = followed("f() { echo $(f)$(f); }\nshow $(f)").commands
+    assert all(isinstance(part, Unknown) for part in command.words[1])
+
+
+def test_what_a_function_lacks_is_told() -> None:
+    [command] = followed("f() { echo --seed $SEED --size ${SIZE:-3}; }\nshow $(f)").commands
+    assert [shown(word) for word in command.words[1:]] == ["--seed", "$SEED", "--size", "3"]
+    assert [unknown.variable for word in command.words for unknown in unknowns(word)] == ["SEED"]
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:
