@@ -110,6 +110,12 @@ _NOT_SUPPORTED: dict[str, str] = {
     "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
     "fill-in-the-middle data is not in this version": "fim-data",
     "the data is written in data.blend: list its sources there": "data-args-path= per-split-data-args-path=",
+    "write the sources and their weights in data.blend, data.validation and data.test; data.split cuts them": """
+        train-weighted-split-paths=* train-weighted-split-paths-path= valid-weighted-split-paths=*
+        valid-weighted-split-paths-path= test-weighted-split-paths=* test-weighted-split-paths-path=""",
+    "a norm behind the embedding (BLOOM's) is not in this version": "embed-layernorm",
+    "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
+        pad-vocab-size-to=""",
     "the batch grows linearly (batch.rampup_batch_size) or not at all": """
         step-batch-size-schedule=* decrease-batch-size-if-needed""",
     "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
