@@ -66,5 +66,6 @@ ROWS = {
     "16b-tp4": Row("gpt-7.1b", 4, 4, 4, (*_16B, *_TP4)),
 }
 """The rows of the bars, and of two GPUs one of each kind of parallelism. 7.1b-dp4 is the tuner's layout: the same batch
-as 7.1b-tp2-dp2; 7.1b-tp2-pp2 has its 30 layers as `plan` advises. Ours overlaps tensor parallelism; the loop beside it waits for it, as it does by default.
+as 7.1b-tp2-dp2; 7.1b-tp2-pp2 has its 30 layers as `plan` advises. Ours overlaps tensor parallelism; the loop beside it
+waits for it, as it does by default.
 """

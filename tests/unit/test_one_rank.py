@@ -16,20 +16,32 @@ from orchestrator.spec.loading import dump_resolved
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "one_rank.py"
 
 
-@pytest.mark.parametrize("rank", [0, 3], ids=["first-stage", "last-stage"])
-def test_a_rank_of_four_is_measured_by_itself(rank: int, tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    degrees = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "sequence_parallel": True}
-    job = tiny_job("alone", parallelism=degrees, launch={"gpus_per_node": 4}, runtime={"device": "cpu"})
-    file.write_text(dump_resolved(job))
-    found = subprocess.run(
-        [sys.executable, str(PROGRAM), str(file), str(rank)],
+def measure(file: Path, rank: int, *changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), str(file), str(rank), *changes],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+def test_it_says_why_a_rank_failed(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(dump_resolved(tiny_job("alone", runtime={"device": "cpu"})))
+    found = measure(file, 0, "runtime.train_step=no_such_module:Step")
+    assert found.returncode != 0
+    assert "there is no module no_such_module" in found.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 3], ids=["first-stage", "last-stage"])
+def test_a_rank_of_four_is_measured_by_itself(rank: int, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    degrees = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "sequence_parallel": True}
+    job = tiny_job("alone", parallelism=degrees, launch={"gpus_per_node": 4}, runtime={"device": "cpu"})
+    file.write_text(dump_resolved(job))
+    found = measure(file, rank)
     assert found.returncode == 0, found.stderr[-2000:]
     said = json.loads(found.stdout)
     assert said["rank"] == rank
