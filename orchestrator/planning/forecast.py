@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from orchestrator.planning.blend import evaluations
 from orchestrator.planning.graphs import settled
 from orchestrator.planning.hardware.choice import device_of
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.layers import layers_of, saved_by_torch
 from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
 from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.planning.plan import Plan
@@ -44,8 +44,8 @@ class Forecast:
     memory: Memory
     fit: Fit
     time: StepTime
-    seconds_with_torch: float | None
-    """Of a step, where the host holds up Transformer Engine's layers, and torch's can take their place and fit."""
+    saved_by_torch: float
+    """The share of a step that torch's layers would save, where the host holds up Transformer Engine's."""
     balanced: Balanced | None
     """How else the layers could be dealt out to the stages of a pipeline, where that is faster and fits."""
     in_fp8: bool
@@ -110,7 +110,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     """Forecast a planned job on the GPUs that it names, or else its cluster's, this machine's, or assumed ones."""
     words = plan.vocabulary.padded_size
     choice = device_of(plan.job, cluster)
-    layers, why = layers_of(plan.job, choice.device)
+    layers, why = layers_of(plan.job, words, choice.device)
     job = settled(plan.job, words, layers, choice.device)
     memory = estimate_memory(job, words, layers)
     time = estimate_time(job, words, layers, choice.device)
@@ -127,7 +127,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         memory=memory,
         fit=capacity(memory, choice.device),
         time=time,
-        seconds_with_torch=_seconds_with_torch(job, words, layers, choice.device, time),
+        saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, words, choice.device),
         balanced=_balanced(plan.job, words, layers, choice.device),
         in_fp8=job.precision.fp8 is not None,
         tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
@@ -139,17 +139,6 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     )
 
 
-def _seconds_with_torch(
-    job: JobSpec, padded_vocab: int, layers: Layers, device: Device, time: StepTime
-) -> float | None:
-    needs_engine = job.precision.fp8 is not None or job.parallelism.tp_comm_overlap is True
-    if layers == "torch" or needs_engine or time.parts["host"] == 0:
-        return None
-    if capacity(estimate_memory(job, padded_vocab, "torch"), device) == "does not fit":
-        return None
-    return estimate_time(job, padded_vocab, "torch", device).step_seconds
-
-
 def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Balanced | None:
     def fit(job: JobSpec) -> Fit:
         return capacity(estimate_memory(settled(job, padded_vocab, layers, device), padded_vocab, layers), device)
@@ -159,22 +148,6 @@ def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -
 
     own = fit(job)
     return balanced(job, seconds, lambda other: fit(other) in (own, "fits"))
-
-
-def layers_of(job: JobSpec, device: Device) -> tuple[Layers, str]:
-    """The layer implementation to plan for, and why: what the runtime takes, as far as this machine can tell."""
-    written = job.runtime.layers
-    if written != "auto":
-        return written, "runtime.layers"
-    if job.model.lora is not None:
-        return "torch", "auto: adapters stand beside torch's layers"
-    if job.precision.fp8 is not None:
-        return "transformer_engine", "auto: they multiply in FP8"
-    if device.is_cpu:
-        return "torch", "on the CPU"
-    if importlib.util.find_spec("transformer_engine") is not None:
-        return "transformer_engine", "auto: Transformer Engine is installed here"
-    return "torch", "auto: Transformer Engine is not installed here"
 
 
 def training_seconds(job: JobSpec, batch: BatchSchedule, step_seconds: float) -> float:

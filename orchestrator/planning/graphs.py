@@ -11,7 +11,7 @@ from orchestrator.spec.cuda_graphs import obstacles
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
-_MEASURED_ON = "Hopper"
+MEASURED_ON = "Hopper"
 """A GPU's generation. On others libraries choose other kernels, some of which ask the GPU for numbers."""
 
 
@@ -44,8 +44,8 @@ def against_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Devi
     """Why a job that leaves it open has none; None on GPUs that they were measured on, where nothing stands in the way,
     the GPU may wait for the host, and memory is left.
     """
-    if device.generation != _MEASURED_ON:
-        return f"they were measured on {_MEASURED_ON} GPUs, and this is {device.name}"
+    if device.generation != MEASURED_ON:
+        return f"they were measured on {MEASURED_ON} GPUs, and this is {device.name}"
     for field, reason in obstacles(job):
         return f"{field}: {reason}"
     if not faster_with_graphs(job, padded_vocab, layers, device):

@@ -22,7 +22,8 @@ class RuntimeSpec(Section):
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """`auto` takes CUDA where there is one."""
     layers: Literal["auto", "torch", "transformer_engine"] = "auto"
-    """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed."""
+    """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed, and torch's where the plan
+    for that GPU has the host hold it up by a tenth of a step."""
     attention_backend: Literal["auto", "fused", "flash"] = "auto"
     """The core of a GPT's attention: the layers' own (`fused`: cuDNN's in Transformer Engine's, torch's choice in
     torch's) or FlashAttention 4 (`flash`); `auto` takes that where nothing stands in the way, on Hopper GPUs where

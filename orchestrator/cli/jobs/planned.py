@@ -19,6 +19,7 @@ from orchestrator.exchange.wanted import export_problems, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
+from orchestrator.planning.layers import WORTH
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge
@@ -225,10 +226,8 @@ def _bound_by_last_stage(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def _torchs_layers(forecast: Forecast) -> str:
-    if forecast.seconds_with_torch is None:
-        return ""
-    saved = 1 - forecast.seconds_with_torch / forecast.time.step_seconds
-    return "" if saved < WAITING else f"; a step takes {saved:.0%} less with --set runtime.layers=torch"
+    saved = forecast.saved_by_torch
+    return "" if saved < WORTH else f"; a step takes {saved:.0%} less with --set runtime.layers=torch"
 
 
 def _memory_row(forecast: Forecast) -> str:

@@ -20,8 +20,8 @@ from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.figures import memory_size
-from orchestrator.planning.forecast import layers_of
 from orchestrator.planning.hardware import DeviceChoice, device_of
+from orchestrator.planning.layers import layers_there
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.cluster import ClusterSpec
@@ -155,7 +155,7 @@ def _task(
     job = _on_gpus(loaded, gpus, per_node, profile)
     typed = {word.partition("=")[0].strip() for word in overrides}
     kept = fields_kept(keep) | {KEYS[key] for key in typed & KEYS.keys()}
-    layers, why = layers_of(job, choice.device)
+    layers, why = layers_there(job, choice.device)
     estimates = Planned(
         device=choice.device,
         layers=layers,

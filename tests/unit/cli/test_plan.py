@@ -14,10 +14,7 @@ from rich.console import Console
 
 from orchestrator.cli.jobs.plan_tables import tables
 from orchestrator.cli.jobs.planned import judge_files
-from orchestrator.planning import forecast
-from orchestrator.planning.plan import make_plan
 from orchestrator.resources import resource_root
-from orchestrator.spec.loading import load_job
 
 SEED = """\
 name: seed
@@ -127,15 +124,6 @@ def test_where_torchs_layers_ask_less_of_the_host_they_are_named(orchestrator: A
         ),
     ]
     assert not any("less with --set" in each for each in others)
-
-
-def test_they_are_not_named_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["model.seq_length=512", "batch.micro_batch_size=1", "runtime.cuda_graphs=false"]
-    chosen = [*words, "runtime.layers=transformer_engine", "launch.gpu=H200"]
-    plan = make_plan(load_job([resource_root("jobs") / "gpt-1.7b.yaml"], chosen).job)
-    assert (forecast.forecast(plan).seconds_with_torch or 0) > 0
-    monkeypatch.setattr(forecast, "capacity", lambda memory, device: "does not fit")
-    assert forecast.forecast(plan).seconds_with_torch is None
 
 
 def test_stages_that_would_take_equally_long_are_named(orchestrator: Any) -> None:

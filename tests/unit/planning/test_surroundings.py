@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.planning import forecast as forecasting
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import judge
@@ -115,12 +114,12 @@ def test_transformer_engine_may_be_missing(
 ) -> None:
     asked = {**sections, "runtime": sections.get("runtime", {})}
     found: list[str] = []
-    monkeypatch.setattr(forecasting.importlib.util, "find_spec", lambda name: found.append(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.append(name))
     assert "it is not installed here" in doubts(make_job, **asked)[path]
     assert found == ["transformer_engine"]
     named = {**asked, "runtime": {**asked["runtime"], "layers": "transformer_engine"}}
     assert path not in doubts(make_job, **named)
-    monkeypatch.setattr(forecasting.importlib.util, "find_spec", lambda name: importlib.util)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
     assert path not in doubts(make_job, **asked)
     assert not doubts(make_job, model=WITH_EXPERTS)
 

@@ -1,0 +1,73 @@
+"""The layers of a job that leaves them open."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from orchestrator.planning import layers
+from orchestrator.planning.hardware import device_named
+from orchestrator.planning.layers import WORTH, layers_of, saved_by_torch
+from orchestrator.planning.time import estimate_time
+from orchestrator.resources import resource_root
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_job
+
+WORDS = 131072
+SPLIT = ("launch.gpus_per_node=2", "parallelism.tensor_model_parallel_size=2", "batch.global_batch_size=16")
+WAITING = (*SPLIT, "batch.micro_batch_size=1")
+"""Single sequences of 1.7B over two GPUs: the host holds them up, and they cannot be a CUDA graph."""
+
+
+def small(*changes: str) -> JobSpec:
+    return load_job([Path(resource_root("jobs")) / "gpt-1.7b.yaml"], list(changes)).job
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformer Engine is there, as far as a plan looks."""
+    found = importlib.machinery.ModuleSpec("transformer_engine", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+
+
+@pytest.mark.usefixtures("engine")
+def test_torchs_are_taken_where_the_host_holds_up_the_others() -> None:
+    h200, job = device_named("H200"), small(*WAITING)
+    engines, torchs = (estimate_time(job, WORDS, name, h200).step_seconds for name in ("transformer_engine", "torch"))
+    saved = 1 - torchs / engines
+    assert saved > WORTH
+    why = f"auto: the host holds up Transformer Engine's, and a step takes {saved:.0%} less"
+    assert layers_of(job, WORDS, h200) == ("torch", why)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("gpu", "changes"),
+    [
+        ("H200", (*SPLIT, "batch.micro_batch_size=4")),
+        ("H200", ("batch.micro_batch_size=1",)),
+        ("H200", (*WAITING, "parallelism.sequence_parallel=true", "parallelism.tp_comm_overlap=true")),
+        ("H200", (*WAITING, "precision.fp8={}")),
+        ("H200", (*WAITING, "model.sliding_window=512")),
+        ("H200", (*WAITING, "runtime.layers=transformer_engine")),
+        ("A100", WAITING),
+    ],
+    ids=["large", "captured", "overlap", "fp8", "window", "pinned", "not-measured"],
+)
+def test_else_transformer_engines_are(gpu: str, changes: tuple[str, ...]) -> None:
+    assert layers_of(small(*changes), WORDS, device_named(gpu))[0] == "transformer_engine"
+
+
+@pytest.mark.usefixtures("engine")
+def test_not_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "capacity", lambda memory, device: "does not fit")
+    assert saved_by_torch(small(*WAITING), WORDS, device_named("H200")) == 0
+    assert layers_of(small(*WAITING), WORDS, device_named("H200"))[0] == "transformer_engine"
+
+
+def test_nothing_is_saved_of_what_is_not_there() -> None:
+    why = "auto: Transformer Engine is not installed here"
+    assert layers_of(small(*WAITING), WORDS, device_named("H200")) == ("torch", why)

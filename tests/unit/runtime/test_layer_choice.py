@@ -1,0 +1,97 @@
+"""The layers that ranks take where the spec leaves them open, or asks for what is not there."""
+
+from __future__ import annotations
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
+import importlib.machinery
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from support.training import layout, tiny_job
+
+from orchestrator.errors import MissingDependency
+from orchestrator.runtime.layers.choice import choose_layers
+from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.spec.job import JobSpec
+
+WORDS = 384
+H200, UNKNOWN = (
+    Device("cuda", torch.device("cuda", 0), "nccl", name) for name in ("NVIDIA H200", "NVIDIA of tomorrow")
+)
+CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
+RANK_0 = Ranks(rank=0, world_size=2, tp=0, tp_size=1, pp=0, pp_size=2, dp=0, dp_size=1, num_chunks=1)
+STAGES = {"parallelism": layout(pp=2), "model": {"position_embedding_type": "rope", "num_layers": 2}}
+WAITS = tiny_job("waits", **STAGES)
+"""Tiny layers on two stages: the host holds them up, and they cannot be a CUDA graph."""
+CAPTURED = tiny_job("captured")
+
+
+class WithAnother:
+    """Agrees with one more rank, which says the same each time; this one if None."""
+
+    def __init__(self, another: bool | None) -> None:
+        self.another = another
+
+    def any(self, own: bool) -> bool:
+        return own or bool(self.another)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Whether Transformer Engine is there, as far as a rank looks."""
+    found = importlib.machinery.ModuleSpec("transformer_engine", None) if request.param else None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+
+
+@pytest.mark.parametrize(
+    ("engine", "job", "device", "another", "layers", "said"),
+    [
+        (True, WAITS, H200, None, "torch", "would wait for the host"),
+        (True, CAPTURED, H200, None, "transformer_engine", ""),
+        (True, WAITS, UNKNOWN, None, "transformer_engine", ""),
+        (True, CAPTURED, H200, True, "torch", ""),
+        (False, WAITS, H200, None, "torch", ""),
+        (True, WAITS, CPU, None, "torch", ""),
+        (
+            True,
+            tiny_job("pinned", runtime={"layers": "transformer_engine"}, **STAGES),
+            H200,
+            None,
+            "transformer_engine",
+            "",
+        ),
+        (True, tiny_job("lora", model={"lora": {"rank": 4}}), H200, None, "torch", ""),
+    ],
+    ids=["waits", "captured", "unknown", "another-has-none", "has-none", "cpu", "pinned", "adapters"],
+    indirect=["engine"],
+)
+def test_what_is_taken(
+    engine: None,
+    job: JobSpec,
+    device: Device,
+    another: bool | None,
+    layers: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    control: Any = WithAnother(another)
+    assert choose_layers(job, device, WORDS, RANK_0, control) == layers
+    told = capsys.readouterr().out
+    assert told.count("\n") == bool(said)
+    assert said in told
+
+
+@pytest.mark.parametrize("engine", [False], indirect=True)
+@pytest.mark.parametrize(
+    ("device", "message"), [(H200, "it is not installed"), (CPU, "it needs a GPU")], ids=["gpu", "cpu"]
+)
+def test_what_is_asked_for_must_be_there(engine: None, device: Device, message: str) -> None:
+    job, control = tiny_job("pinned", runtime={"layers": "transformer_engine"}), WithAnother(None)
+    asked: Any = control
+    with pytest.raises(MissingDependency, match=message):
+        choose_layers(job, device, WORDS, RANK_0, asked)
