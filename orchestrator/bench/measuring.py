@@ -53,7 +53,17 @@ class Measurement:
     @property
     def is_captured(self) -> bool:
         """Whether the passes were CUDA graphs."""
-        return self.result["setup"]["choices"].get("cuda_graphs") is True
+        return self._choices.get("cuda_graphs") is True
+
+    @property
+    def attention(self) -> str:
+        """What computed it, in the words of `runtime.attention_backend`."""
+        return "flash" if self._choices.get("flash_attention") is True else "fused"
+
+    @property
+    def _choices(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.result["setup"]["choices"]
+        return found
 
 
 def bench_job(job: JobSpec, request: Request, vocab_size: int | None) -> JobSpec:

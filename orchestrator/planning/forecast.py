@@ -52,6 +52,8 @@ class Forecast:
     """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
     tp_comm_overlap: bool
     """Whether tensor parallelism sends while it multiplies, in memory and time."""
+    flash_attention: bool
+    """Whether FlashAttention 4 computes the attention, in time."""
     cuda_graphs: bool
     """Whether the passes over a micro-batch are a CUDA graph, in memory and time."""
     training_seconds: float
@@ -95,6 +97,7 @@ class Forecast:
                 "mfu": time.mfu,
                 "in_fp8": self.in_fp8,
                 "tp_comm_overlap": self.tp_comm_overlap,
+                "flash_attention": self.flash_attention,
                 "cuda_graphs": self.cuda_graphs,
                 "balanced": None
                 if self.balanced is None
@@ -131,6 +134,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         balanced=_balanced(plan.job, words, layers, choice.device),
         in_fp8=job.precision.fp8 is not None,
         tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
+        flash_attention=job.runtime.attention_backend == "flash",
         cuda_graphs=job.runtime.cuda_graphs is True,
         training_seconds=seconds,
         gpu_hours=hours,

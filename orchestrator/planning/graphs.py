@@ -5,8 +5,10 @@ choose it.
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.kernels_needed import has_flash
 from orchestrator.planning.memory import capacity, estimate_memory
 from orchestrator.planning.time import faster_with_graphs
+from orchestrator.spec.attention_backend import may_use_flash
 from orchestrator.spec.cuda_graphs import obstacles
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
@@ -20,9 +22,16 @@ def with_graphs(job: JobSpec, captured: bool) -> JobSpec:
     return job.model_copy(update={"runtime": job.runtime.model_copy(update={"cuda_graphs": captured})})
 
 
+def with_attention(job: JobSpec, backend: str | None) -> JobSpec:
+    """A job that says what computes its attention: `flash` or `fused`, as a start says it. Other words leave it."""
+    if backend not in ("flash", "fused"):
+        return job
+    return job.model_copy(update={"runtime": job.runtime.model_copy(update={"attention_backend": backend})})
+
+
 def settled(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> JobSpec:
     """A job that says what is done on such a device."""
-    job = on_device(job, device)
+    job = _with_flash(on_device(job, device), device)
     return with_graphs(job, chooses_graphs(job, padded_vocab, layers, device))
 
 
@@ -31,6 +40,13 @@ def on_device(job: JobSpec, device: Device) -> JobSpec:
     if not device.is_cpu:
         return job
     return job.model_copy(update={"runtime": job.runtime.model_copy(update={"device": "cpu"})})
+
+
+def _with_flash(job: JobSpec, device: Device) -> JobSpec:
+    """A job that says so where FlashAttention 4 is there, as far as this machine can tell: the runtime takes it."""
+    is_open = job.runtime.attention_backend == "auto" and device.generation == MEASURED_ON
+    takes_flash = is_open and may_use_flash(job) and has_flash()
+    return with_attention(job, "flash") if takes_flash else job
 
 
 def chooses_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> bool:

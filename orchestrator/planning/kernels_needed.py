@@ -1,15 +1,33 @@
-"""Libraries of kernels that a job needs beside torch and megatron-core."""
+"""Libraries of kernels that a job needs, or takes where they are, beside torch and megatron-core."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import sys
+from functools import cache
 
 from orchestrator.errors import MissingDependency
 from orchestrator.spec.job import JobSpec
 
 _OF_STATE_SPACE = {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "einops": "einops"}
 EXTRA = "megatron-orchestrator[mamba]"
+FLASH = "flash-attn-4"
+"""The package of FlashAttention 4."""
+
+
+def flash_version() -> str | None:
+    """The version of that package here; None where there is none."""
+    try:
+        return importlib.metadata.version(FLASH)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def has_flash() -> bool:
+    """The same as yes or no: the tuner asks of thousands of layouts."""
+    return flash_version() is not None
 
 
 def libraries_missing(job: JobSpec) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.errors import UserError
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.graphs import with_graphs
+from orchestrator.planning.graphs import with_attention, with_graphs
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
@@ -68,8 +68,8 @@ def planned_of(run: RunDir) -> Planned:
     """
     started = last(run.events(), "started")
     captured = started.get("cuda_graphs") is True if started else None  # before there were graphs nothing was said
-    where = str(started.get("device")), str(started.get("layers"))
-    return _planned(run.resolved(), _version(run.resolved()), *where, captured)
+    on = str(started.get("device")), str(started.get("layers")), str(started.get("attention_backend"))
+    return _planned(run.resolved(), _version(run.resolved()), *on, captured)
 
 
 def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[Row]:
@@ -152,12 +152,15 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=_KEPT_PLANS)
-def _planned(path: Path, version: tuple[int, int], device: str, layers: str, captured: bool | None) -> Planned:
+def _planned(
+    path: Path, version: tuple[int, int], device: str, layers: str, attention: str, captured: bool | None
+) -> Planned:
     """The plan of a spec; `version` changes with the file."""
     job = load_resolved(path)
     cluster = job.launch.cluster
     profile = load_profile(cluster) if cluster is not None and cluster in known_profiles() else None
-    job, said = _on(job if captured is None else with_graphs(job, captured), device, layers)
+    job = with_attention(job if captured is None else with_graphs(job, captured), attention)
+    job, said = _on(job, device, layers)
     plan = make_plan(job)
     taken = forecast(plan, profile)
     return Planned(plan, taken, said or taken.device_from)

@@ -182,7 +182,11 @@ def forecast_rows(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
     processor = computing_unit(device.name)
     chosen = f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
-    also = {"tensor parallelism overlapped": forecast.tp_comm_overlap, "CUDA graphs": forecast.cuda_graphs}
+    also = {
+        "FlashAttention 4": forecast.flash_attention,
+        "tensor parallelism overlapped": forecast.tp_comm_overlap,
+        "CUDA graphs": forecast.cuda_graphs,
+    }
     return [
         ("planned for", ", ".join([chosen, *(name for name, used in also.items() if used)])),
         ("memory", _memory_row(forecast)),

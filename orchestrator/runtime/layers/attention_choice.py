@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import inspect
 import os
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from orchestrator.errors import UserError
+from orchestrator.planning.kernels_needed import FLASH, flash_version
 from orchestrator.runtime.layers.flash_attention import attend, interface
 from orchestrator.runtime.layers.overlap import of_any
 from orchestrator.runtime.processes.control import Control
@@ -20,7 +20,6 @@ from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.attention_backend import ATTENTION, may_use_flash
 from orchestrator.spec.job import JobSpec
 
-PACKAGE = "flash-attn-4"
 _HOPPER = 9
 _NEEDED = {
     "_flash_attn_fwd": {"q", "k", "v", "softmax_scale", "causal", "return_lse", "out"},
@@ -46,24 +45,16 @@ def choose_attention(job: JobSpec, device: Device, ranks: Ranks, control: Contro
         return True
     if demanded:
         raise UserError(f"{ATTENTION} is flash, and cannot be had here: {why}; write auto or fused")
-    if ranks.is_first and version() is not None:
+    if ranks.is_first and flash_version() is not None:
         print(f"attention is the layers' own, not FlashAttention 4: {why}", flush=True)
     return False
 
 
-def version() -> str | None:
-    """The installed version of the package; None where there is none."""
-    try:
-        return importlib.metadata.version(PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def missing(device: Device) -> str | None:
     """What this process lacks to compute with it; where nothing is, it has been imported."""
-    found = version()
+    found = flash_version()
     if found is None:
-        return f"{PACKAGE} is not installed"
+        return f"{FLASH} is not installed"
     if not device.is_cuda or torch.cuda.get_device_capability(device.torch_device)[0] != _HOPPER:
         return f"it was measured on Hopper GPUs, and this is {device.name}"
     keep_compiled()
@@ -71,9 +62,9 @@ def missing(device: Device) -> str | None:
         module = interface()
     except (ImportError, OSError, RuntimeError) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)
-        return f"{PACKAGE} {found} cannot be imported: {said}"
+        return f"{FLASH} {found} cannot be imported: {said}"
     if not all(arguments <= _arguments_of(module, name) for name, arguments in _NEEDED.items()):
-        return f"{PACKAGE} {found} has other functions than 4.0.0b36 has"
+        return f"{FLASH} {found} has other functions than 4.0.0b36 has"
     return None
 
 
@@ -98,7 +89,7 @@ def failure(job: JobSpec, device: Device) -> str | None:
         if isinstance(error, torch.OutOfMemoryError) or "CUDA error" in str(error):
             raise
         said = next(iter(str(error).splitlines()), "")
-        return f"{PACKAGE} {version()} fails here: {type(error).__name__}: {said}"
+        return f"{FLASH} {flash_version()} fails here: {type(error).__name__}: {said}"
     return None
 
 

@@ -149,6 +149,15 @@ def measurement(tmp_path: Path, **changes: Any) -> Measurement:
     return Measurement(RunDir(tmp_path), job, request, {**RESULT, "ranks": [rank], **changes})
 
 
+def test_attention_is_held_against_the_one_that_computed_it(tmp_path: Path) -> None:
+    own, flash = (
+        report_of(measurement(tmp_path, setup={**RESULT["setup"], "choices": {"flash_attention": each}}))
+        for each in (False, True)
+    )
+    planned = [next(row.predicted for row in each.rows if row.part == "attention") or 0.0 for each in (flash, own)]
+    assert 0 < planned[0] < 0.9 * planned[1]
+
+
 def test_figures_beside_the_plan_and_the_roofline(tmp_path: Path) -> None:
     report = report_of(measurement(tmp_path))
     assert report.step_seconds == 0.40

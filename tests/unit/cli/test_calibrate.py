@@ -12,9 +12,11 @@ import pytest
 from support.training import make_run, tiny_job
 
 from orchestrator.cli.main import main
+from orchestrator.planning.graphs import with_attention
 from orchestrator.planning.hardware import device_named, shipped
 from orchestrator.planning.time import estimate_time
 from orchestrator.rundir import RunDir, append_line
+from orchestrator.spec.loading import load_resolved
 
 H200 = "NVIDIA H200"
 
@@ -129,6 +131,27 @@ def test_steps_before_a_run_was_captured_are_no_measure_of_it(orchestrator: Any,
         append_line(run.metrics_file, {"time": time.time(), "iteration": iteration, "samples": 0, "values": values})
     [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
     assert record["measured_seconds"] == 0.5
+
+
+def test_a_run_with_flash_attention_says_nothing_of_the_layers_own(
+    orchestrator: Any, home: Path, tmp_path: Path
+) -> None:
+    """What it took is held against a plan with it, which the spec does not name."""
+    run = run_on(tmp_path, "one", factor=1.0)
+    run.append_event("started", iteration=4, device=H200, layers="torch", attention_backend="flash")
+    for iteration in range(9, 14):
+        append_line(
+            run.metrics_file,
+            {"time": time.time(), "iteration": iteration, "samples": 0, "values": {"throughput/step_seconds": 0.5}},
+        )
+    [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
+    job, base = load_resolved(run.resolved()), shipped("H200")
+    assert base is not None
+    own, flash = (
+        estimate_time(with_attention(job, each), 256, "torch", base).step_seconds for each in ("fused", "flash")
+    )
+    assert record["measured_seconds"] == 0.5
+    assert record["before"] == pytest.approx(flash) != pytest.approx(own)
 
 
 def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.planning import graphs
 from orchestrator.planning.graphs import chooses_graphs, settled, with_graphs
 from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory
@@ -76,3 +77,33 @@ def test_what_only_gpus_have_is_not_planned_of_the_cpu(make_job: Any) -> None:
     assert estimate_memory(first, VOCAB, "torch") == estimate_memory(second, VOCAB, "torch")
     assert estimate_time(first, VOCAB, "torch", cpu) == estimate_time(second, VOCAB, "torch", cpu)
     assert settled(found, VOCAB, "torch", gpu("H200")).runtime.device == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_there", "sections", "backend"),
+    [
+        ("H200", True, {}, "flash"),
+        ("H200", False, {}, "auto"),
+        ("A100", True, {}, "auto"),
+        ("cpu", True, {}, "auto"),
+        ("H200", True, {"runtime": {"attention_backend": "fused"}}, "fused"),
+        ("H200", True, {"model": {**SMALL, "attention_dropout": 0.1}}, "auto"),
+    ],
+    ids=["there", "not there", "another kind", "cpu", "refused", "obstacle"],
+)
+def test_attention_is_planned_as_the_runtime_takes_it(
+    make_job: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_there: bool,
+    sections: dict[str, Any],
+    backend: str,
+) -> None:
+    monkeypatch.setattr(graphs, "has_flash", lambda: is_there)
+    job = make_job(**{"model": SMALL, "precision": {"dtype": "bf16"}, **sections})
+    found = settled(job, VOCAB, "transformer_engine", gpu(name))
+    assert found.runtime.attention_backend == backend
+    if backend == "flash":
+        taken = (estimate_time(each, VOCAB, "transformer_engine", gpu(name)).parts for each in (found, job))
+        flash, own = (parts["attention"] for parts in taken)
+        assert flash < 0.9 * own

@@ -138,3 +138,16 @@ def test_parts_of_the_time_add_up() -> None:
     assert [name for name, _, _ in parts[1:3]] == ["starting", "saving, evaluating, waiting"]
     assert sum(share for _, _, share in parts) == pytest.approx(1)
     assert parts_of_time(Goodput()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "is_flash"),
+    [({"attention_backend": "flash"}, True), ({"attention_backend": "fused"}, False), ({}, False)],
+    ids=["flash", "fused", "nothing"],
+)
+def test_a_plan_is_of_the_attention_that_a_run_started_with(
+    said: dict[str, str], is_flash: bool, tmp_path: Path
+) -> None:
+    run = created(tiny_job("run", model={"hidden_size": 256, "num_attention_heads": 4}), tmp_path)
+    run.append_event("started", device="NVIDIA H200", layers="torch", **said)
+    assert planned_of(run).forecast.flash_attention == is_flash
