@@ -21,6 +21,8 @@ _SPLIT = (
     "account_for_loss_in_pipeline_split",
     "pipeline_model_parallel_layout",
 )
+WORTH = 0.01
+"""Share of a step that stages of another length are to save before they are named or taken: less is no matter."""
 
 
 class Uneven(NamedTuple):
@@ -55,10 +57,11 @@ class Balanced:
 def balanced(
     job: JobSpec, step_seconds: Callable[[JobSpec], float], fits: Callable[[JobSpec], bool]
 ) -> Balanced | None:
-    """The fastest split that is legal and fits, of those whose last stage has fewer layers; None where the even one is
-    no slower, or the job says how its layers are dealt out.
+    """The fastest split that is legal and fits, of those whose last stage has fewer layers; None where it saves next to
+    nothing over the even one, or the job says how its layers are dealt out.
     """
-    best, found = step_seconds(job), None
+    found = None
+    best = even = step_seconds(job)
     for split in splits(job):
         other = split.of(job)
         if any(refusals(other)):
@@ -68,7 +71,7 @@ def balanced(
             break
         if seconds < best:
             best, found = seconds, Balanced(split, seconds)
-    return found
+    return found if best <= (1 - WORTH) * even else None
 
 
 def splits(job: JobSpec) -> Iterator[Uneven]:

@@ -40,8 +40,6 @@ GpuName = Annotated[
 ]
 WAITING = 0.1
 """Share of a step that a GPU may wait for its host before it is worth a word."""
-UNEVEN = 0.01
-"""Share of a step that stages of another length must save to be worth a word."""
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse what is doubtful too.")]
 
 
@@ -223,8 +221,6 @@ def _bound_by_last_stage(forecast: Forecast) -> list[tuple[str, str]]:
     if forecast.balanced is None:
         return []
     saved = 1 - forecast.balanced.step_seconds / forecast.time.step_seconds
-    if saved < UNEVEN:
-        return []
     instead = f"a step takes {saved:.1%} less with --set {forecast.balanced.split.override}"
     return [("bound by", f"the last stage, which has the output layer as well; {instead}")]
 
