@@ -150,9 +150,10 @@ WAITING = {"t5-220m"}
 
 
 @pytest.mark.parametrize("job", sorted(resource_root("jobs").glob("*.yaml")), ids=lambda path: str(path.stem))
-def test_gpus_do_not_wait_for_the_host_in_shipped_jobs(orchestrator: Any, job: Path) -> None:
+def test_gpus_do_not_wait_in_shipped_jobs(orchestrator: Any, job: Path) -> None:
     said = orchestrator("plan", job).out
     assert ("the host: " in said) == (job.stem in WAITING)
+    assert "the last stage, " not in said
 
 
 @pytest.mark.parametrize(
