@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from functools import cache
+from itertools import groupby
 
 from orchestrator.migration.shell.syntax import (
     Arithmetic,
@@ -94,6 +96,9 @@ class WordReader:
             elif character == "`":
                 shown = self._backquoted()
                 found.append(Opaque(shown, "the output of a command", quoted))
+            elif plain := _plainly(stop).match(self.text, self.position):
+                self.position = plain.end()
+                found.append(Literal(plain[0], quoted))
             else:
                 self.position += 1
                 found.append(Literal(character, quoted))
@@ -265,13 +270,18 @@ def here_document(text: str, line: int) -> Word:
 
 def _merged(parts: list[Part]) -> Word:
     merged: list[Part] = []
-    for part in parts:
-        last = merged[-1] if merged else None
-        if isinstance(part, Literal) and isinstance(last, Literal) and part.quoted == last.quoted:
-            merged[-1] = Literal(last.text + part.text, part.quoted)
+    for quoted, alike in groupby(parts, key=lambda part: part.quoted if isinstance(part, Literal) else None):
+        if quoted is None:
+            merged.extend(alike)
         else:
-            merged.append(part)
+            merged.append(Literal("".join(part.text for part in alike if isinstance(part, Literal)), quoted))
     return tuple(merged)
+
+
+@cache
+def _plainly(stop: frozenset[str]) -> re.Pattern[str]:
+    """Characters that mean themselves, quoted or not."""
+    return re.compile("[^" + re.escape("".join(sorted(stop)) + "\\'\"$`") + "]+")
 
 
 def plain(word: Word) -> str | None:
