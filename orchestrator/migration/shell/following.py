@@ -46,7 +46,7 @@ from orchestrator.migration.shell.variables import Variables, agreed
 
 _MOST_COMMANDS = 100_000
 _MOST_TURNS = 1000
-MOST_NESTED = 20
+_MOST_NESTED = 20
 
 
 class Exit(Exception):  # noqa: N818 - a signal
@@ -276,6 +276,10 @@ class Follower:
             if name is not None:
                 declare(name, command.assignments, words[1:], self.variables)
             return True
+        return self.called(name, command, words)
+
+    def called(self, name: str | None, command: Simple, words: list[Value]) -> Answer:
+        """A command by its words, of which there is at least one."""
         if name == "read" and command.input is not None and not command.assignments:
             return read_given(words, given_text(command.input, self.variables), command.line, self.variables)
         if name in ON_VARIABLES:
@@ -288,11 +292,11 @@ class Follower:
         return None
 
     @contextmanager
-    def _nested(self) -> Iterator[None]:
+    def nested(self) -> Iterator[None]:
         """In a function, a sourced file or a text of the script's own, which `return` leaves."""
         self.depth += 1
-        if self.depth > MOST_NESTED:
-            raise UserError(f"functions and texts of the script are nested more than {MOST_NESTED} deep")
+        if self.depth > _MOST_NESTED:
+            raise UserError(f"functions and texts of the script are nested more than {_MOST_NESTED} deep")
         try:
             yield
         finally:
@@ -302,7 +306,7 @@ class Follower:
         """A function, or a file that is sourced with arguments."""
         outer = (self.variables.arguments, self.variables.shifted)
         self.variables.arguments, self.variables.shifted = arguments, 0
-        with self._nested():
+        with self.nested():
             try:
                 return self.block(body)
             except Return:
@@ -341,7 +345,7 @@ class Follower:
                 plain += f"${{{name}}}"
             else:
                 plain += part
-        with self._nested():
+        with self.nested():
             try:
                 return self.block(read_script(plain, line))
             except ShellSyntaxError as error:
@@ -363,7 +367,7 @@ class Follower:
         block = read_script(script)
         if words[2:]:
             return self._enter(block, words[2:])
-        with self._nested(), suppress(Return):
+        with self.nested(), suppress(Return):
             return self.block(block)
         return None
 

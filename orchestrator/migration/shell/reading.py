@@ -213,7 +213,8 @@ class _CommandReader(WordReader):
             delimiter = "".join(part.text for part in target if isinstance(part, Literal))
             given = HereDocument(quoted=any(sign in written for sign in "'\"\\"))
             self._here_documents.append((delimiter or written, operator == "<<-", given))
-        of_output = operator[0] != "<" and descriptor in ("", "1")
+        to_itself = plain(target) in ("/dev/stdout", "/dev/fd/1") or (operator == ">&" and plain(target) == "1")
+        of_output = operator[0] != "<" and descriptor in ("", "1") and not to_itself
         return _Redirection(of_output, given if descriptor in ("", "0") else None)
 
     def _simple(self) -> Command:

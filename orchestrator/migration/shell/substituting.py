@@ -11,17 +11,17 @@ from functools import partial
 
 from orchestrator.errors import UserError
 from orchestrator.migration.shell.conditions import Answer
-from orchestrator.migration.shell.expanding import fields, given_text
-from orchestrator.migration.shell.following import MOST_NESTED, Break, Exit, Follower, Return
+from orchestrator.migration.shell.expanding import given_text
+from orchestrator.migration.shell.following import Break, Exit, Follower, Return
 from orchestrator.migration.shell.reading import read_script
 from orchestrator.migration.shell.started import Script
-from orchestrator.migration.shell.syntax import Block, Command, Group, Pipeline, Simple
+from orchestrator.migration.shell.syntax import Block, Command, Group, Pipeline, ShellSyntaxError, Simple
 from orchestrator.migration.shell.values import Unknown, Value, joined, known
 from orchestrator.migration.shell.variables import Variables
 
 _PRINTING = ("echo", "printf", "cat")
 _LONGEST = 1_000_000
-_FIRST = re.compile(r"\s*([\w:.-]+)(?=[\s)]|$)")
+_FIRST = re.compile(r"\s*([\w:.-]+)(?=[\s);&|]|$)")
 
 
 def follow(
@@ -53,13 +53,15 @@ def _output(outer: Follower, substitution: str, variables: Variables) -> Value |
     first = _FIRST.match(commands)
     if first is None or not (first.group(1) in _PRINTING or first.group(1) in outer.functions):
         return None
-    if outer.depth >= MOST_NESTED:
-        return None
     listener = _Listener(outer, variables)
     try:
-        with suppress(Exit, Return, Break):
+        with listener.nested(), suppress(Exit, Return, Break):
             listener.block(read_script(commands))
-    except (_Untold, UserError):  # also where it cannot be read, or goes on for ever
+    except (_Untold, ShellSyntaxError):
+        return None
+    except UserError:  # it goes on for ever, and so does what it is a part of
+        if isinstance(outer, _Listener):
+            raise
         return None
     finally:
         outer.count = listener.count
@@ -83,7 +85,7 @@ class _Listener(Follower):
         self.variables.output = partial(_output, self)
         self.variables.read, self.variables.empty = set(variables.read), set(variables.empty)
         self.variables.defaults = dict(variables.defaults)
-        self.functions, self.count, self.depth = dict(outer.functions), outer.count, outer.depth + 1
+        self.functions, self.count, self.depth = dict(outer.functions), outer.count, outer.depth
         self.printed: list[str | Unknown] = []
         self._characters = 0
 
@@ -93,17 +95,17 @@ class _Listener(Follower):
             raise _Untold
         if isinstance(command, Pipeline) and len(command.commands) > 1:
             raise _Untold
-        if isinstance(command, Simple) and command.words:
-            words = [field for word in command.words for field in fields(word, self.variables)]
-            name = known(words[0]) if words else None
-            if name in _PRINTING and name not in self.functions:
-                printed = self._printed_by(name, command, words[1:])
-                if not command.redirected:
-                    self._add(printed)
-                return True
-            if command.redirected or name == "printf":
-                raise _Untold
         return super().command(command)
+
+    def called(self, name: str | None, command: Simple, words: list[Value]) -> Answer:
+        if name in _PRINTING and name not in self.functions:
+            printed = self._printed_by(name, command, words[1:])
+            if not command.redirected:
+                self._add(printed)
+            return True
+        if command.redirected or name == "printf":
+            raise _Untold
+        return super().called(name, command, words)
 
     def _add(self, printed: Value) -> None:
         self.printed.extend(printed)

@@ -24,6 +24,7 @@ _DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
 _METACHARACTERS = frozenset(" \t\n;&|<>()")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPES |= {"e": "\x1b", "E": "\x1b", "?": "?"}
+_HERE = re.compile(r"""(?<!<)<<(-?)[ \t]*(?:'([^'\n]+)'|"([^"\n]+)"|\\?([\w.+-]+))""")
 _NUMBERED = re.compile(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})")
 
 
@@ -201,12 +202,20 @@ class WordReader:
     def _past_parentheses(self) -> None:
         """From `(` to behind the `)` that closes it."""
         start, depth = self.position, 0
+        ends: list[str] = []
         while True:
             character = self.peek()
             if not character:
                 raise self.fail("a parenthesis that is not closed", start)
             if character == "\\":
                 self.position += 2
+            elif here := _HERE.match(self.text, self.position):
+                tabs = r"\t*" if here.group(1) else ""
+                ends.append(rf"\n{tabs}{re.escape(here.group(2) or here.group(3) or here.group(4))}(?=\n)")
+                self.position = here.end()
+            elif character == "\n":
+                self._past_here_documents(ends)
+                ends = []
             elif character == "'":
                 self._up_to("'", "a quote that is not closed")
             elif character == '"':
@@ -218,6 +227,15 @@ class WordReader:
                 self.position += 1
                 if depth == 0:
                     return
+
+    def _past_here_documents(self, ends: list[str]) -> None:
+        """From an end of line to behind that of the last of the documents below it, where quotes mean nothing. What has
+        no end is none: in an expression `<<` shifts.
+        """
+        for end in ends:
+            if document := re.compile(end).search(self.text, self.position):
+                self.position = document.end()
+        self.position += 1
 
     def process_substitution(self) -> Word:
         """`<(…)` or `>(…)`."""

@@ -183,6 +183,10 @@ checked() { [ -z "$1" ] && { echo none; exit 1; }; echo "$1"; }
         "ALL=($(flags 7b))\nshow ${ALL[1]}",
         "for size in 7b 13b; do show $(layers $size); done",
         'X=$(cat <<EOT\n --b $MB "x"\nEOT\n)\nshow $X',
+        'show "$(cat <<\'EOT\'\nit\'s ) $MB `or\n EOT\nEOT\n)" $(cat <<-"EOT"\n\t(\n\tEOT\n)',
+        'show "$(cat <<A; cat <<B\nB )\nA\n)\nB\n)" $((1 <<MB\n+ 2))',
+        "show $(layers 7b; port) $(port&&port)",
+        "here() { echo 1 >&1; echo 2 >/dev/stdout; echo 3 >/dev/null; }\nshow $(here)",
         'read -r -d \'\' ARGS <<EOT || true\n  --a "$MB" \\"x\\" \\$MB\n  --b $(port)\nEOT\nshow $ARGS "$ARGS"',
         "read -r -d '' ARGS <<'EOT'\n--a $MB don't\nEOT\nshow \"$ARGS\"",
         "read -rd '' ARGS <<-EOT\n\t--a $MB\n\tEOT\nshow \"$ARGS\"",
@@ -230,9 +234,18 @@ def test_what_else_is_read_is_not_guessed(line: str) -> None:
     ]
 
 
-def test_a_function_that_prints_what_it_prints_itself() -> None:
-    [command] = followed("f() { echo $(f)$(f); }\nshow $(f)").commands
-    assert all(isinstance(part, Unknown) for part in command.words[1])
+@pytest.mark.parametrize("function", ["f() { echo $(f)$(f); }", "f() { g; }\ng() { echo $(f)$(f); }"])
+def test_a_function_that_prints_what_it_prints_itself(function: str) -> None:
+    [command] = followed(f"{function}\nshow x$(f) $(echo $(f)4)").commands
+    assert [shown(word) for word in command.words[1:]] == ["x$(f)", "$(echo $(f)4)"]
+    assert all(isinstance(word[-1], Unknown) for word in command.words[1:])
+
+
+def test_each_text_is_followed_once() -> None:
+    """Twice in each of so many would be more commands than are followed."""
+    depth = 17
+    script = f"f() {{ echo $1; }}\nshow {'$(f ' * depth}4{')' * depth}"
+    assert read(script) == [["4"]]
 
 
 def test_what_a_function_lacks_is_told() -> None:
