@@ -35,9 +35,9 @@ class Uneven(NamedTuple):
 
     @property
     def override(self) -> str:
-        """As `--set` takes it."""
+        """As `--set` takes it, unquoted."""
         if self.letters is not None:
-            return f"'parallelism.pipeline_model_parallel_layout={self.letters}'"
+            return f"parallelism.pipeline_model_parallel_layout={self.letters}"
         return f"parallelism.num_layers_in_last_pipeline_stage={self.last}"
 
     def of(self, job: JobSpec) -> JobSpec:

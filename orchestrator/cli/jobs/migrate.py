@@ -190,8 +190,8 @@ def _show(
     if migration.refused is not None:
         typer.echo(f"error: {migration.refused}", err=True)
     elif problems or migration.missing:
-        said = "this" if output == PRINTED else f"wrote {output}, which"
-        typer.echo(f"{said} is not a whole job yet: what is missing stands above and in the file", err=True)
+        said, where = ("this", "in it") if output == PRINTED else (f"wrote {output}, which", "in the file")
+        typer.echo(f"{said} is not a whole job yet: what is missing stands above and {where}", err=True)
     elif output != PRINTED:
         typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator plan {output}")
 

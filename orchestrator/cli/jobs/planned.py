@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -221,7 +222,7 @@ def _bound_by_last_stage(forecast: Forecast) -> list[tuple[str, str]]:
     if forecast.balanced is None:
         return []
     saved = 1 - forecast.balanced.step_seconds / forecast.time.step_seconds
-    instead = f"a step takes {saved:.1%} less with --set {forecast.balanced.split.override}"
+    instead = f"a step takes {saved:.1%} less with --set {shlex.quote(forecast.balanced.split.override)}"
     return [("bound by", f"the last stage, which has the output layer as well; {instead}")]
 
 

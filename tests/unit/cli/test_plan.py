@@ -143,6 +143,10 @@ def test_stages_that_would_take_equally_long_are_named(orchestrator: Any) -> Non
     assert f"less with --set {better} takes" in said
     assert uneven["balanced"] is None
     assert "the last stage" not in orchestrator(*asked, "--set", better).out
+    asked += ["--set", "parallelism.virtual_pipeline_model_parallel_size=3"]
+    letters = "parallelism.pipeline_model_parallel_layout=Et*6|(t*5|)*4t*4L"
+    assert orchestrator(*asked, "--json").json["time"]["balanced"]["set"] == letters
+    assert f"less with --set '{letters}' takes" in " ".join(orchestrator(*asked).out.split())
 
 
 WAITING = {"t5-220m"}

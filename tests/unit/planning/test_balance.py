@@ -48,12 +48,12 @@ def anything(job: JobSpec) -> bool:
         ((), "parallelism.num_layers_in_last_pipeline_stage=14", ((16,), (14,))),
         (
             ("parallelism.virtual_pipeline_model_parallel_size=3",),
-            "'parallelism.pipeline_model_parallel_layout=Et*6|(t*5|)*4t*4L'",
+            "parallelism.pipeline_model_parallel_layout=Et*6|(t*5|)*4t*4L",
             ((6, 5, 5), (5, 5, 4)),
         ),
         (
             ("parallelism.pipeline_model_parallel_size=4", "model.num_layers=32", "launch.gpus_per_node=8"),
-            "'parallelism.pipeline_model_parallel_layout=Et*8|(t*9|)*2t*6L'",
+            "parallelism.pipeline_model_parallel_layout=Et*8|(t*9|)*2t*6L",
             ((8,), (9,), (9,), (6,)),
         ),
     ],
@@ -66,7 +66,7 @@ def test_the_stage_with_the_loss_has_fewer_layers(
     found = balanced(job, seconds, anything)
     assert found is not None
     assert found.split.override == override
-    written = large(*changes, override.strip("'"))
+    written = large(*changes, override)
     assert layers_of_chunks(written.model.num_layers, written.parallelism) == layers
     assert seconds(written) == found.step_seconds < 0.97 * seconds(job)
 
