@@ -32,13 +32,14 @@ CAPTURED = tiny_job("captured")
 
 
 class WithAnother:
-    """Agrees with one more rank, which says the same each time; this one if None."""
+    """Agrees with one more rank, which says yes to one of the two questions, or to none."""
 
-    def __init__(self, another: bool | None) -> None:
-        self.another = another
+    def __init__(self, yes: str | None = None) -> None:
+        self._questions = iter(("lacks it", "takes torch's"))
+        self._yes = yes
 
     def any(self, own: bool) -> bool:
-        return own or bool(self.another)
+        return next(self._questions) == self._yes or own
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
         (True, WAITS, H200, None, "torch", "would wait for the host"),
         (True, CAPTURED, H200, None, "transformer_engine", ""),
         (True, WAITS, UNKNOWN, None, "transformer_engine", ""),
-        (True, CAPTURED, H200, True, "torch", ""),
+        (True, CAPTURED, H200, "lacks it", "torch", ""),
+        (True, CAPTURED, H200, "takes torch's", "torch", ""),
         (False, WAITS, H200, None, "torch", ""),
         (True, WAITS, CPU, None, "torch", ""),
         (
@@ -67,14 +69,14 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
         ),
         (True, tiny_job("lora", model={"lora": {"rank": 4}}), H200, None, "torch", ""),
     ],
-    ids=["waits", "captured", "unknown", "another-has-none", "has-none", "cpu", "pinned", "adapters"],
+    ids=["waits", "captured", "unknown", "another-has-none", "another-waits", "has-none", "cpu", "pinned", "adapters"],
     indirect=["engine"],
 )
 def test_what_is_taken(
     engine: None,
     job: JobSpec,
     device: Device,
-    another: bool | None,
+    another: str | None,
     layers: str,
     said: str,
     capsys: pytest.CaptureFixture[str],
@@ -91,7 +93,7 @@ def test_what_is_taken(
     ("device", "message"), [(H200, "it is not installed"), (CPU, "it needs a GPU")], ids=["gpu", "cpu"]
 )
 def test_what_is_asked_for_must_be_there(engine: None, device: Device, message: str) -> None:
-    job, control = tiny_job("pinned", runtime={"layers": "transformer_engine"}), WithAnother(None)
+    job, control = tiny_job("pinned", runtime={"layers": "transformer_engine"}), WithAnother()
     asked: Any = control
     with pytest.raises(MissingDependency, match=message):
         choose_layers(job, device, WORDS, RANK_0, asked)
