@@ -39,6 +39,7 @@ class WordReader:
         self.position = 0
         self._first_line = line
         self._line_ends = [position for position, character in enumerate(text) if character == "\n"]
+        self._absent: dict[str, int] = {}
 
     @property
     def line(self) -> int:
@@ -233,8 +234,12 @@ class WordReader:
         no end is none: in an expression `<<` shifts.
         """
         for end in ends:
+            if self.position >= self._absent.get(end, len(self.text)):
+                continue
             if document := re.compile(end).search(self.text, self.position):
                 self.position = document.end()
+            else:
+                self._absent[end] = self.position  # and behind it: not to be looked for from each line
         self.position += 1
 
     def process_substitution(self) -> Word:

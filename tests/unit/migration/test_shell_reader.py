@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,7 @@ checked() { [ -z "$1" ] && { echo none; exit 1; }; echo "$1"; }
         'X=$(cat <<EOT\n --b $MB "x"\nEOT\n)\nshow $X',
         'show "$(cat <<\'EOT\'\nit\'s ) $MB `or\n EOT\nEOT\n)" $(cat <<-"EOT"\n\t(\n\tEOT\n)',
         'show "$(cat <<A; cat <<B\nB )\nA\n)\nB\n)" $((1 <<MB\n+ 2))',
+        'show "$(cat <<3\nit\'s\n3\n)" $((1 <<3\n+ 1))',
         "show $(layers 7b; port) $(port&&port)",
         "here() { echo 1 >&1; echo 2 >/dev/stdout; echo 3 >/dev/null; }\nshow $(here)",
         'read -r -d \'\' ARGS <<EOT || true\n  --a "$MB" \\"x\\" \\$MB\n  --b $(port)\nEOT\nshow $ARGS "$ARGS"',
@@ -407,3 +409,10 @@ def test_a_long_word_is_read_in_one_go() -> None:
     reader = Counting(f'"{text}" next')
     assert reader.word() == (Literal(text, True),)
     assert reader.looks < 100
+
+
+def test_a_shift_is_looked_for_as_a_document_once() -> None:
+    """From each line to the end of the text it would take half a minute."""
+    start = time.process_time()
+    assert len(read_script("X=$((1" + "+1<<a\n" * 60_000 + "))")) == 1
+    assert time.process_time() - start < 8
