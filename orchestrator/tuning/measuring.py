@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +51,7 @@ class Measuring:
         """
         first = [*self.candidates[:count], *(each for each in self.candidates if each is own)]
         for each in first:
-            if each.layout not in self.trials and self._may_fit(each):
+            if each.layout not in self.trials and self._may_fit(each, self._memory_ratio(), self._least_burst()):
                 self.trials[each.layout] = attempt(each)
         for _ in range(count):
             ranking = self.ranking()
@@ -64,11 +65,13 @@ class Measuring:
         ranked among the candidates.
         """
         correction = Correction.by(self._measured())
-        ratio = self._memory_ratio()
+        ratio, burst = self._memory_ratio(), self._least_burst()
         ranked = []
         for each in (*self.candidates, *others):
             trial = self.trials.get(each.layout)
-            if (trial is not None and trial.outcome != "measured") or (trial is None and not self._may_fit(each)):
+            if trial is None and not self._may_fit(each, ratio, burst):
+                continue
+            if trial is not None and trial.outcome != "measured":
                 continue
             seconds = trial.step_seconds if trial is not None else None
             if seconds is None:
@@ -94,18 +97,16 @@ class Measuring:
                 ratios.append(trial.peak_bytes / each.memory.stages[0].peak_bytes)
         return max(ratios[1:] or ratios)
 
-    def _may_fit(self, candidate: Candidate) -> bool:
+    def _least_burst(self) -> float:
+        """The least that was estimated of what ran out of memory; infinite where nothing did."""
+        burst = {layout for layout, trial in self.trials.items() if trial.outcome == "out_of_memory"}
+        return min((each.device_bytes for each in self.candidates if each.layout in burst), default=math.inf)
+
+    def _may_fit(self, candidate: Candidate, ratio: float, burst: float) -> bool:
         """What needs at least as much as one that ran out of memory would too; so would what is more than
         there is when the measured peaks are larger than the estimates.
         """
-        by_layout = {each.layout: each for each in self.candidates}
-        burst = [
-            by_layout[layout].device_bytes
-            for layout, trial in self.trials.items()
-            if trial.outcome == "out_of_memory" and layout in by_layout
-        ]
-        if burst and candidate.device_bytes >= min(burst):
+        if candidate.device_bytes >= burst:
             return False
-        ratio = self._memory_ratio()
         needed = candidate.device_bytes + (ratio - 1.0) * candidate.memory.peak_bytes
         return self.memory_bytes is None or ratio <= 1.0 or needed <= self.memory_bytes

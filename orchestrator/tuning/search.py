@@ -112,6 +112,8 @@ class _Hunt:
     found: dict[Layout, Candidate] = field(default_factory=dict)
     lost: dict[str, Lost] = field(default_factory=dict)
     miss: Miss | None = None
+    known: dict[Layout, Memory] = field(default_factory=dict)
+    """What was asked for once: the same layouts come up again."""
 
     def lose(self, reason: str, layout: Layout, why: str, count: int = 1) -> None:
         lost = self.lost.setdefault(reason, Lost())
@@ -263,7 +265,9 @@ class _Hunt:
         return self.estimates.time(job).step_seconds
 
     def _memory(self, layout: Layout) -> Memory:
-        return self.estimates.memory(with_layout(self.space.job, layout))
+        if layout not in self.known:
+            self.known[layout] = self.estimates.memory(with_layout(self.space.job, layout))
+        return self.known[layout]
 
     def _fits(self, memory: Memory, tight: bool) -> bool:
         total = self.estimates.memory_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -137,3 +137,18 @@ def test_what_was_measured_before_an_interruption_is_kept(candidates: tuple[Cand
     with pytest.raises(KeyboardInterrupt):
         measuring.run(attempt, 3)
     assert list(measuring.trials) == [candidates[0].layout]
+
+
+def test_thousands_are_ranked_at_once(candidates: tuple[Candidate, ...]) -> None:
+    """All of them are looked through some times, not once for each of them."""
+
+    class Counting(tuple[Candidate, ...]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[Candidate]:
+            Counting.looks += 1
+            return super().__iter__()
+
+    many = Counting(candidates)
+    assert len(Measuring(many, 80 * GIB).ranking()) == len(candidates) > 5
+    assert Counting.looks < 5
