@@ -60,6 +60,8 @@ def balanced(
     """The fastest split that is legal and fits, of those whose last stage has fewer layers; None where it saves next to
     nothing over the even one, or the job says how its layers are dealt out.
     """
+    if next(splits(job), None) is None:
+        return None
     found = None
     best = even = step_seconds(job)
     for split in splits(job):

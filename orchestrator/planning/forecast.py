@@ -117,6 +117,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     job = settled(plan.job, words, layers, choice.device)
     memory = estimate_memory(job, words, layers)
     time = estimate_time(job, words, layers, choice.device)
+    fit = capacity(memory, choice.device)
     seconds = training_seconds(job, plan.batch, time.step_seconds)
     hours = seconds / 3600 * job.world_size
     return Forecast(
@@ -128,10 +129,10 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         micro_batches=job.num_micro_batches,
         tensor_ranks=job.parallelism.tensor_model_parallel_size,
         memory=memory,
-        fit=capacity(memory, choice.device),
+        fit=fit,
         time=time,
         saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, words, choice.device),
-        balanced=_balanced(plan.job, words, layers, choice.device),
+        balanced=_balanced(plan.job, words, layers, choice.device, fit),
         in_fp8=job.precision.fp8 is not None,
         tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
         flash_attention=job.runtime.attention_backend == "flash",
@@ -143,15 +144,17 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     )
 
 
-def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> Balanced | None:
-    def fit(job: JobSpec) -> Fit:
-        return capacity(estimate_memory(settled(job, padded_vocab, layers, device), padded_vocab, layers), device)
+def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device, own: Fit) -> Balanced | None:
+    """`own`: how the job as it is fits."""
+
+    def fits(job: JobSpec) -> bool:
+        memory = estimate_memory(settled(job, padded_vocab, layers, device), padded_vocab, layers)
+        return capacity(memory, device) in (own, "fits")
 
     def seconds(job: JobSpec) -> float:
         return estimate_time(settled(job, padded_vocab, layers, device), padded_vocab, layers, device).step_seconds
 
-    own = fit(job)
-    return balanced(job, seconds, lambda other: fit(other) in (own, "fits"))
+    return balanced(job, seconds, fits)
 
 
 def training_seconds(job: JobSpec, batch: BatchSchedule, step_seconds: float) -> float:

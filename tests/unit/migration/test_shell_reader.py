@@ -189,6 +189,7 @@ checked() { [ -z "$1" ] && { echo none; exit 1; }; echo "$1"; }
         'show "$(cat <<3\nit\'s\n3\n)" $((1 <<3\n+ 1))',
         "show $(layers 7b; port) $(port&&port)",
         "here() { echo 1 >&1; echo 2 >/dev/stdout; echo 3 >/dev/null; }\nshow $(here)",
+        # As scripts under set -e end it: read -d '' fails where its text ends.
         'read -r -d \'\' ARGS <<EOT || true\n  --a "$MB" \\"x\\" \\$MB\n  --b $(port)\nEOT\nshow $ARGS "$ARGS"',
         "read -r -d '' ARGS <<'EOT'\n--a $MB don't\nEOT\nshow \"$ARGS\"",
         "read -rd '' ARGS <<-EOT\n\t--a $MB\n\tEOT\nshow \"$ARGS\"",

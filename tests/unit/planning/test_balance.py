@@ -98,6 +98,13 @@ def test_where_nothing_is_to_be_said(job: JobSpec) -> None:
     )
 
 
+def test_a_job_of_one_stage_is_not_timed_for_it() -> None:
+    def never(job: JobSpec) -> float:
+        raise AssertionError("there is nothing to balance")
+
+    assert balanced(large("parallelism.pipeline_model_parallel_size=1"), never, anything) is None
+
+
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(1, 5), st.data())
 def test_every_split_is_a_legal_one(stages: int, chunks: int, each: int, data: Any) -> None:
     layers = stages * chunks * each
