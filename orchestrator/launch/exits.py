@@ -24,7 +24,8 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrup
 _OUT_OF_MEMORY = {
     "out_of_memory": re.compile(
         # torch, CUDA (also by Transformer Engine), and NCCL, which takes its buffers with a group's first collective
-        r"^.*(?:CUDA (?:[Ee]rror: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory').*$",
+        r"^.*(?:CUDA (?:[Ee]rror: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory'"
+        r"|Failed to CUDA [cm]alloc).*$",
         re.MULTILINE,
     ),
     "host_out_of_memory": re.compile(

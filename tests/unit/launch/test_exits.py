@@ -389,14 +389,18 @@ def test_of_ncclerrors_the_one_that_is_no_lost_peer_and_its_machine_are_told(
     assert (end.cause, end.node) == ("nccl_error", None), "neither is known to be at fault"
 
 
-def test_nccl_without_memory_for_its_buffers_is_out_of_memory(run: RunDir, record: Callable[..., None]) -> None:
+@pytest.mark.parametrize("last", ["Cuda failure 2 'out of memory'", "Failed to CUDA calloc async 1216 bytes"])
+def test_nccl_without_memory_for_its_buffers_is_out_of_memory(
+    last: str, run: RunDir, record: Callable[..., None]
+) -> None:
+    """What NCCL 2.28 says of its buffers, and of what it allocates behind them."""
     run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=0, code=1) + TORCHRUN_REPORT.format(rank=1, code=1))
-    without = NCCL_BROKE.format(failure="2 'out of memory'")
+    without = NCCL_BROKE.format(failure="2 'out of memory'").replace("Cuda failure 2 'out of memory'", last)
     for rank, message in ((0, NCCL_LOST_A_PEER), (1, without)):
         record(rank, "bug", message)
         run.rank_log(rank).write_text(f"Traceback (most recent call last):\n  File\ntorch.distributed.{message}\n")
     end = classify(run, "a", 1, LogMarks({}))
-    assert (end.cause, end.evidence) == ("out_of_memory", ("rank-00001.log: Cuda failure 2 'out of memory'",))
+    assert (end.cause, end.evidence) == ("out_of_memory", (f"rank-00001.log: {last}",))
 
 
 def test_of_exceptions_without_a_record_the_one_that_is_no_lost_peer_is_told(run: RunDir) -> None:
