@@ -11,6 +11,9 @@ from orchestrator.tuning.estimates import Candidate
 from orchestrator.tuning.layout import Layout
 from orchestrator.tuning.trial import Trial
 
+_BURSTS = 2
+"""Trials that may run out of memory, beside each that tells how fast a layout is."""
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -46,19 +49,32 @@ class Measuring:
     trials: dict[Layout, Trial] = field(default_factory=dict)
 
     def run(self, attempt: Callable[[Candidate], Trial], count: int, own: Candidate | None = None) -> None:
-        """Try the best `count` and the job's own layout; then, at most `count` times more, what looks best after that,
-        until the best is one that was measured. What was tried stays in `trials` whatever interrupts it.
+        """Try the best `count` that memory is enough for and the job's own layout; then, at most `count` times more,
+        what looks best after that, until the best is one that was measured. What was tried stays in `trials` whatever
+        interrupts it.
         """
-        first = [*self.candidates[:count], *(each for each in self.candidates if each is own)]
-        for each in first:
-            if each.layout not in self.trials and self._may_fit(each, self._memory_ratio(), self._least_burst()):
-                self.trials[each.layout] = attempt(each)
+        told, burst = 0, 0
+        for each in self.candidates:
+            if told >= count or burst >= _BURSTS * count:
+                break
+            trial = self._try(each, attempt)
+            told += trial is not None and trial.outcome != "out_of_memory"
+            burst += trial is not None and trial.outcome == "out_of_memory"
+        if own is not None and any(each is own for each in self.candidates):
+            self._try(own, attempt)
         for _ in range(count):
             ranking = self.ranking()
             if not ranking or ranking[0].trial is not None:
                 return
             best = ranking[0].candidate
             self.trials[best.layout] = attempt(best)
+
+    def _try(self, candidate: Candidate, attempt: Callable[[Candidate], Trial]) -> Trial | None:
+        """What came of it, now or before; None where it is not tried, since it would not fit."""
+        known = self.trials.get(candidate.layout)
+        if known is None and self._may_fit(candidate, self._memory_ratio(), self._least_burst()):
+            known = self.trials[candidate.layout] = attempt(candidate)
+        return known
 
     def ranking(self, others: Sequence[Candidate] = ()) -> list[Ranked]:
         """What can be run, the fastest first: neither failed, nor larger than what ran out of memory. `others` are

@@ -115,6 +115,19 @@ def test_what_needs_more_than_one_that_ran_out_of_memory_is_not_tried(candidates
     assert ranking[0].is_measured
 
 
+def test_what_runs_out_of_memory_takes_nobodys_place(candidates: tuple[Candidate, ...]) -> None:
+    """The two that look best do not fit. Of those that do, as many are measured as were asked for: the second is the
+    fastest, though by what was measured of the first it looks slower.
+    """
+    fitting = [each.layout for each in candidates if each.layout.model_parallel_size > 2]
+    machine = Machine(lambda layout: 10.0 if layout == fitting[1] else 20.0, memory=29 * GIB)
+    measuring = run(candidates, machine, 2)
+    assert machine.tried == [candidates[0].layout, candidates[1].layout, *fitting[:2]]
+    best = measuring.ranking()[0]
+    assert best.is_measured
+    assert best.candidate.layout == fitting[1]
+
+
 def test_measured_peaks_rule_out_what_would_not_fit(candidates: tuple[Candidate, ...]) -> None:
     """The first stage needs half as much again: then 60 GiB are 90, and a GPU has 80."""
     machine = Machine(lambda layout: 10.0 if layout.tp == 2 else 100.0, ratio=1.5)
