@@ -47,7 +47,6 @@ from orchestrator.runtime.processes.process_groups import (
     Ranks,
     connect_stages,
     start_process_groups,
-    stop_process_groups,
 )
 from orchestrator.runtime.startup import open_data
 from orchestrator.spec.job import JobSpec
@@ -69,7 +68,7 @@ def main() -> int:
             write_atomically(run.path / f"measured-{rank}.json", json.dumps({"out_of_memory": str(error)}))
         return 1
     write_atomically(run.path / f"measured-{rank}.json", json.dumps(found))
-    stop_process_groups()
+    distributed.barrier()  # two replicas that ended their groups, one after the other, did not come to an end
     return 0
 
 

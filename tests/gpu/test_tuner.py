@@ -1,23 +1,25 @@
-"""The tuner against measured steps: gpt-7.1b on 4 GPUs at one global batch, every layout that could be the best.
+"""The tuner against measured steps: a model on some GPUs at one global batch, every layout that could be the best.
 
 This may take longer than one call on a borrowed machine. What is measured is kept in $MEASURED, and the same call again
 goes on where the last one ended:
 
-    MEASURED=runs/measured python -m pytest tests/gpu/test_tuner.py -s
+    MEASURED=runs/measured python -m pytest tests/gpu/test_tuner.py -s -k 7.1b-4-gpus-torch
 """
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.measured import WARM_UP, Measured, Meter, gpu_count, gpu_name
+from support.measured import WARM_UP, Measured, Meter, gpu_name, needs_gpus
 
 from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
+from orchestrator.spec.runtime import Layers
 from orchestrator.tuning.estimates import Candidate, Planned
 from orchestrator.tuning.layout import on_machines
 from orchestrator.tuning.measuring import Measuring
@@ -27,13 +29,29 @@ from orchestrator.tuning.trial import Trial, trial_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
-GPUS, GLOBAL_BATCH = 4, 16
 SECONDS = float(os.environ.get("TUNER_SECONDS", "480"))
 """After this no further layout is measured, so that a call ends in time."""
 STEPS = 3
 HOPELESS = 1.15
 """Layouts estimated to take this many times the best's estimate are not measured: no estimate is that far off."""
 BAR = 1.03
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is to be trained, and on how many GPUs."""
+
+    job: str
+    gpus: int
+    global_batch: int
+    layers: Layers
+
+
+CASES = {
+    f"{job.removeprefix('gpt-')}-{gpus}-gpus-{layers}": Case(job, gpus, 16, layers)
+    for job, gpus in (("gpt-7.1b", 4), ("gpt-7.1b", 2), ("gpt-1.7b", 2))
+    for layers in ("torch", "transformer_engine")
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +62,8 @@ class Sweep:
     candidates: tuple[Candidate, ...]
     estimates: Planned
     meter: Meter
+    until: float
+    """By time.monotonic(): when no further layout is begun."""
 
     def job(self, candidate: Candidate) -> JobSpec:
         """A candidate on random tokens and for a few steps, as the tuner tries it."""
@@ -64,31 +84,36 @@ class Sweep:
         return Trial("measured", step_seconds=measured.step_seconds, steps=STEPS, peak_bytes=measured.peak_bytes[0])
 
 
-def plan_sweep(gpu: str, layers: str, meter: Meter) -> Sweep:
+def plan_sweep(case: Case, gpu: str, meter: Meter, until: float) -> Sweep:
     """Every TP, PP, VP and micro-batch, each with the least recomputation that may fit: more is never faster."""
-    changes = ["tracking.mlflow=false", f"runtime.layers={layers}"]
-    loaded = load_job([Path(__file__).parents[2] / "jobs" / "gpt-7.1b.yaml"], changes)
-    job = on_machines(loaded.job, 1, GPUS)
-    job = job.model_copy(update={"batch": job.batch.model_copy(update={"global_batch_size": GLOBAL_BATCH})})
+    changes = ["tracking.mlflow=false", f"runtime.layers={case.layers}"]
+    loaded = load_job([Path(__file__).parents[2] / "jobs" / f"{case.job}.yaml"], changes)
+    job = on_machines(loaded.job, 1, case.gpus)
+    job = job.model_copy(update={"batch": job.batch.model_copy(update={"global_batch_size": case.global_batch})})
     assert job.model.vocab_size is not None
-    estimates = Planned(device_named(gpu), "torch" if layers == "torch" else "transformer_engine", job.model.vocab_size)
+    estimates = Planned(device_named(gpu), case.layers, job.model.vocab_size)
     space = Space(job)
     found = search(space, estimates, tight=True)
     least: dict[tuple[int, ...], Candidate] = {}
     for each in found.fitting:  # the fastest first
         layout = each.layout
-        if layout.use_distributed_optimizer or layout.model_parallel_size == GPUS:
+        if layout.use_distributed_optimizer or layout.model_parallel_size == case.gpus:
             least.setdefault((layout.tp, layout.pp, layout.vp, layout.micro_batch_size), each)
     best = found.fitting[0].step_seconds
     chosen = tuple(each for each in least.values() if each.step_seconds <= HOPELESS * best)
-    return Sweep(space, chosen, estimates, meter)
+    return Sweep(space, chosen, estimates, meter, until)
 
 
 @pytest.fixture(scope="module")
-def sweep(meter: Meter) -> Sweep:
-    if gpu_count() < GPUS:
-        pytest.skip(f"needs {GPUS} GPUs, this machine has {gpu_count()}")
-    return plan_sweep(gpu_name(), os.environ.get("TUNER_LAYERS", "torch"), meter)
+def until() -> float:
+    return time.monotonic() + SECONDS
+
+
+@pytest.fixture(scope="module", params=CASES)
+def sweep(request: pytest.FixtureRequest, meter: Meter, until: float) -> Sweep:
+    case = CASES[request.param]
+    needs_gpus(case.gpus, case.layers)
+    return plan_sweep(case, gpu_name(), meter, until)
 
 
 def describe(candidate: Candidate) -> str:
@@ -102,7 +127,7 @@ def describe(candidate: Candidate) -> str:
 
 def measured_sweep(sweep: Sweep) -> list[tuple[float, Candidate]]:
     """Measure what is missing: (seconds, layout), the fastest first. Skips the test while something is missing."""
-    sweep.meter.measure_all((sweep.job(each) for each in sweep.candidates), SECONDS)
+    sweep.meter.measure_all((sweep.job(each) for each in sweep.candidates), sweep.until - time.monotonic())
     known = sweep.known()
     for each, measured in known:
         if measured.outcome == "measured":

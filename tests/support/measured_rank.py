@@ -34,6 +34,10 @@ from orchestrator.spec.loading import load_resolved
 
 _LEFT = 2**28
 """Bytes that may stay allocated after a job; with more than that the next one would not be measured alone."""
+_OUT_OF_MEMORY = ("out of memory", "failed to cuda calloc")
+"""What torch and CUDA, and what NCCL says, in small letters."""
+_PATIENCE = 60
+"""Seconds that the others may take to write what they measured."""
 
 
 class Steps(Callback):
@@ -80,10 +84,11 @@ def main() -> int:
             measure(run, rank, device)
         except Exception as error:
             traceback.print_exc()
-            if "out of memory" in str(error).lower():
+            if any(words in str(error).lower() for words in _OUT_OF_MEMORY):
                 write_atomically(run.path / f"measured-{rank}.json", json.dumps({"out_of_memory": str(error)}))
             return 1
         if left_behind() > _LEFT and index + 1 < len(runs):
+            await_the_others(run)  # who ends with 1 ends them
             return 1
     return 0
 
@@ -130,6 +135,13 @@ def measure(run: RunDir, rank: int, device: Device) -> None:
         flush=True,
     )
     write_atomically(run.path / f"measured-{rank}.json", json.dumps(found))
+
+
+def await_the_others(run: RunDir) -> None:
+    """Until all ranks have written what they measured, or one will not."""
+    until, ranks = time.monotonic() + _PATIENCE, range(int(os.environ["WORLD_SIZE"]))
+    while not all((run.path / f"measured-{rank}.json").exists() for rank in ranks) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def give_up_memory(session: Session) -> None:
