@@ -35,6 +35,7 @@ from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.layers.fp8 import require_fp8
 from orchestrator.runtime.layers.overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses
+from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.processes.control import Control, StopRequest
@@ -107,6 +108,7 @@ def open_session(
     modules = build_chunks(job, config, device, layers, words, ranks)
     chunks = wrap_data_parallel(job, config, modules, graphs)
     optimizer = build_optimizer(job, chunks)
+    connect(chunks, optimizer, device)
     config.grad_scale_func = optimizer.scale_loss
     captured = None if graphs is None else CapturedPasses(step, chunks[0], graphs)
     clock.ends("network")

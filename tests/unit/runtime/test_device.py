@@ -19,6 +19,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     monkeypatch.setattr("orchestrator.runtime.processes.cpu_shim.install", lambda: None)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", lambda settings: None, raising=False)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
 
     def set_up(seen: int, given: str | None, rank: int = 0, *, built: bool = True) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
@@ -40,6 +43,28 @@ def test_a_gpu_that_slurm_gave_and_torch_does_not_see(machine: Any, choice: Any,
     with pytest.raises(GpuMissingError, match=f"gave this job 8 GPUs on .*, and torch sees {seen}: ") as refused:
         select_device(choice)
     assert outcome_of(refused.value).cause == "gpu_error"
+
+
+@pytest.mark.parametrize("name", [None, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_allocator_grows_in_place_unless_it_is_told_something(
+    name: str | None, machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
+    if name is not None:
+        monkeypatch.setenv(name, "max_split_size_mb:512")
+    machine(1, None)
+    select_device("auto")
+    assert told == (["expandable_segments:True"] if name is None else [])
+
+
+def test_so_does_that_of_older_torch(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings", raising=False)
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
+    machine(1, None)
+    select_device("auto")
+    assert told == ["expandable_segments:True"]
 
 
 def test_the_others_on_that_machine_are_not_blamed(machine: Any) -> None:

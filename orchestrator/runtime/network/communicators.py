@@ -1,0 +1,31 @@
+"""Communicators that a step first uses when memory is at its fullest: gradients and their norm are reduced behind the
+passes, when torch's allocator may hold all of a GPU. NCCL gets no buffers then, and asks nobody to give some back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from orchestrator.runtime.processes.device import Device
+
+
+def connect(chunks: Iterable[Any], optimizer: Any, device: Device) -> None:
+    """Have NCCL make them, before the first pass. `chunks`: wrapped in data parallelism. Every rank must call this."""
+    if not device.is_cuda:
+        return
+    token = torch.zeros(1, device=device.torch_device)
+    for group in dict.fromkeys(_groups(chunks, optimizer)):
+        dist.all_reduce(token, group=group)
+
+
+def _groups(chunks: Iterable[Any], optimizer: Any) -> Iterator[dist.ProcessGroup]:
+    """In the same order on all ranks that share any of them."""
+    for chunk in chunks:
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+            yield buffer.data_parallel_group
+    for each in optimizer.chained_optimizers:
+        yield each.get_grad_stats_parallel_group()
