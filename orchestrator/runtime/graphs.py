@@ -6,8 +6,10 @@ In it is no communication: replicas reduce their gradients behind the last micro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,10 +17,12 @@ import torch
 from orchestrator.errors import UserError
 from orchestrator.planning.graphs import against_graphs
 from orchestrator.planning.hardware import device_named
+from orchestrator.planning.hardware.devices import Device as Planned
 from orchestrator.runtime.layers.fp8 import QuantizedWeights
 from orchestrator.runtime.layers.overlap import of_any
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.host import start_seconds
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
@@ -86,34 +90,66 @@ class CUDAGraphs:
 def choose_graphs(
     job: JobSpec, device: Device, padded_vocab: int, layers: Layers, ranks: Ranks, control: Control
 ) -> Graphs | None:
-    """What captures the passes of this job, on all ranks or on none; None where they are not captured, of which rank 0
-    says why where the plan does not. Raises UserError where they are to be, and this is no GPU.
+    """What captures the passes of this job, on all ranks or on none; None where they are not captured. Where a job
+    leaves it open the slowest host decides too, and rank 0 says what the plan does not. Raises UserError where they are
+    to be, and this is no GPU.
     """
     asked = job.runtime.cuda_graphs
     if asked is None:
-        own, is_news = _against(job, device, padded_vocab, layers)
+        launch = _slowest(device, control)
+        own = _against(job, device, padded_vocab, layers, launch)
         # Replicas of which some reduce gradients as they come and others behind them all would wait for ever.
-        why = of_any(control, own)
+        why = of_any(control, own.why)
         asked = why is None
-        if not asked and control.any(is_news) and ranks.is_first:
-            print(f"the passes are not CUDA graphs: {why}", flush=True)
+        if control.any(own.is_news(asked)) and ranks.is_first:
+            not_ = "" if asked else "not "
+            print(f"the passes are {not_}CUDA graphs: {why or _slow(own, launch)}", flush=True)
     elif asked and not device.is_cuda:
         raise UserError(f"{GRAPHS} is true, and this process computes on the CPU; leave it out")
     return CUDAGraphs() if asked else None
 
 
-def _against(job: JobSpec, device: Device, padded_vocab: int, layers: Layers) -> tuple[str | None, bool]:
-    """What the plan for this very GPU has against it, and whether it is news that there are none: where it has nothing,
-    so that another rank's has, or where there is no plan.
-    """
+@dataclass(frozen=True)
+class _Against:
+    """What a rank has against graphs, beside what the plan has."""
+
+    why: str | None
+    planned: str | None
+    launch: float = math.nan
+    """Seconds in which a host starts a kernel by the plan."""
+
+    def is_news(self, captured: bool) -> bool:
+        """Whether the plan says something else than is done, or nothing."""
+        return captured != (self.planned is None)
+
+
+def _slowest(device: Device, control: Control) -> float:
+    """Seconds in which the slowest of the ranks' hosts starts a kernel; 0 on the CPU."""
+    own = start_seconds(device.torch_device) if device.is_cuda else 0.0
+    slowest: float = control.from_first(max(control.gather_to_first(own) or [own]))
+    return slowest
+
+
+def _against(job: JobSpec, device: Device, padded_vocab: int, layers: Layers, launch: float) -> _Against:
+    """By the plan for this very GPU, with hosts that start a kernel in `launch` seconds if that is longer."""
     if not device.is_cuda:
-        return "graphs are of GPUs, and this is the CPU", False
+        why = "graphs are of GPUs, and this is the CPU"
+        return _Against(why, why)
     try:
         known = device_named(device.name)
     except UserError as error:  # it is in no list, or its calibrated profile cannot be read
-        return str(error).splitlines()[0], True
-    why = against_graphs(job, padded_vocab, layers, known)
-    return why, why is None
+        return _Against(str(error).splitlines()[0], None)
+    planned = against_graphs(job, padded_vocab, layers, known)
+    return _Against(against_graphs(job, padded_vocab, layers, _slower(known, launch)), planned, known.efficiency.launch)
+
+
+def _slower(known: Planned, launch: float) -> Planned:
+    efficiency = known.efficiency
+    return replace(known, efficiency=replace(efficiency, launch=max(efficiency.launch, launch)))
+
+
+def _slow(own: _Against, launch: float) -> str:
+    return f"a host takes {launch / own.launch:.1f} times as long to start a kernel as planned"
 
 
 class CapturedPasses:

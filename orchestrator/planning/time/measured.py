@@ -23,8 +23,9 @@ _OF_LOOPED = 1.03
 """What products reach within a training step at the power limit, of what the largest reaches there in a loop: between
 them are kernels that draw less power. On an H200 1.016 to 1.042 (docs/benchmarks/2026-11-24-h200-3.md).
 """
-_HOST_WORK = 2.0
-"""Within a step a kernel takes this much longer to start than in a loop that starts nothing else."""
+_CPU_WORK = 2.0
+"""On the CPU a kernel takes this much longer to start within a step than in a loop that starts nothing else. On GPUs
+what is measured is within passes."""
 
 
 class Reached(NamedTuple):
@@ -59,7 +60,7 @@ def efficiency_of(found: Mapping[str, Any], base: Device) -> dict[str, float]:
         "attention_forward": attention.forward / sizes["forward_seconds"],
         "attention_backward": attention.backward / sizes["backward_seconds"],
         "memory": found["stream"]["bytes"] / found["stream"]["seconds"] / base.memory_bandwidth,
-        "launch": _HOST_WORK * found["launch_seconds"],
+        "launch": found["launch_seconds"] * (_CPU_WORK if base.is_cpu else 1.0),
     }
     held = found["sustained_gemm"]
     if held:

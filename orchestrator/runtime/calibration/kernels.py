@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from orchestrator.runtime.processes.host import start_seconds
+
 _CHUNKS = 3
 _LAUNCHES = 2000
 _REST = 0.5
@@ -59,7 +61,7 @@ def measure_kernels(device: torch.device, dtype: torch.dtype, sizes: Sizes, seco
             "backward_seconds": backward,
         },
         "stream": {"bytes": 3 * sizes.stream_bytes, "seconds": _stream(device, dtype, sizes.stream_bytes, seconds)},
-        "launch_seconds": _launch(device),
+        "launch_seconds": start_seconds(device) if device.type == "cuda" else _launch(device),
     }
 
 
@@ -112,17 +114,14 @@ def _stream(device: torch.device, dtype: torch.dtype, count: int, seconds: float
 
 
 def _launch(device: torch.device) -> float:
-    """Seconds of the host to start one kernel that does next to nothing."""
+    """Seconds to start an operation that does next to nothing."""
     x = torch.zeros(1, device=device)
     for _ in range(100):
         x.add_(1)
-    synchronize(device)
     started = time.perf_counter()
     for _ in range(_LAUNCHES):
         x.add_(1)
-    seconds = time.perf_counter() - started
-    synchronize(device)
-    return seconds / _LAUNCHES
+    return (time.perf_counter() - started) / _LAUNCHES
 
 
 def _time(work: Callable[[], Any], device: torch.device, seconds: float) -> float:

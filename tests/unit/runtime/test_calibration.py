@@ -130,7 +130,7 @@ def test_measurements_become_the_efficiencies_that_explain_them() -> None:
     assert reached["attention_backward"] == pytest.approx(0.2)
     assert reached["memory"] == pytest.approx(0.7)
     assert reached["link"] == pytest.approx(300 / 450)
-    assert (reached["link_latency"], reached["launch"]) == (2e-5, 8e-6)
+    assert (reached["link_latency"], reached["launch"]) == (2e-5, 4e-6)
     assert not {"link", "link_latency"} & set(efficiency_of(found_on(true, links=False), sheet))
 
 
@@ -173,6 +173,13 @@ def test_the_cpu_has_no_power_limit_measured() -> None:
     assert sheet is not None
     found = {**found_on(sheet, links=False), "sustained_gemm": None}
     assert "gemm_at_power_limit" not in efficiency_of(found, sheet)
+
+
+def test_within_a_step_an_operation_on_the_cpu_takes_longer_to_start() -> None:
+    sheet = shipped("cpu")
+    assert sheet is not None
+    found = {**found_on(sheet, links=False), "sustained_gemm": None}
+    assert efficiency_of(found, sheet)["launch"] == 2 * 4e-6
     assert not [row for row in table_of(found, sheet) if "limit" in row.what]
 
 

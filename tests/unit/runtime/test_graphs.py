@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from megatron.core import tensor_parallel
+from support.reference_times import job_of
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
@@ -39,19 +40,30 @@ WAITS = "the other one's does not wait"
 
 
 class WithAnother:
-    """What the first of two ranks agrees on where the other one has this against it."""
+    """What the first of two ranks agrees on where the other one has this against it, or nothing, which is news where
+    the passes are not captured. The other host starts a kernel in so many seconds.
+    """
 
-    def __init__(self, other: str | None) -> None:
-        self._other = other
+    def __init__(self, other: str | None, launch: float = 0.0) -> None:
+        self._other, self._launch = other, launch
+        self._first: object = None
 
-    def gather_to_first(self, own: str | None) -> list[str | None]:
-        return [own, self._other]
+    def gather_to_first(self, own: object) -> list[object]:
+        return [own, self._launch if isinstance(own, float) else self._other]
 
-    def from_first(self, said: str | None) -> str | None:
+    def from_first(self, said: Any) -> Any:
+        self._first = said
         return said
 
     def any(self, own: bool) -> bool:
-        return own or self._other is None
+        captured = self._first is None
+        return own or (self._other is None and not captured)
+
+
+@pytest.fixture(autouse=True)
+def quick_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here is no GPU whose host could be measured."""
+    monkeypatch.setattr(graphs, "start_seconds", lambda device: 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +99,28 @@ def test_who_is_captured(
     assert told.count("\n") == bool(said)
     assert said in told
     assert told.startswith("the passes are not CUDA graphs: " if said else "")
+
+
+REPLICAS = job_of("gpt-1.7b", dp=2, micro=1, batch=16)
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        (6e-6, ""),
+        (15.6e-6, "the passes are CUDA graphs: a host takes 2.6 times as long to start a kernel as planned\n"),
+    ],
+    ids=["as planned", "slow"],
+)
+def test_a_slow_host_has_replicas_captured(
+    launch: float, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1.7B, micro-batches of one, two replicas: 1,134 ms and captured 649 on such a host, whichever rank has it."""
+    monkeypatch.setattr(graphs, "CUDAGraphs", object)
+    control: Any = WithAnother(None if said else "H200 does not wait for the host", launch)
+    captured = choose_graphs(REPLICAS, H200, 131_072, "transformer_engine", RANK_0, control)
+    assert (captured is not None) == bool(said)
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize("content", ["base: [", None], ids=["damaged", "unreadable"])
