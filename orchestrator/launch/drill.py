@@ -129,6 +129,7 @@ def _drilled(job: JobSpec, kill_at: int, place: Path, tell: Callable[[str], obje
     reference = create_run(job, dump_resolved(job), place)
     _must("the undisturbed training", _train(reference, job, module), reference, "completed")
     tell(f"training again, and killing every rank after step {kill_at}")
+    job = _with_its_layers(job, reference)
     victim = _killed_run(job, kill_at, place, module)
     saved = committed(victim)
     if not saved:
@@ -138,6 +139,16 @@ def _drilled(job: JobSpec, kill_at: int, place: Path, tell: Callable[[str], obje
     losses, resumed = dict(read_series(reference, "train/loss")), dict(read_series(victim, "train/loss"))
     steps = [Step(number, losses.get(number), resumed.get(number)) for number in range(1, total + 1)]
     return Drill(steps, kill_at, _resumed_from(victim), place)
+
+
+def _with_its_layers(job: JobSpec, run: RunDir) -> JobSpec:
+    """Pins what a run chose for itself, by its host's speed among others: a run keeps that when it is resumed, and
+    another run may choose otherwise.
+    """
+    layers = next((event.get("layers") for event in run.events() if event.get("event") == "started"), None)
+    if job.runtime.layers != "auto" or layers is None:
+        return job
+    return job.model_copy(update={"runtime": job.runtime.model_copy(update={"layers": layers})})
 
 
 def _train(run: RunDir, job: JobSpec, module: str, on_launched: Callable[[str], None] = lambda launch_id: None) -> Exit:

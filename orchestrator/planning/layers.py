@@ -48,7 +48,7 @@ def saved_by_torch(job: JobSpec, padded_vocab: int, device: Device) -> float:
     """The share of a step with Transformer Engine's layers that torch's save, where the GPU waits for the host and they
     can take the others' place and fit; else 0.
     """
-    if device.generation != MEASURED_ON or _needs_engine(job):
+    if device.generation != MEASURED_ON or demands_engine(job) or _prefers_engine(job):
         return 0.0
     engines = settled(job, padded_vocab, "transformer_engine", device)
     time = estimate_time(engines, padded_vocab, "transformer_engine", device)
@@ -58,8 +58,12 @@ def saved_by_torch(job: JobSpec, padded_vocab: int, device: Device) -> float:
     return max(1 - estimate_time(torchs, padded_vocab, "torch", device).step_seconds / time.step_seconds, 0.0)
 
 
-def _needs_engine(job: JobSpec) -> bool:
-    """Whether only these layers can do what is asked for, or do it well."""
-    demanded = job.precision.fp8 is not None or job.parallelism.tp_comm_overlap is True
-    only_theirs = (job.runtime.cpu_offloading_num_layers, job.model.num_experts, job.model.sliding_window)
-    return demanded or any(each is not None for each in only_theirs)
+def demands_engine(job: JobSpec) -> bool:
+    """Whether only Transformer Engine's layers can do what is asked for."""
+    offloads = job.runtime.cpu_offloading_num_layers is not None
+    return offloads or job.precision.fp8 is not None or job.parallelism.tp_comm_overlap is True
+
+
+def _prefers_engine(job: JobSpec) -> bool:
+    """Whether they alone do it well."""
+    return job.model.num_experts is not None or job.model.sliding_window is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -17,12 +17,11 @@ import torch
 from orchestrator.errors import UserError
 from orchestrator.planning.graphs import against_graphs
 from orchestrator.planning.hardware import device_named
-from orchestrator.planning.hardware.devices import Device as Planned
 from orchestrator.runtime.layers.fp8 import QuantizedWeights
 from orchestrator.runtime.layers.overlap import of_any
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
-from orchestrator.runtime.processes.host import start_seconds
+from orchestrator.runtime.processes.host import with_host
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
@@ -88,15 +87,14 @@ class CUDAGraphs:
 
 
 def choose_graphs(
-    job: JobSpec, device: Device, padded_vocab: int, layers: Layers, ranks: Ranks, control: Control
+    job: JobSpec, device: Device, padded_vocab: int, layers: Layers, ranks: Ranks, control: Control, launch: float
 ) -> Graphs | None:
     """What captures the passes of this job, on all ranks or on none; None where they are not captured. Where a job
-    leaves it open the slowest host decides too, and rank 0 says what the plan does not. Raises UserError where they are
-    to be, and this is no GPU.
+    leaves it open the slowest host, which starts a kernel in `launch` seconds, decides too, and rank 0 says what the
+    plan does not. Raises UserError where they are to be, and this is no GPU.
     """
     asked = job.runtime.cuda_graphs
     if asked is None:
-        launch = _slowest(device, control)
         own = _against(job, device, padded_vocab, layers, launch)
         # Replicas of which some reduce gradients as they come and others behind them all would wait for ever.
         why = of_any(control, own.why)
@@ -123,13 +121,6 @@ class _Against:
         return captured != (self.planned is None)
 
 
-def _slowest(device: Device, control: Control) -> float:
-    """Seconds in which the slowest of the ranks' hosts starts a kernel; 0 on the CPU."""
-    own = start_seconds(device.torch_device) if device.is_cuda else 0.0
-    slowest: float = control.from_first(max(control.gather_to_first(own) or [own]))
-    return slowest
-
-
 def _against(job: JobSpec, device: Device, padded_vocab: int, layers: Layers, launch: float) -> _Against:
     """By the plan for this very GPU, with hosts that start a kernel in `launch` seconds if that is longer."""
     if not device.is_cuda:
@@ -140,12 +131,8 @@ def _against(job: JobSpec, device: Device, padded_vocab: int, layers: Layers, la
     except UserError as error:  # it is in no list, or its calibrated profile cannot be read
         return _Against(str(error).splitlines()[0], None)
     planned = against_graphs(job, padded_vocab, layers, known)
-    return _Against(against_graphs(job, padded_vocab, layers, _slower(known, launch)), planned, known.efficiency.launch)
-
-
-def _slower(known: Planned, launch: float) -> Planned:
-    efficiency = known.efficiency
-    return replace(known, efficiency=replace(efficiency, launch=max(efficiency.launch, launch)))
+    here = against_graphs(job, padded_vocab, layers, with_host(known, launch))
+    return _Against(here, planned, known.efficiency.launch)
 
 
 def _slow(own: _Against, launch: float) -> str:

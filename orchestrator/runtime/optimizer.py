@@ -57,7 +57,7 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
         chunks,
         config_overrides=group_overrides(optimizer),
     )
-    for part in _parts(built):
+    for part in parts_of(built):
         if isinstance(part.optimizer, StatefulOptimizer):
             part.optimizer.prepare()
             megatron_compat.save_state_of(part)
@@ -78,7 +78,7 @@ def update(optimizer: Any, values: Hyperparameters, job: JobSpec) -> UpdateResul
         # fp16 meets overflow by lowering its scale; only when that cannot go lower is the step itself bad.
         at_the_end = job.precision.loss_scale is not None or loss_scale(optimizer) <= job.precision.min_loss_scale
         return UpdateResult(False, math.inf, "the gradient overflows at the lowest loss scale" if at_the_end else None)
-    ours = [part.optimizer for part in _parts(optimizer) if isinstance(part.optimizer, StatefulOptimizer)]
+    ours = [part.optimizer for part in parts_of(optimizer) if isinstance(part.optimizer, StatefulOptimizer)]
     for each in ours:
         each.look_up()
     norm = float(optimizer.get_grad_norm())
@@ -89,7 +89,7 @@ def update(optimizer: Any, values: Hyperparameters, job: JobSpec) -> UpdateResul
     return UpdateResult(applied=True, grad_norm=norm)
 
 
-def _parts(optimizer: Any) -> list[Any]:
+def parts_of(optimizer: Any) -> list[Any]:
     """megatron-core keeps the experts' parameters in an optimizer of their own."""
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 

@@ -37,10 +37,11 @@ from orchestrator.runtime.layers.overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
-from orchestrator.runtime.optimizer import build_optimizer
+from orchestrator.runtime.optimizer import build_optimizer, parts_of
 from orchestrator.runtime.processes.control import Control, StopRequest
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.exits import HANG_EXIT_CODE, Outcome, write_exit_record
+from orchestrator.runtime.processes.host import slowest_start
 from orchestrator.runtime.processes.process_groups import (
     Ranks,
     connect_stages,
@@ -97,8 +98,12 @@ def open_session(
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
     closing.callback(watchdog.stop)
     words = vocabulary(job)
-    layers = choose_layers(job, device, words.padded_size, ranks, control)
-    graphs = choose_graphs(job, device, words.padded_size, layers, ranks, control)
+    launch, before = 0.0, None
+    if device.is_cuda and (job.runtime.layers == "auto" or job.runtime.cuda_graphs is None):
+        launch = slowest_start(device, control)
+        before = None if from_scratch else control.from_first(_layers_before(run) if ranks.is_first else None)
+    layers = choose_layers(job, device, words.padded_size, ranks, control, launch, before)
+    graphs = choose_graphs(job, device, words.padded_size, layers, ranks, control, launch)
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
     clock.ends("process_groups")
     require_fp8(job.precision, layers)
@@ -108,7 +113,7 @@ def open_session(
     modules = build_chunks(job, config, device, layers, words, ranks)
     chunks = wrap_data_parallel(job, config, modules, graphs)
     optimizer = build_optimizer(job, chunks)
-    connect(chunks, optimizer, device)
+    connect(chunks, parts_of(optimizer), device)
     config.grad_scale_func = optimizer.scale_loss
     captured = None if graphs is None else CapturedPasses(step, chunks[0], graphs)
     clock.ends("network")
@@ -154,6 +159,12 @@ def open_session(
     _restore(session, from_scratch)
     clock.ends("checkpoint")
     return session
+
+
+def _layers_before(run: RunDir) -> str | None:
+    """Which the last start of a run had; None where it has had none, or did not say."""
+    started = [event for event in run.events() if event["event"] == "started"]
+    return started[-1].get("layers") if started else None
 
 
 def _take_lease(run: RunDir, ranks: Ranks, control: Control, launch_id: str) -> Lease:

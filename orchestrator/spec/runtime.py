@@ -23,7 +23,8 @@ class RuntimeSpec(Section):
     """`auto` takes CUDA where there is one."""
     layers: Literal["auto", "torch", "transformer_engine"] = "auto"
     """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed, and torch's where the plan
-    for that GPU has the host hold it up by a tenth of a step."""
+    for that GPU, and for its host as it is measured at the start, has the host hold it up by a tenth of a step. A run
+    keeps what it began with."""
     attention_backend: Literal["auto", "fused", "flash"] = "auto"
     """The core of a GPT's attention: the layers' own (`fused`: cuDNN's in Transformer Engine's, torch's choice in
     torch's) or FlashAttention 4 (`flash`); `auto` takes that where nothing stands in the way, on Hopper GPUs where
@@ -52,7 +53,7 @@ class RuntimeSpec(Section):
     cuda_graphs: bool | None = None
     """Run the passes over a micro-batch as one CUDA graph, which the host only starts; gradients are then reduced
     behind the last micro-batch. Left out: on Hopper GPUs, where nothing stands in the way, memory is left
-    and, by the plan, the GPU may wait for the host."""
+    and the GPU may wait for the host, by the plan and by how fast the host is measured to be at the start."""
     recompute_granularity: Literal["selective", "full"] | None = None
     """Recompute activations in the backward pass: some modules of every layer, or whole layers."""
     recompute_modules: list[RecomputedModule] | None = None

@@ -233,6 +233,60 @@ def own_rows() -> list[Row]:
     ]
 
 
+def two_h100s_rows() -> list[Row]:
+    """Measured on two H100s with this project's runtime (docs/benchmarks/2026-11-25-h100.md): what the GPUs bound."""
+    captured = job_of("gpt-1.7b", dp=2, micro=1, batch=16)
+    captured = captured.model_copy(update={"runtime": captured.runtime.model_copy(update={"cuda_graphs": True})})
+
+    def stages(letters: str, vp: int, micro: int) -> JobSpec:
+        job = job_of("gpt-1.7b", pp=2, vp=vp, micro=micro, batch=16)
+        parallelism = job.parallelism.model_copy(update={"pipeline_model_parallel_layout": letters})
+        return job.model_copy(update={"parallelism": parallelism})
+
+    def recomputed(job: JobSpec) -> JobSpec:
+        """One layer of each stage or chunk."""
+        again = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1}
+        return job.model_copy(update={"runtime": job.runtime.model_copy(update=again)})
+
+    deep = job_of("gpt-7.1b", pp=2, micro=1, batch=16)
+    interleaved = recomputed(job_of("gpt-7.1b", pp=2, vp=5, micro=1, batch=16))
+    return [
+        Row("1.7B DP2 4x2 TE", job_of("gpt-1.7b", dp=2, micro=4, batch=16), TRANSFORMER_ENGINE, 0.6329),
+        Row("1.7B DP2 1x8 TE captured", captured, TRANSFORMER_ENGINE, 0.6471),
+        Row("1.7B DP2 1x8 torch captured", captured, TORCH, 0.6633),
+        Row("1.7B TP2 16x1 TE", recomputed(job_of("gpt-1.7b", tp=2, micro=16, batch=16)), OVERLAPPING, 0.6696),
+        Row("1.7B PP2 VP6 2x8 TE", stages("Et*3|(t*2|)*10tL", 6, 2), TRANSFORMER_ENGINE, 0.7262),
+        Row("1.7B PP2 VP3 2x8 TE", stages("Et*5|(t*4|)*4t*3L", 3, 2), TRANSFORMER_ENGINE, 0.7199),
+        Row("1.7B PP2 VP6 4x4 TE", stages("Et*3|(t*2|)*10tL", 6, 4), TRANSFORMER_ENGINE, 0.6998),
+        Row("1.7B PP2 VP2 4x4 TE", stages("Et*8|t*5|t*7|t*4L", 2, 4), TRANSFORMER_ENGINE, 0.6989),
+        Row("7.1B PP2 1x16 TE", deep, TRANSFORMER_ENGINE, 2.6446),
+        Row("7.1B PP2 VP5 1x16 TE", interleaved, TRANSFORMER_ENGINE, 2.8965),
+        Row("7.1B PP2 VP5 1x16 torch", interleaved, TORCH, 2.9324),
+    ]
+
+
+def slow_host_rows() -> list[tuple[float, Row]]:
+    """Measured there, on two machines whose hosts bound them, with the seconds in which `start_seconds` says that each
+    started a kernel.
+    """
+    first, second = 15.5e-6, 12.6e-6
+
+    def short() -> JobSpec:
+        job = job_of("gpt-1.7b", micro=1, batch=16)
+        return job.model_copy(update={"model": job.model.model_copy(update={"seq_length": 512})})
+
+    replicas, split = job_of("gpt-1.7b", dp=2, micro=1, batch=16), job_of("gpt-7.1b", tp=2, micro=1, batch=16)
+    return [
+        (first, Row("1.7B 1x16 of 512 tokens, TE", short(), TRANSFORMER_ENGINE, 2.3130)),
+        (first, Row("1.7B 1x16 of 512 tokens, torch", short(), TORCH, 1.2521)),
+        (first, Row("1.7B DP2 1x8 TE", replicas, TRANSFORMER_ENGINE, 1.1336)),
+        (first, Row("1.7B DP2 1x8 torch", replicas, TORCH, 0.8288)),
+        (first, Row("7.1B TP2 1x16 torch", split, TORCH, 2.9366)),
+        (second, Row("1.7B 1x16 of 512 tokens, TE, second host", short(), TRANSFORMER_ENGINE, 1.7310)),
+        (second, Row("1.7B 1x16 of 512 tokens, torch, second host", short(), TORCH, 1.0571)),
+    ]
+
+
 def published_rows() -> list[PublishedRow]:
     """Megatron-LM's table on H100s. It does not say micro-batches and virtual stages: assumed are four sequences at
     once without pipeline stages, else one, and one layer per virtual stage.

@@ -54,8 +54,9 @@ class Kernels:
     launches: Passes
     """Kernels that the host starts for one layer."""
     collective: float
-    """Kernels of a layer that take the host as long as one of its collectives. 345M on two GPUs says 12, where two
-    hosts wait for each other; more than 8 would hold up the published row of 70B.
+    """Kernels of a layer that take the host as long as one of its collectives: 7.1B on two H100s, whose hosts were
+    measured too (docs/benchmarks/2026-11-25-h100.md). 345M on two GPUs said 12, on hosts that nobody measured and that
+    waited for each other.
     """
     optimizer_launches: float
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
@@ -114,7 +115,7 @@ TORCH = Kernels(
     optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
     launches=Passes(45, 85),
     rotated_launches=Passes(18, 36),  # 0.57 to 0.8 of Transformer Engine's (docs/benchmarks/2026-11-24-h200-4.md)
-    collective=8,
+    collective=4,
     optimizer_launches=1,
     loss=Passes(2.7, 5.4),
     projection=Passes(2.2, 2.2),
@@ -136,7 +137,7 @@ TRANSFORMER_ENGINE = Kernels(
     accumulation=_IN_PRODUCTS,
     optimizer=34,
     launches=Passes(30, 60),
-    collective=8,
+    collective=4,
     optimizer_launches=1,
     loss=Passes(2.7, 5.4),
     projection=Passes(2.2, 2.2),
@@ -144,8 +145,8 @@ TRANSFORMER_ENGINE = Kernels(
 )
 """Fused norms and rotation, cuDNN's attention."""
 
-OVERLAPPING = replace(TRANSFORMER_ENGINE, overlaps_tensor_parallel=True, sums_with_input_gradient=True)
-"""The same with user buffers as the runtime sets them up."""
+OVERLAPPING = replace(TRANSFORMER_ENGINE, collective=2.5, overlaps_tensor_parallel=True, sums_with_input_gradient=True)
+"""The same with user buffers as the runtime sets them up; what they send the products' own calls start."""
 
 
 def kernels_of(job: JobSpec, layers: Layers) -> Kernels:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.optimizer import parts_of
 from orchestrator.runtime.session import Session
 
 _NCCL: Any = torch.cuda.nccl  # has no types, nor has the other
@@ -105,7 +106,7 @@ def _choices(session: Session) -> dict[str, Any]:
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         names = [*_CHOICES, *own]
         found |= {name: values[name] for name in names if isinstance(values.get(name), bool | int | float | str)}
-    parts = getattr(session.optimizer, "chained_optimizers", [session.optimizer])
+    parts = parts_of(session.optimizer)
     found["optimizer"] = type(parts[0].optimizer).__name__
     return found
 

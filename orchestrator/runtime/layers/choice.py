@@ -5,21 +5,27 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast, get_args
 
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.planning.hardware import device_named
-from orchestrator.planning.layers import WORTH, saved_by_torch
+from orchestrator.planning.layers import WORTH, demands_engine, saved_by_torch
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.host import with_host
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
+_KINDS = get_args(Layers)
 
-def choose_layers(job: JobSpec, device: Device, padded_vocab: int, ranks: Ranks, control: Control) -> Layers:
-    """The same on all ranks. `auto` takes Transformer Engine on a GPU where it is installed, unless the plan for that
-    GPU has torch's faster, which rank 0 says.
+
+def choose_layers(
+    job: JobSpec, device: Device, padded_vocab: int, ranks: Ranks, control: Control, launch: float, before: str | None
+) -> Layers:
+    """The same on all ranks. `auto` takes what the run had `before`, whose steps it is to go on with to the bit. A run
+    that begins has Transformer Engine's on a GPU where it is installed, unless the plan for that GPU, and for a host
+    that starts a kernel in `launch` seconds, has torch's faster. Rank 0 says where they are not what it would expect.
 
     Raises MissingDependency when Transformer Engine is asked for where it cannot be had.
     """
@@ -31,25 +37,32 @@ def choose_layers(job: JobSpec, device: Device, padded_vocab: int, ranks: Ranks,
     if asked != "auto":
         return asked
     if control.any(not installed):
+        if before == "transformer_engine" and ranks.is_first:
+            print(
+                "the layers are torch's: this run had Transformer Engine's, which is not there on every rank",
+                flush=True,
+            )
         return "torch"
-    saved = _saved_by_torch(job, device, padded_vocab)
+    if before in _KINDS and not (before == "torch" and demands_engine(job)):
+        return cast("Layers", before)
+    saved = _saved_by_torch(job, device, padded_vocab, launch)
     if not control.any(saved >= WORTH):
         return "transformer_engine"
     if ranks.is_first and saved >= WORTH:
         print(
-            "the layers are torch's: by the plan for this GPU Transformer Engine's would wait for the host, and a step "
-            f"takes {saved:.0%} less; runtime.layers pins them",
+            "the layers are torch's: by the plan for this GPU and this host Transformer Engine's would wait, and a "
+            f"step takes {saved:.0%} less; runtime.layers pins them",
             flush=True,
         )
     return "torch"
 
 
-def _saved_by_torch(job: JobSpec, device: Device, padded_vocab: int) -> float:
+def _saved_by_torch(job: JobSpec, device: Device, padded_vocab: int, launch: float) -> float:
     try:
         known = device_named(device.name)
     except UserError:  # it is in no list, or its calibrated profile cannot be read
         return 0.0
-    return saved_by_torch(job, padded_vocab, known)
+    return saved_by_torch(job, padded_vocab, with_host(known, launch))
 
 
 def block_spec_function(layers: Layers) -> Callable[..., Any]:

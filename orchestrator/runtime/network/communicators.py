@@ -13,19 +13,21 @@ import torch.distributed as dist
 from orchestrator.runtime.processes.device import Device
 
 
-def connect(chunks: Iterable[Any], optimizer: Any, device: Device) -> None:
-    """Have NCCL make them, before the first pass. `chunks`: wrapped in data parallelism. Every rank must call this."""
+def connect(chunks: Iterable[Any], optimizers: Iterable[Any], device: Device) -> None:
+    """Have NCCL make them, before the first pass. `chunks`: wrapped in data parallelism; `optimizers`: megatron-core's,
+    of all weights but experts' and of those. Every rank must call this.
+    """
     if not device.is_cuda:
         return
     token = torch.zeros(1, device=device.torch_device)
-    for group in dict.fromkeys(_groups(chunks, optimizer)):
+    for group in dict.fromkeys(_groups(chunks, optimizers)):
         dist.all_reduce(token, group=group)
 
 
-def _groups(chunks: Iterable[Any], optimizer: Any) -> Iterator[dist.ProcessGroup]:
+def _groups(chunks: Iterable[Any], optimizers: Iterable[Any]) -> Iterator[dist.ProcessGroup]:
     """In the same order on all ranks that share any of them."""
     for chunk in chunks:
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
             yield buffer.data_parallel_group
-    for each in optimizer.chained_optimizers:
+    for each in optimizers:
         yield each.get_grad_stats_parallel_group()

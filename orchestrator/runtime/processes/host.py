@@ -1,13 +1,18 @@
-"""How fast this host starts the kernels of layers: hosts with the same GPU differ by four times in it."""
+"""How fast hosts start the kernels of layers: those with the same GPU differ by four times in it."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+
+from orchestrator.planning.hardware.devices import Device as Planned
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.device import Device
 
 _LAYERS, _WIDTH = 16, 64
 _WARM_UP, _ROUNDS = 2, 9
@@ -41,6 +46,20 @@ class _Layer(nn.Module):
         product: Any = _Product.apply
         added: torch.Tensor = x + product(self.linear(self.norm(x)), self.weight)
         return added
+
+
+def slowest_start(device: Device, control: Control) -> float:
+    """Seconds in which the slowest of the ranks' hosts starts a kernel; 0 on the CPU. Every rank must call this."""
+    own = start_seconds(device.torch_device) if device.is_cuda else 0.0
+    slowest: float = control.from_first(max(control.gather_to_first(own) or [own]))
+    return slowest
+
+
+def with_host(known: Planned, launch: float) -> Planned:
+    """A GPU whose host starts a kernel in `launch` seconds, if that is longer than planned: what the plan chooses for
+    a faster one stands.
+    """
+    return replace(known, efficiency=replace(known.efficiency, launch=max(known.efficiency.launch, launch)))
 
 
 def start_seconds(device: torch.device) -> float:

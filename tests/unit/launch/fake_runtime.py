@@ -74,7 +74,9 @@ def train(run: RunDir, lease: Lease) -> int:
     job = json.loads(run.resolved().read_text())
     total, interval = job["schedule"]["train_iters"], job["checkpoint"]["save_interval"]
     iteration, loss = restore(run)
-    run.append_event("started", launch_id=LAUNCH_ID, token=lease.token, world_size=WORLD_SIZE, iteration=iteration)
+    layers = {"layers": os.environ["FAKE_LAYERS"]} if "FAKE_LAYERS" in os.environ else {}
+    started = {"launch_id": LAUNCH_ID, "token": lease.token, "world_size": WORLD_SIZE, "iteration": iteration}
+    run.append_event("started", **started, **layers)
     if iteration:
         run.append_event("resumed", iteration=iteration, checkpoint=f"iter_{iteration:07d}")
     while iteration < total:

@@ -98,6 +98,22 @@ def test_drill_fails_for_a_program_that_forgets_and_keeps_the_runs(
     shutil.rmtree(result.folder)
 
 
+def test_the_second_training_has_the_layers_that_the_first_chose(
+    make_job: MakeJob, runs_dir: Path, fake_runtime: str, held: Callable[[str], None]
+) -> None:
+    forgets = {"FAKE_FORGETS": "1", "FAKE_LAYERS": "transformer_engine"}  # so that the runs are kept
+    result = drill(
+        shortened(make_job(launch__env=forgets), 10, 5, runs_dir),
+        kill_at=5,
+        folder=runs_dir,
+        tell=held,
+        module=fake_runtime,
+    )
+    resolved = [json.loads(file.read_text()) for file in result.folder.glob("*/*/resolved*.json")]
+    assert sorted(job["runtime"]["layers"] for job in resolved) == ["auto", "transformer_engine"]
+    shutil.rmtree(result.folder)
+
+
 def test_drill_of_a_job_that_fails_by_itself(
     make_job: MakeJob, runs_dir: Path, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,19 +37,21 @@ RANK_0 = Ranks(rank=0, world_size=2, tp=0, tp_size=1, pp=0, pp_size=1, dp=0, dp_
 
 
 WAITS = "the other one's does not wait"
+QUICK = 1e-6
+"""Seconds in which a host starts a kernel, fewer than planned."""
 
 
 class WithAnother:
     """What the first of two ranks agrees on where the other one has this against it, or nothing, which is news where
-    the passes are not captured. The other host starts a kernel in so many seconds.
+    the passes are not captured.
     """
 
-    def __init__(self, other: str | None, launch: float = 0.0) -> None:
-        self._other, self._launch = other, launch
+    def __init__(self, other: str | None) -> None:
+        self._other = other
         self._first: object = None
 
     def gather_to_first(self, own: object) -> list[object]:
-        return [own, self._launch if isinstance(own, float) else self._other]
+        return [own, self._other]
 
     def from_first(self, said: Any) -> Any:
         self._first = said
@@ -58,12 +60,6 @@ class WithAnother:
     def any(self, own: bool) -> bool:
         captured = self._first is None
         return own or (self._other is None and not captured)
-
-
-@pytest.fixture(autouse=True)
-def quick_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here is no GPU whose host could be measured."""
-    monkeypatch.setattr(graphs, "start_seconds", lambda device: 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +90,7 @@ def test_who_is_captured(
     made = object()
     monkeypatch.setattr(graphs, "CUDAGraphs", lambda: made)
     control: Any = WithAnother(another)
-    assert (choose_graphs(job, device, 384, "torch", RANK_0, control) is made) == is_captured
+    assert (choose_graphs(job, device, 384, "torch", RANK_0, control, QUICK) is made) == is_captured
     told = capsys.readouterr().out
     assert told.count("\n") == bool(said)
     assert said in told
@@ -117,8 +113,8 @@ def test_a_slow_host_has_replicas_captured(
 ) -> None:
     """1.7B, micro-batches of one, two replicas: 1,134 ms and captured 649 on such a host, whichever rank has it."""
     monkeypatch.setattr(graphs, "CUDAGraphs", object)
-    control: Any = WithAnother(None if said else "H200 does not wait for the host", launch)
-    captured = choose_graphs(REPLICAS, H200, 131_072, "transformer_engine", RANK_0, control)
+    control: Any = WithAnother(None if said else "H200 does not wait for the host")
+    captured = choose_graphs(REPLICAS, H200, 131_072, "transformer_engine", RANK_0, control, launch)
     assert (captured is not None) == bool(said)
     assert capsys.readouterr().out == said
 
@@ -132,7 +128,7 @@ def test_a_calibrated_profile_that_cannot_be_read_is_told_of(
     profile.parent.mkdir()
     profile.mkdir() if content is None else profile.write_text(content)
     control: Any = WithAnother(WAITS)
-    assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control) is None
+    assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control, QUICK) is None
     told = capsys.readouterr().out
     assert told.startswith("the passes are not CUDA graphs: ")
     assert "gpus/H200.yaml" in told
@@ -142,7 +138,7 @@ def test_a_calibrated_profile_that_cannot_be_read_is_told_of(
 def test_where_there_is_no_gpu_a_demand_is_refused() -> None:
     control: Any = WithAnother(None)
     with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, and this process computes on the CPU"):
-        choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", RANK_0, control)
+        choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", RANK_0, control, QUICK)
 
 
 class Kind:

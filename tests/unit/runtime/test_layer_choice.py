@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.reference_times import PADDED_VOCAB, job_of
 from support.training import layout, tiny_job
 
 from orchestrator.errors import MissingDependency
@@ -29,6 +30,8 @@ STAGES = {"parallelism": layout(pp=2), "model": {"position_embedding_type": "rop
 WAITS = tiny_job("waits", **STAGES)
 """Tiny layers on two stages: the host holds them up, and they cannot be a CUDA graph."""
 CAPTURED = tiny_job("captured")
+AS_PLANNED, SLOW = 6e-6, 15.5e-6
+"""Seconds in which hosts start a kernel."""
 
 
 class WithAnother:
@@ -52,7 +55,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 @pytest.mark.parametrize(
     ("engine", "job", "device", "another", "layers", "said"),
     [
-        (True, WAITS, H200, None, "torch", "would wait for the host"),
+        (True, WAITS, H200, None, "torch", "for this GPU and this host Transformer Engine's would wait"),
         (True, CAPTURED, H200, None, "transformer_engine", ""),
         (True, WAITS, UNKNOWN, None, "transformer_engine", ""),
         (True, CAPTURED, H200, "lacks it", "torch", ""),
@@ -82,7 +85,7 @@ def test_what_is_taken(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     control: Any = WithAnother(another)
-    assert choose_layers(job, device, WORDS, RANK_0, control) == layers
+    assert choose_layers(job, device, WORDS, RANK_0, control, AS_PLANNED, None) == layers
     told = capsys.readouterr().out
     assert told.count("\n") == bool(said)
     assert said in told
@@ -96,4 +99,42 @@ def test_what_is_asked_for_must_be_there(engine: None, device: Device, message: 
     job, control = tiny_job("pinned", runtime={"layers": "transformer_engine"}), WithAnother()
     asked: Any = control
     with pytest.raises(MissingDependency, match=message):
-        choose_layers(job, device, WORDS, RANK_0, asked)
+        choose_layers(job, device, WORDS, RANK_0, asked, AS_PLANNED, None)
+
+
+PIPELINE = job_of("gpt-1.7b", pp=2, micro=1, batch=16)
+
+
+@pytest.mark.parametrize("engine", [True], indirect=True)
+@pytest.mark.parametrize(
+    ("launch", "before", "layers"),
+    [
+        (AS_PLANNED, None, "transformer_engine"),
+        (SLOW, None, "torch"),
+        (SLOW, "transformer_engine", "transformer_engine"),
+        (AS_PLANNED, "torch", "torch"),
+        (SLOW, "of another version", "torch"),
+    ],
+    ids=["as planned", "slow", "slow, and goes on", "as planned, and goes on", "unknown"],
+)
+def test_a_slow_host_decides_for_runs_that_begin(
+    engine: None, launch: float, before: str | None, layers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control: Any = WithAnother()
+    assert choose_layers(PIPELINE, H200, PADDED_VOCAB, RANK_0, control, launch, before) == layers
+    assert ("would wait" in capsys.readouterr().out) == (layers == "torch" and before != "torch")
+
+
+@pytest.mark.parametrize("engine", [True], indirect=True)
+def test_a_run_with_torchs_layers_that_is_to_go_on_in_fp8_changes_them(engine: None) -> None:
+    control: Any = WithAnother()
+    job = tiny_job("in-fp8", precision={"dtype": "bf16", "fp8": {}})
+    assert choose_layers(job, H200, WORDS, RANK_0, control, AS_PLANNED, "torch") == "transformer_engine"
+
+
+@pytest.mark.parametrize("engine", [False], indirect=True)
+def test_a_run_that_cannot_go_on_with_its_layers_says_so(engine: None, capsys: pytest.CaptureFixture[str]) -> None:
+    control: Any = WithAnother()
+    layers = choose_layers(PIPELINE, H200, PADDED_VOCAB, RANK_0, control, AS_PLANNED, "transformer_engine")
+    assert layers == "torch"
+    assert "this run had Transformer Engine's" in capsys.readouterr().out

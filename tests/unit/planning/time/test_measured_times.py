@@ -18,6 +18,8 @@ from support.reference_times import (
     job_of,
     own_rows,
     published_rows,
+    slow_host_rows,
+    two_h100s_rows,
 )
 
 from orchestrator.planning.hardware import Device, shipped
@@ -103,6 +105,26 @@ def test_what_the_host_bounds_is_within_30_percent() -> None:
     misses = {row.label: miss(row, device("H200")) for row in host_bound_rows()}
     assert all(abs(each) < 0.30 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.15, misses
+
+
+def test_two_h100s_are_planned_within_5_percent() -> None:
+    """As shipped: nothing of it was fitted on an H100 but to what is published of them."""
+    misses = {row.label: miss(row, device("H100")) for row in two_h100s_rows()}
+    assert all(abs(each) < 0.05 for each in misses.values()), misses
+    assert sum(map(abs, misses.values())) / len(misses) < 0.03, misses
+
+
+def test_what_a_measured_host_bounds_is_within_20_percent() -> None:
+    """And far from what a host as planned would take: it is what these steps wait for."""
+    misses, as_planned = {}, []
+    for launch, row in slow_host_rows():
+        sheet = device("H100")
+        slow = replace(sheet, efficiency=replace(sheet.efficiency, launch=launch))
+        misses[row.label] = miss(row, slow)
+        as_planned.append(miss(row, sheet))
+    assert all(abs(each) < 0.20 for each in misses.values()), misses
+    assert sum(map(abs, misses.values())) / len(misses) < 0.06, misses
+    assert sum(as_planned) / len(as_planned) < -0.35
 
 
 def test_torchs_layers_ask_less_of_the_host() -> None:

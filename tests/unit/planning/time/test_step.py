@@ -344,9 +344,9 @@ def _without_overlap(made: Any) -> Any:
         ({"bias": False}, 54),
         ({}, 54 + 40),
         ({"recompute": "selective"}, 54 + 40 + 1.8),
-        ({"tp": 2}, 54 + 40 + 4 * 8),
-        ({"tp": 2, "sp": True}, 54 + 40 + 10 * 8),
-        ({"tp": 2, "sp": True, "recompute": "full"}, 54 + 40 + 10 * 8 + 18 + 14 + 4 * 8),
+        ({"tp": 2}, 54 + 40 + 4 * 4),
+        ({"tp": 2, "sp": True}, 54 + 40 + 10 * 4),
+        ({"tp": 2, "sp": True, "recompute": "full"}, 54 + 40 + 10 * 4 + 18 + 14 + 4 * 4),
     ],
 )
 def test_a_host_that_starts_kernels_twice_as_fast_halves_its_time(

@@ -1,0 +1,57 @@
+"""Which groups have a communicator before the first pass."""
+
+from __future__ import annotations
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from orchestrator.runtime.network.communicators import connect
+from orchestrator.runtime.processes.device import Device
+
+GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU that computes here")
+CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    data_parallel_group: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Wrapped in data parallelism."""
+
+    buffers: tuple[Buffer, ...]
+    expert_parallel_buffers: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    norm: str
+
+    def get_grad_stats_parallel_group(self) -> str:
+        return self.norm
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    groups: list[str] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: groups.append(group))
+    return groups
+
+
+def test_each_group_once_and_the_norms_last(connected: list[str]) -> None:
+    chunks = [Chunk((Buffer("replicas"),), (Buffer("of experts"),)), Chunk((Buffer("replicas"),))]
+    connect(chunks, [Optimizer("all"), Optimizer("all"), Optimizer("experts' norms")], GPU)
+    assert connected == ["replicas", "of experts", "all", "experts' norms"]
+
+
+def test_nothing_on_the_cpu(connected: list[str]) -> None:
+    connect([Chunk((Buffer("replicas"),))], [Optimizer("all")], CPU)
+    assert connected == []
