@@ -8,7 +8,8 @@ leave alone when they are first called.
 Without W&B's and TensorBoard's clients, which megatron-core imports wherever they are installed, for writers that
 nothing here gives it: an eighth of a rank's imports. Our own trackers import them when a job asks for them.
 
-Where there is CUDA, with one cuDNN for torch and Transformer Engine.
+Where there is CUDA, with one cuDNN for torch and Transformer Engine. A Transformer Engine that does not load is taken
+for one that is not there, and `ENGINE_TROUBLE` says why.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ctypes
 import importlib
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +56,27 @@ def share_torchs_cudnn() -> None:
             ctypes.CDLL(str(part), mode=ctypes.RTLD_GLOBAL)
 
 
+_ENGINE = "transformer_engine"
 _CUDNN_BASES = ("libcudnn_graph", "libcudnn_ops")
 """The parts that others are linked against come first: a part that is loaded is not looked for."""
+
+
+def _trouble_with_transformer_engine() -> str | None:
+    """Why it does not load where it is installed: without its part for torch, or made for another torch, it raises
+    whatever it comes to. megatron-core, which imports it first of all, takes only an ImportError for its absence.
+    """
+    if importlib.util.find_spec(_ENGINE) is None:
+        return None
+    try:
+        importlib.import_module(f"{_ENGINE}.pytorch")
+    except Exception as error:
+        for name in [name for name in sys.modules if name.partition(".")[0] == _ENGINE]:
+            del sys.modules[name]
+        modules: dict[str, Any] = sys.modules
+        modules[_ENGINE] = None  # from here on to import it is an ImportError
+        said = next(iter(str(error).splitlines()), "").rstrip(".")
+        return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return None
 
 
 def _file_of(library: str) -> Path | None:
@@ -75,9 +96,10 @@ with staying():
     if not torch.cuda.is_available():
         _torch.compile = _as_it_is
         _leave_alone_from_the_start(torch.optim.Optimizer)
-    elif importlib.util.find_spec("transformer_engine") is not None:
+    elif importlib.util.find_spec(_ENGINE) is not None:
         share_torchs_cudnn()
     try:
+        ENGINE_TROUBLE = _trouble_with_transformer_engine()
         with without("wandb", "torch.utils.tensorboard"):
             importlib.import_module("megatron.core.jit")  # from here on megatron-core's own decorator is this one
     finally:

@@ -54,6 +54,40 @@ def test_a_persons_own_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert _file_of("libcudnn_adv") is None
 
 
+@pytest.mark.parametrize(
+    ("raised", "trouble"),
+    [
+        (
+            "FileNotFoundError('Could not find shared object file.')",
+            "FileNotFoundError: Could not find shared object file",
+        ),
+        ("ImportError('undefined symbol: _ZN3c10\\nin a library')", "ImportError: undefined symbol: _ZN3c10"),
+        ("OSError()", "OSError"),
+    ],
+    ids=["half", "another torch", "silent"],
+)
+def test_a_transformer_engine_that_does_not_load_is_none(tmp_path: Path, raised: str, trouble: str) -> None:
+    package = tmp_path / "transformer_engine"
+    package.mkdir()
+    (package / "__init__.py").write_text("import transformer_engine.common\n")
+    (package / "common.py").write_text(f"raise {raised}\n")
+    program = """
+import importlib.util
+from orchestrator.plain_megatron import ENGINE_TROUBLE
+from megatron.core.transformer import transformer_block
+print(ENGINE_TROUBLE, transformer_block.HAVE_TE, importlib.util.find_spec("transformer_engine"))
+"""
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert finished.stdout == f"{trouble} False None\n"
+
+
 def test_clients_of_trackers_are_left_to_who_asks_for_them() -> None:
     program = """
 import orchestrator.plain_megatron, sys

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.plain_megatron import ENGINE_TROUBLE
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.layers import WORTH, demands_engine, saved_by_torch
 from orchestrator.runtime.processes.control import Control
@@ -32,12 +33,14 @@ def choose_layers(
     asked = "torch" if job.model.lora is not None else job.runtime.layers
     installed = device.is_cuda and importlib.util.find_spec("transformer_engine") is not None
     if asked == "transformer_engine" and not installed:
-        reason = "it is not installed" if device.is_cuda else "it needs a GPU and this process computes on the CPU"
-        raise MissingDependency(f"runtime.layers is transformer_engine, but {reason}; use auto or torch")
+        reason = _not_installed() if device.is_cuda else "needs a GPU and this process computes on the CPU"
+        raise MissingDependency(f"runtime.layers is transformer_engine, but it {reason}; use auto or torch")
     if asked != "auto":
         return asked
     if control.any(not installed):
-        if before == "transformer_engine" and ranks.is_first:
+        if ENGINE_TROUBLE is not None and device.is_cuda and ranks.is_first:
+            print(f"the layers are torch's: Transformer Engine {_not_installed()}", flush=True)
+        elif before == "transformer_engine" and ranks.is_first:
             print(
                 "the layers are torch's: this run had Transformer Engine's, which is not there on every rank",
                 flush=True,
@@ -55,6 +58,10 @@ def choose_layers(
             flush=True,
         )
     return "torch"
+
+
+def _not_installed() -> str:
+    return "is not installed" if ENGINE_TROUBLE is None else f"is installed, but does not load ({ENGINE_TROUBLE})"
 
 
 def _saved_by_torch(job: JobSpec, device: Device, padded_vocab: int, launch: float) -> float:

@@ -15,6 +15,7 @@ from support.reference_times import PADDED_VOCAB, job_of
 from support.training import layout, tiny_job
 
 from orchestrator.errors import MissingDependency
+from orchestrator.runtime.layers import choice
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
@@ -100,6 +101,20 @@ def test_what_is_asked_for_must_be_there(engine: None, device: Device, message: 
     asked: Any = control
     with pytest.raises(MissingDependency, match=message):
         choose_layers(job, device, WORDS, RANK_0, asked, AS_PLANNED, None)
+
+
+@pytest.mark.parametrize("engine", [False], indirect=True)
+def test_one_that_does_not_load_is_told_of(
+    engine: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(choice, "ENGINE_TROUBLE", "ImportError: undefined symbol")
+    pinned, control = tiny_job("pinned", runtime={"layers": "transformer_engine"}), WithAnother()
+    asked: Any = control
+    does_not_load = r"Transformer Engine is installed, but does not load (ImportError: undefined symbol)"
+    assert choose_layers(CAPTURED, H200, WORDS, RANK_0, asked, AS_PLANNED, None) == "torch"
+    assert capsys.readouterr().out == f"the layers are torch's: {does_not_load}\n"
+    with pytest.raises(MissingDependency, match=r"but it is installed, but does not load \(ImportError"):
+        choose_layers(pinned, H200, WORDS, RANK_0, asked, AS_PLANNED, None)
 
 
 PIPELINE = job_of("gpt-1.7b", pp=2, micro=1, batch=16)
