@@ -10,7 +10,7 @@ import pytest
 from support.configurations import Configuration
 from support.faults import Ranks
 from support.fixtures import ranks, real_text
-from support.measured import Measured, Meter, gpu_count, has_layers, needs_gpus
+from support.measured import Measured, Meter, fits_here, gpu_count, has_layers, needs_gpus, needs_memory
 from support.ranks import RankStarter
 
 __all__ = ["ranks", "real_text"]
@@ -40,7 +40,7 @@ def all_measured(request: pytest.FixtureRequest, meter: Meter) -> None:
         configuration = parameters.params.get("configuration") if parameters else None
         if not isinstance(configuration, Configuration) or configuration.gpus > gpu_count():
             continue
-        if has_layers(configuration.layers):
+        if has_layers(configuration.layers) and fits_here(configuration.job, configuration.layers):
             asked[configuration] = configuration.job
     meter.measure_all(asked.values())
 
@@ -49,6 +49,7 @@ def all_measured(request: pytest.FixtureRequest, meter: Meter) -> None:
 def measured(configuration: Configuration, meter: Meter, request: pytest.FixtureRequest) -> Measured:
     """What the test's configuration needed."""
     needs_gpus(configuration.gpus, configuration.layers)
+    needs_memory(configuration.job, configuration.layers)
     request.getfixturevalue("all_measured")
     measured = meter.measure(configuration.job)
     assert measured.outcome == "measured", f"{configuration.name}: {measured.outcome}: {measured.message}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import Ranks
-from support.measured import Measured, Meter, needs_gpus, padded_vocab
+from support.measured import Measured, Meter, needs_gpus, needs_memory, padded_vocab
 from support.peer import ROWS, peer_meter
 
 from orchestrator.planning.flops import model_flops, peak_flops
@@ -61,6 +61,7 @@ def said(job: JobSpec, measured: Measured) -> str:
 def test_ours_is_ahead(name: str, both: tuple[Meter, Meter]) -> None:
     job = row_job(name)
     needs_gpus(job.world_size, "transformer_engine")
+    needs_memory(job, "transformer_engine")
     ours, plain = (meter.measure(job) for meter in both)
     assert ours.outcome == "measured", ours.message
     assert plain.outcome in ("measured", "out_of_memory"), plain.message

@@ -17,7 +17,7 @@ import pytest
 from support.faults import Ranks
 from support.fixtures import tokenize
 from support.flash import needs_flash
-from support.measured import Measured, Meter, needs_gpus
+from support.measured import Measured, Meter, needs_gpus, needs_memory
 from support.peer import JOBS, ROWS, peer_meter
 from support.training import tiny_job
 
@@ -43,7 +43,7 @@ _CALM = [
 """A training in which rounding does not grow: at a rate of 2e-4, which warmed up in ten steps, the peer's own two runs
 ended 1.9 % apart, and here ours and the peer's 0.005 % (docs/benchmarks/2026-11-23-h200-6.md).
 """
-COMPARED = ("1.7b", "1.7b-fp8", "1.7b-dp2", "1.7b-pp2-vp2", "7.1b-tp2", "7.1b-tp2-dp2")
+COMPARED = ("1.7b", "1.7b-fp8", "1.7b-dp2", "1.7b-pp2-vp2", "7.1b-tp2", "7.1b-tp2-1x4", "7.1b-tp2-dp2")
 VARIANTS = {
     "flash": ["runtime.attention_backend=flash"],
     "captured": ["runtime.attention_backend=fused", "runtime.cuda_graphs=true"],
@@ -153,6 +153,7 @@ def begins_the_same(one: Measured, other: Measured) -> None:
 def test_ours_learns_what_the_peer_learns(name: str, both: tuple[Meter, Meter], text: str) -> None:
     job = row_job(name, text)
     needs_gpus(job.world_size, "transformer_engine")
+    needs_memory(job, "transformer_engine")
     ours, plain = (meter.measure(job) for meter in both)
     first, last = compared(f"{name}, ours and plain", ours, plain)
     assert ours.losses[0] - ours.losses[-1] > 4, "it learned"

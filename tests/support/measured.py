@@ -27,11 +27,14 @@ import pytest
 import torch
 
 from orchestrator.launch.machine import machine_for, versions
+from orchestrator.planning.hardware import shipped
+from orchestrator.planning.memory import capacity, estimate_memory
 from orchestrator.planning.topology import rank_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
+from orchestrator.spec.runtime import Layers
 from support.ranks import RankStarter
 
 WARM_UP = 3
@@ -254,6 +257,7 @@ def gpu_count() -> int:
     return torch.cuda.device_count()
 
 
+@functools.cache
 def gpu_name() -> str:
     """The first GPU's, as the driver says it."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -304,6 +308,19 @@ def needs_gpus(count: int, layers: str) -> None:
     if gpu_count() < count:
         pytest.skip(f"needs {count} GPUs, this machine has {gpu_count()}")
     needs_layers(layers)
+
+
+def fits_here(job: JobSpec, layers: Layers) -> bool:
+    """Whether this machine's GPUs are large enough for a job, by the plan."""
+    known = shipped(gpu_name())
+    needed = estimate_memory(job, padded_vocab(job), layers)
+    return known is None or capacity(needed, known) != "does not fit"
+
+
+def needs_memory(job: JobSpec, layers: Layers) -> None:
+    """Skip the test where its job is too large for these GPUs."""
+    if not fits_here(job, layers):
+        pytest.skip(f"{job.name} is too large for {gpu_name()}")
 
 
 def needs_layers(layers: str) -> None:

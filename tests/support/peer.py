@@ -57,6 +57,7 @@ ROWS = {
     "1.7b-dp2": Row("gpt-1.7b", 2, 4, 8),
     "1.7b-pp2-vp2": Row("gpt-1.7b", 2, 2, 16, _PP2_VP2),
     "7.1b-tp2": Row("gpt-7.1b", 2, 4, 4, _TP2),
+    "7.1b-tp2-1x4": Row("gpt-7.1b", 2, 1, 4, _TP2),
     "7.1b-tp2-fp8": Row("gpt-7.1b", 2, 4, 4, (*_TP2, *_FP8)),
     "1.7b-dp4": Row("gpt-1.7b", 4, 4, 16),
     "7.1b-tp2-dp2": Row("gpt-7.1b", 4, 4, 8, _TP2),
@@ -66,6 +67,6 @@ ROWS = {
     "16b-tp4": Row("gpt-7.1b", 4, 4, 4, (*_16B, *_TP4)),
 }
 """The rows of the bars, and of two GPUs one of each kind of parallelism. 7.1b-dp4 is the tuner's layout: the same batch
-as 7.1b-tp2-dp2; 7.1b-tp2-pp2 has its 30 layers as `plan` advises. Ours overlaps tensor parallelism; the loop beside it
-waits for it, as it does by default.
+as 7.1b-tp2-dp2; 7.1b-tp2-1x4 is what two GPUs of 80 GB have room for; 7.1b-tp2-pp2 has its 30 layers as `plan` advises.
+Ours overlaps tensor parallelism; the loop beside it waits for it, as it does by default.
 """
