@@ -16,6 +16,7 @@ from orchestrator.planning.layers import layers_of, saved_by_torch
 from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
 from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -44,6 +45,8 @@ class Forecast:
     memory: Memory
     fit: Fit
     time: StepTime
+    slow_host_seconds: float | None
+    """Of a step where the host is half as fast as planned; None where it was measured, and on the CPU."""
     saved_by_torch: float
     """The share of a step that torch's layers would save, where the host holds up Transformer Engine's."""
     balanced: Balanced | None
@@ -91,6 +94,7 @@ class Forecast:
             },
             "time": {
                 "step_seconds": time.step_seconds,
+                "slow_host_step_seconds": self.slow_host_seconds,
                 "parts": dict(time.parts),
                 "tokens_per_second_per_gpu": time.tokens_per_second_per_gpu,
                 "tflops_per_gpu": time.tflops_per_gpu,
@@ -131,6 +135,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         memory=memory,
         fit=fit,
         time=time,
+        slow_host_seconds=slow_host_seconds(plan.job, words, choice.device),
         saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, words, choice.device),
         balanced=_balanced(plan.job, words, layers, choice.device, fit),
         in_fp8=job.precision.fp8 is not None,

@@ -205,7 +205,7 @@ def forecast_rows(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
 def _bound_by_host(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
     share = forecast.time.parts["host"] / forecast.time.step_seconds
     if share < WAITING:
-        return []
+        return _near_the_hosts_limit(forecast)
     waits = f"{share:.0%} of a step the GPU waits for it to start kernels"
     instead = (
         "larger micro-batches that fill this cost nothing"
@@ -216,6 +216,19 @@ def _bound_by_host(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
     field = next((name for name, _ in obstacles(job)), refused)
     graphs = "" if field is None else f"; {field} rules out a CUDA graph, which would spare it"
     return [("bound by", f"the host: {waits}; {instead}{graphs}{_torchs_layers(forecast)}")]
+
+
+def _near_the_hosts_limit(forecast: Forecast) -> list[tuple[str, str]]:
+    slow, planned = forecast.slow_host_seconds, forecast.time.step_seconds
+    if slow is None or slow < (1 + WAITING) * planned:
+        return []
+    return [
+        (
+            "host",
+            f"where it is half as fast as planned, as many are, a step takes {slow / planned - 1:.0%} more: "
+            "orchestrator calibrate measures yours, and larger micro-batches ask less of it",
+        )
+    ]
 
 
 def _bound_by_last_stage(forecast: Forecast) -> list[tuple[str, str]]:

@@ -98,6 +98,10 @@ class Device:
         """Whether its figures are nominal, so that no MFU is stated against them."""
         return self.memory_bytes is None
 
+    def with_launch(self, seconds: float) -> Device:
+        """The same behind a host that starts a kernel in so many."""
+        return replace(self, efficiency=replace(self.efficiency, launch=seconds))
+
 
 def device_named(name: str) -> Device:
     """The device of that name: a calibrated one where there is a profile for it, else a shipped one.

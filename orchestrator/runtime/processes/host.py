@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,7 +58,7 @@ def with_host(known: Planned, launch: float) -> Planned:
     """A GPU whose host starts a kernel in `launch` seconds, if that is longer than planned: what the plan chooses for
     a faster one stands.
     """
-    return replace(known, efficiency=replace(known.efficiency, launch=max(known.efficiency.launch, launch)))
+    return known.with_launch(max(known.efficiency.launch, launch))
 
 
 def start_seconds(device: torch.device) -> float:

@@ -91,6 +91,32 @@ def test_that_the_host_is_the_limit_is_said_and_no_doubt(orchestrator: Any, seed
         assert "GPU waits" not in str(orchestrator(*asked, "--json").json["verdict"])
 
 
+def test_that_a_slow_host_would_be_the_limit_is_said_until_one_is_measured(
+    orchestrator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pipeline = (
+        "parallelism.pipeline_model_parallel_size=2",
+        "launch.gpus_per_node=2",
+        "runtime.layers=transformer_engine",
+    )
+    asked = ["plan", resource_root("jobs") / "gpt-1.7b.yaml", "--gpu", "H100"]
+    asked += [word for each in (*pipeline, "batch.micro_batch_size=1") for word in ("--set", each)]
+    time = orchestrator(*asked, "--json").json["time"]
+    more = time["slow_host_step_seconds"] / time["step_seconds"] - 1
+    assert 0.1 < more < 0.5
+    expected = f"where it is half as fast as planned, as many are, a step takes {more:.0%} more"
+    assert expected in " ".join(orchestrator(*asked).out.split())
+    assert expected not in orchestrator(*asked, "--set", "batch.micro_batch_size=4").out
+
+    (tmp_path / "gpus").mkdir()
+    (tmp_path / "gpus" / "H100.yaml").write_text("base: H100\nefficiency: {launch: 1.2e-5}\n")
+    measured = orchestrator(*asked, "--json").json["time"]
+    assert measured["slow_host_step_seconds"] is None
+    assert measured["step_seconds"] == pytest.approx(time["slow_host_step_seconds"])
+    assert "half as fast" not in orchestrator(*asked).out
+
+
 @pytest.mark.parametrize(
     ("micro_batches", "way_out"),
     [(2, "larger micro-batches that fill this cost nothing"), (1, "this one little longer on fewer GPUs")],
