@@ -129,7 +129,7 @@ def _drilled(job: JobSpec, kill_at: int, place: Path, tell: Callable[[str], obje
     reference = create_run(job, dump_resolved(job), place)
     _must("the undisturbed training", _train(reference, job, module), reference, "completed")
     tell(f"training again, and killing every rank after step {kill_at}")
-    job = _with_its_layers(job, reference)
+    job = _as_it_chose(job, reference)
     victim = _killed_run(job, kill_at, place, module)
     saved = committed(victim)
     if not saved:
@@ -141,14 +141,18 @@ def _drilled(job: JobSpec, kill_at: int, place: Path, tell: Callable[[str], obje
     return Drill(steps, kill_at, _resumed_from(victim), place)
 
 
-def _with_its_layers(job: JobSpec, run: RunDir) -> JobSpec:
+def _as_it_chose(job: JobSpec, run: RunDir) -> JobSpec:
     """Pins what a run chose for itself, by its host's speed among others: a run keeps that when it is resumed, and
     another run may choose otherwise.
     """
-    layers = next((event.get("layers") for event in run.events() if event.get("event") == "started"), None)
-    if job.runtime.layers != "auto" or layers is None:
-        return job
-    return job.model_copy(update={"runtime": job.runtime.model_copy(update={"layers": layers})})
+    started = next((event for event in run.events() if event.get("event") == "started"), {})
+    left_open = {"layers": "auto", "cuda_graphs": None}
+    chosen = {
+        name: started[name]
+        for name, word in left_open.items()
+        if getattr(job.runtime, name) == word and started.get(name) is not None
+    }
+    return job.model_copy(update={"runtime": job.runtime.model_copy(update=chosen)})
 
 
 def _train(run: RunDir, job: JobSpec, module: str, on_launched: Callable[[str], None] = lambda launch_id: None) -> Exit:

@@ -23,7 +23,8 @@ _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)(?::.*)?")
 _OUT_OF_MEMORY = {
     "out_of_memory": re.compile(
-        # torch, CUDA (also by Transformer Engine), and NCCL, which takes its buffers with a group's first collective
+        # torch, CUDA (also by Transformer Engine), and NCCL, which takes its buffers with a group's first collective; a
+        # broken GPU, of which its last words would be the same, is looked for before
         r"^.*(?:CUDA (?:[Ee]rror: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory'"
         r"|Failed to CUDA [cm]alloc).*$",
         re.MULTILINE,

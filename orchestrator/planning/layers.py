@@ -60,8 +60,9 @@ def saved_by_torch(job: JobSpec, padded_vocab: int, device: Device) -> float:
 
 def demands_engine(job: JobSpec) -> bool:
     """Whether only Transformer Engine's layers can do what is asked for."""
-    offloads = job.runtime.cpu_offloading_num_layers is not None
-    return offloads or job.precision.fp8 is not None or job.parallelism.tp_comm_overlap is True
+    needed = (job.precision.fp8, job.runtime.cpu_offloading_num_layers)
+    demanded = (job.parallelism.tp_comm_overlap, job.model.moe_grouped_gemm)
+    return any(each is not None for each in needed) or any(each is True for each in demanded)
 
 
 def _prefers_engine(job: JobSpec) -> bool:

@@ -6,7 +6,6 @@ In it is no communication: replicas reduce their gradients behind the last micro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from orchestrator.errors import UserError
 from orchestrator.planning.graphs import against_graphs
 from orchestrator.planning.hardware import device_named
 from orchestrator.runtime.layers.fp8 import QuantizedWeights
-from orchestrator.runtime.layers.overlap import of_any
-from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.host import with_host
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
@@ -31,6 +29,8 @@ from orchestrator.spec.runtime import Layers
 
 _WARM_UP = 3
 """Micro-batches of one shape that are computed as they come: what compiles, and what is looked up once, does so."""
+_ANY_HOST = 1.0
+"""Seconds to start a kernel: no GPU is slower than such a host."""
 _CUDA: Any = torch.cuda  # much of it has no types
 
 _Shape = tuple[tuple[str, torch.Size, torch.dtype], ...]
@@ -87,21 +87,30 @@ class CUDAGraphs:
 
 
 def choose_graphs(
-    job: JobSpec, device: Device, padded_vocab: int, layers: Layers, ranks: Ranks, control: Control, launch: float
+    job: JobSpec,
+    device: Device,
+    padded_vocab: int,
+    layers: Layers,
+    ranks: Ranks,
+    control: Control,
+    start_seconds: float,
+    before: bool | None,
 ) -> Graphs | None:
     """What captures the passes of this job, on all ranks or on none; None where they are not captured. Where a job
-    leaves it open the slowest host, which starts a kernel in `launch` seconds, decides too, and rank 0 says what the
-    plan does not. Raises UserError where they are to be, and this is no GPU.
+    leaves it open the slowest host, which starts a kernel in `start_seconds`, decides too; several replicas go on as
+    they did `before`, since they add gradients up in another order. Rank 0 says what the plan does not. Raises
+    UserError where they are to be, and this is no GPU.
     """
     asked = job.runtime.cuda_graphs
     if asked is None:
-        own = _against(job, device, padded_vocab, layers, launch)
+        keeps = before if job.data_parallel_size > 1 else None
+        own = _against(job, device, padded_vocab, layers, start_seconds, keeps)
         # Replicas of which some reduce gradients as they come and others behind them all would wait for ever.
         why = of_any(control, own.why)
         asked = why is None
         if control.any(own.is_news(asked)) and ranks.is_first:
             not_ = "" if asked else "not "
-            print(f"the passes are {not_}CUDA graphs: {why or _slow(own, launch)}", flush=True)
+            print(f"the passes are {not_}CUDA graphs: {why or own.cause}", flush=True)
     elif asked and not device.is_cuda:
         raise UserError(f"{GRAPHS} is true, and this process computes on the CPU; leave it out")
     return CUDAGraphs() if asked else None
@@ -113,16 +122,21 @@ class _Against:
 
     why: str | None
     planned: str | None
-    launch: float = math.nan
-    """Seconds in which a host starts a kernel by the plan."""
+    cause: str = ""
+    """What has them captured although the plan has something against it."""
+    began_with_them: bool = False
 
     def is_news(self, captured: bool) -> bool:
-        """Whether the plan says something else than is done, or nothing."""
-        return captured != (self.planned is None)
+        """Whether the plan says something else than is done, or nothing, or the run began otherwise."""
+        return captured != (self.planned is None) or (self.began_with_them and not captured)
 
 
-def _against(job: JobSpec, device: Device, padded_vocab: int, layers: Layers, launch: float) -> _Against:
-    """By the plan for this very GPU, with hosts that start a kernel in `launch` seconds if that is longer."""
+def _against(
+    job: JobSpec, device: Device, padded_vocab: int, layers: Layers, start_seconds: float, keeps: bool | None
+) -> _Against:
+    """By the plan for this very GPU, with hosts that start a kernel in `start_seconds` if that is longer. What a run
+    `keeps` stands whatever the host, as long as nothing else is against it.
+    """
     if not device.is_cuda:
         why = "graphs are of GPUs, and this is the CPU"
         return _Against(why, why)
@@ -131,12 +145,12 @@ def _against(job: JobSpec, device: Device, padded_vocab: int, layers: Layers, la
     except UserError as error:  # it is in no list, or its calibrated profile cannot be read
         return _Against(str(error).splitlines()[0], None)
     planned = against_graphs(job, padded_vocab, layers, known)
-    here = against_graphs(job, padded_vocab, layers, with_host(known, launch))
-    return _Against(here, planned, known.efficiency.launch)
-
-
-def _slow(own: _Against, launch: float) -> str:
-    return f"a host takes {launch / own.launch:.1f} times as long to start a kernel as planned"
+    if keeps is False:
+        return _Against("this run began without them", planned)
+    slow = with_host(known, _ANY_HOST if keeps else start_seconds)
+    times = f"{start_seconds / known.efficiency.launch:.1f} times"
+    cause = "this run began with them" if keeps else f"a host takes {times} as long to start a kernel as planned"
+    return _Against(against_graphs(job, padded_vocab, layers, slow), planned, cause, began_with_them=keeps is True)
 
 
 class CapturedPasses:

@@ -39,7 +39,7 @@ from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer, parts_of
 from orchestrator.runtime.processes.control import Control, StopRequest
-from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.device import Device, grow_in_place
 from orchestrator.runtime.processes.exits import HANG_EXIT_CODE, Outcome, write_exit_record
 from orchestrator.runtime.processes.host import slowest_start
 from orchestrator.runtime.processes.process_groups import (
@@ -51,6 +51,7 @@ from orchestrator.runtime.processes.process_groups import (
 )
 from orchestrator.runtime.processes.watchdog import Watchdog
 from orchestrator.runtime.records.environment import record_environment
+from orchestrator.runtime.records.last_start import LastStart
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.records.sources import record_sources
 from orchestrator.runtime.records.start_clock import StartClock
@@ -79,6 +80,7 @@ def open_session(
     What has to be given up at the end, also when this fails half-way, is added to `closing`. Raises RunIsHeld,
     CheckpointError, DataError and UserError.
     """
+    grow_in_place(device)
     megatron_compat.apply(device)
     megatron_compat.rotate_in_one_kernel(device)
     megatron_compat.deterministic_algorithms(job.runtime.deterministic)
@@ -98,12 +100,12 @@ def open_session(
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
     closing.callback(watchdog.stop)
     words = vocabulary(job)
-    launch, before = 0.0, None
+    host, before = 0.0, LastStart()
     if device.is_cuda and (job.runtime.layers == "auto" or job.runtime.cuda_graphs is None):
-        launch = slowest_start(device, control)
-        before = None if from_scratch else control.from_first(_layers_before(run) if ranks.is_first else None)
-    layers = choose_layers(job, device, words.padded_size, ranks, control, launch, before)
-    graphs = choose_graphs(job, device, words.padded_size, layers, ranks, control, launch)
+        host = slowest_start(device, control)
+        before = control.from_first(LastStart.of(run) if ranks.is_first and not from_scratch else LastStart())
+    layers = choose_layers(job, device, words.padded_size, ranks, control, host, before.layers)
+    graphs = choose_graphs(job, device, words.padded_size, layers, ranks, control, host, before.cuda_graphs)
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
     clock.ends("process_groups")
     require_fp8(job.precision, layers)
@@ -156,15 +158,9 @@ def open_session(
         clock=clock,
         captured=captured,
     )
-    _restore(session, from_scratch)
+    _restore(session, from_scratch, host)
     clock.ends("checkpoint")
     return session
-
-
-def _layers_before(run: RunDir) -> str | None:
-    """Which the last start of a run had; None where it has had none, or did not say."""
-    started = [event for event in run.events() if event["event"] == "started"]
-    return started[-1].get("layers") if started else None
 
 
 def _take_lease(run: RunDir, ranks: Ranks, control: Control, launch_id: str) -> Lease:
@@ -259,8 +255,10 @@ def _skip(session: Session, path: Path, message: str) -> None:
     session.event("checkpoint_skipped", path=str(path), message=message)
 
 
-def _restore(session: Session, from_scratch: bool) -> None:
-    """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
+def _restore(session: Session, from_scratch: bool, host: float) -> None:
+    """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over.
+    `host`: seconds in which the slowest starts a kernel, where that was measured.
+    """
     run, first = session.run, session.ranks.is_first
     commit = newest_whole(run, session.control, session.ranks, lambda path, message: _skip(session, path, message))
     events = run.events() if first else []
@@ -298,6 +296,7 @@ def _restore(session: Session, from_scratch: bool) -> None:
         attention_backend="flash" if session.modules[0].config.flash_attention else "fused",
         tp_comm_overlap=session.modules[0].config.tp_comm_overlap,
         cuda_graphs=session.captured is not None,
+        host_start_seconds=host or None,
         parameters=parameter_count(session.modules),
         total_parameters=parameters(session.job, session.vocabulary.padded_size).total,
         mfu=_basis_of_mfu(session),

@@ -12,7 +12,7 @@ from orchestrator.tuning.layout import Layout
 from orchestrator.tuning.trial import Trial
 
 _BURSTS = 2
-"""Trials that may run out of memory, beside each that tells how fast a layout is."""
+"""Trials that may run out of memory, for each that is to tell how fast a layout is."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,15 @@ class Measuring:
             burst += trial is not None and trial.outcome == "out_of_memory"
         if own is not None and any(each is own for each in self.candidates):
             self._try(own, attempt)
-        for _ in range(count):
+        told, burst = 0, 0
+        while told < count and burst < _BURSTS * count:
             ranking = self.ranking()
             if not ranking or ranking[0].trial is not None:
                 return
             best = ranking[0].candidate
-            self.trials[best.layout] = attempt(best)
+            trial = self.trials[best.layout] = attempt(best)
+            told += trial.outcome != "out_of_memory"
+            burst += trial.outcome == "out_of_memory"
 
     def _try(self, candidate: Candidate, attempt: Callable[[Candidate], Trial]) -> Trial | None:
         """What came of it, now or before; None where it is not tried, since it would not fit."""

@@ -13,8 +13,7 @@ import torch
 from orchestrator.errors import UserError
 from orchestrator.planning.kernels_needed import FLASH, flash_version
 from orchestrator.runtime.layers.flash_attention import attend, interface
-from orchestrator.runtime.layers.overlap import of_any
-from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.attention_backend import ATTENTION, may_use_flash

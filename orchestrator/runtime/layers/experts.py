@@ -10,6 +10,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.errors import MissingDependency
+from orchestrator.runtime.layers.engine import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
@@ -26,7 +27,7 @@ def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
     if grouped and layers != "transformer_engine":
         raise MissingDependency(
             "model.moe_grouped_gemm is true, which needs Transformer Engine's layers, and this run has torch's: "
-            "Transformer Engine is not installed, or there is no GPU; leave moe_grouped_gemm out"
+            f"{absence()}; leave moe_grouped_gemm out"
         )
     if grouped is None:
         grouped = layers == "transformer_engine"

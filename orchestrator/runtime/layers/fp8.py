@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.runtime.layers.engine import absence
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.runtime import Layers
 
@@ -30,8 +31,8 @@ def require_fp8(precision: PrecisionSpec, layers: Layers) -> None:
         return
     if layers != "transformer_engine":
         raise MissingDependency(
-            "precision.fp8 needs Transformer Engine's layers, and this run has torch's: Transformer Engine is not "
-            "installed, or there is no GPU; leave precision.fp8 out to train in bf16"
+            f"precision.fp8 needs Transformer Engine's layers, and this run has torch's: {absence()}; "
+            "leave precision.fp8 out to train in bf16"
         )
     recipe = precision.fp8.recipe
     manager: Any = importlib.import_module("transformer_engine.pytorch.fp8").FP8GlobalStateManager

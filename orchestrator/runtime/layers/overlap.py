@@ -13,7 +13,7 @@ import torch
 
 from orchestrator.errors import JobError, UserError
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
@@ -77,14 +77,6 @@ def _closing(control: Control, user_buffers: Any) -> Callable[..., None]:
             user_buffers.close_buffers()
 
     return close
-
-
-def of_any(control: Control, why: str | None) -> str | None:
-    """What stands in the way of the first rank that something does, on all ranks."""
-    found = control.gather_to_first(why) or []
-    first = next((f"{each} (rank {rank})" for rank, each in enumerate(found) if each), None)
-    said: str | None = control.from_first(first)
-    return said
 
 
 def _obstacle(device: Device, ranks: Ranks) -> str | None:

@@ -20,6 +20,7 @@ from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.biases import add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.engine import absence
 from orchestrator.runtime.layers.experts import expert_settings, keep_experts_apart
 from orchestrator.runtime.layers.fp8 import fp8_settings
 from orchestrator.runtime.layers.gelu import gelu
@@ -46,7 +47,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
     if runtime.cpu_offloading_num_layers is not None and layers != "transformer_engine":
         raise MissingDependency(
             "runtime.cpu_offloading_num_layers needs Transformer Engine's layers, and this run has torch's: "
-            "Transformer Engine is not installed, or there is no GPU; leave it out, or recompute activations"
+            f"{absence()}; leave it out, or recompute activations"
         )
     interleaved = parallelism.virtual_pipeline_model_parallel_size is not None
     return LayerConfig(

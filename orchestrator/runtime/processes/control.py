@@ -190,3 +190,11 @@ class Control:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.any(False)
+
+
+def of_any(control: Control, why: str | None) -> str | None:
+    """What the first rank says that says something, on all ranks."""
+    found = control.gather_to_first(why) or []
+    first = next((f"{each} (rank {rank})" for rank, each in enumerate(found) if each), None)
+    said: str | None = control.from_first(first)
+    return said

@@ -13,7 +13,7 @@ from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.runtime.processes import cpu_shim
 
 _BACKEND: Any = torch.backends.cuda  # has no types
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """What people tell torch's allocator by; since torch 2.9, and before."""
 
 
@@ -56,18 +56,17 @@ def select_device(choice: Literal["auto", "cuda", "cpu"], threads: int | None = 
                 "one is needed for each process"
             )
         torch.cuda.set_device(local_rank)
-        _grow_in_place()
         device = torch.device("cuda", local_rank)
         return Device("cuda", device, "nccl", torch.cuda.get_device_name(device))
     cpu_shim.install()
     return Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
 
-def _grow_in_place() -> None:
+def grow_in_place(device: Device) -> None:
     """Have torch's allocator extend what it holds, in place of taking blocks of fixed sizes whose rests are of no use:
-    of 79 GiB some 2 to 4 were such rests (docs/benchmarks/2026-11-25-h100.md). What the environment says goes before.
+    of 79 GiB up to 6 were such rests (docs/benchmarks/2026-11-25-h100.md). What the environment says goes before.
     """
-    if any(name in os.environ for name in _ALLOCATOR):
+    if not device.is_cuda or any(name in os.environ for name in _ALLOCATOR):
         return
     bindings, memory = cast("Any", torch._C), cast("Any", torch.cuda.memory)
     newer = getattr(bindings, "_accelerator_setAllocatorSettings", None)

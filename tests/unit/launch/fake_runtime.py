@@ -74,7 +74,7 @@ def train(run: RunDir, lease: Lease) -> int:
     job = json.loads(run.resolved().read_text())
     total, interval = job["schedule"]["train_iters"], job["checkpoint"]["save_interval"]
     iteration, loss = restore(run)
-    layers = {"layers": os.environ["FAKE_LAYERS"]} if "FAKE_LAYERS" in os.environ else {}
+    layers = {"layers": os.environ["FAKE_LAYERS"], "cuda_graphs": False} if "FAKE_LAYERS" in os.environ else {}
     started = {"launch_id": LAUNCH_ID, "token": lease.token, "world_size": WORLD_SIZE, "iteration": iteration}
     run.append_event("started", **started, **layers)
     if iteration:

@@ -98,7 +98,7 @@ def test_drill_fails_for_a_program_that_forgets_and_keeps_the_runs(
     shutil.rmtree(result.folder)
 
 
-def test_the_second_training_has_the_layers_that_the_first_chose(
+def test_the_second_training_computes_as_the_first_chose(
     make_job: MakeJob, runs_dir: Path, fake_runtime: str, held: Callable[[str], None]
 ) -> None:
     forgets = {"FAKE_FORGETS": "1", "FAKE_LAYERS": "transformer_engine"}  # so that the runs are kept
@@ -111,6 +111,7 @@ def test_the_second_training_has_the_layers_that_the_first_chose(
     )
     resolved = [json.loads(file.read_text()) for file in result.folder.glob("*/*/resolved*.json")]
     assert sorted(job["runtime"]["layers"] for job in resolved) == ["auto", "transformer_engine"]
+    assert {job["runtime"]["cuda_graphs"] for job in resolved} == {None, False}
     shutil.rmtree(result.folder)
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from orchestrator import checkpoints
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
+from orchestrator.runtime.optimizer import build_optimizer, parts_of
 from orchestrator.runtime.processes import cpu_shim
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device
@@ -111,6 +114,31 @@ def weights(tp: int, pp: int, vp: int | None, seed: int = 7) -> dict[str, Any]:
                 found.append([shard.key, list(shard.global_offset), shard.prepend_axis_num, shard.data.tolist()])
     stop_process_groups()
     return {"shards": found, "padded": vocabulary(job).padded_size}
+
+
+def connected(model: dict[str, Any], **degrees: Any) -> Any:
+    """The ranks of the groups that are connected for a real model. A CPU stands for the GPU: its groups send too."""
+    job, cpu = tiny_job("connected", model=model, parallelism=layout(**degrees)), select_device("cpu", threads=1)
+    megatron_compat.apply(cpu)
+    ranks, _ = start_process_groups(job, cpu, timeout_seconds=60)
+    seed_everything(job.runtime.seed, ranks)
+    config = transformer_config(job, cpu, "torch")
+    chunks = wrap_data_parallel(job, config, build_chunks(job, config, cpu, "torch", vocabulary(job), ranks))
+    optimizer, seen = build_optimizer(job, chunks), list[Any]()
+    reduce: Any = dist.all_reduce
+
+    def noted(tensor: torch.Tensor, *, group: Any) -> None:
+        seen.append(dist.get_process_group_ranks(group))
+        reduce(tensor, group=group)
+
+    dist.all_reduce = noted
+    connect(chunks, parts_of(optimizer), replace(cpu, kind="cuda"))
+    dist.all_reduce = reduce
+    stop_process_groups()
+    return seen
+
+
+EXPERTS = {"num_experts": 4, "moe_router_topk": 2, "add_bias_linear": False}
 
 
 def parts(value: Any) -> list[ShardedTensor]:
@@ -220,6 +248,8 @@ class Told(TorchDispatchMode):
 
 
 FUNCTIONS = {
+    "connected-stages": lambda: connected({"num_layers": 2}, pp=2, dp=2),
+    "connected-experts": lambda: connected(EXPERTS, dp=4, expert_model_parallel_size=2),
     "divided": divided,
     "sent-and-freed": sent_and_freed,
     "verification": lambda: verification(Path(sys.argv[1])),

@@ -6,6 +6,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 # isort: split
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +51,23 @@ def test_each_group_once_and_the_norms_last(connected: list[str]) -> None:
     chunks = [Chunk((Buffer("replicas"),), (Buffer("of experts"),)), Chunk((Buffer("replicas"),))]
     connect(chunks, [Optimizer("all"), Optimizer("all"), Optimizer("experts' norms")], GPU)
     assert connected == ["replicas", "of experts", "all", "experts' norms"]
+
+
+EVERYBODY = [0, 1, 2, 3]
+
+
+@pytest.mark.slow("four ranks build a model")
+def test_the_groups_of_two_stages_with_two_replicas(run_ranks: Any) -> None:
+    """Gradients, and the norm."""
+    found = run_ranks("connected-stages", 4)
+    assert found == [[[0, 1], EVERYBODY], [[0, 1], EVERYBODY], [[2, 3], EVERYBODY], [[2, 3], EVERYBODY]]
+
+
+@pytest.mark.slow("four ranks build a model")
+def test_the_groups_of_experts_on_two_ranks(run_ranks: Any) -> None:
+    """Experts' gradients have replicas of their own."""
+    for rank, groups in enumerate(run_ranks("connected-experts", 4)):
+        assert groups[:2] == [EVERYBODY, [rank % 2, rank % 2 + 2]]
 
 
 def test_nothing_on_the_cpu(connected: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.processes.device import GpuMissingError, select_device
+from orchestrator.runtime.processes.device import Device, GpuMissingError, grow_in_place, select_device
 from orchestrator.runtime.processes.exits import outcome_of
 
 
@@ -19,9 +19,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     monkeypatch.setattr("orchestrator.runtime.processes.cpu_shim.install", lambda: None)
-    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", lambda settings: None, raising=False)
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        monkeypatch.delenv(name, raising=False)
 
     def set_up(seen: int, given: str | None, rank: int = 0, *, built: bool = True) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
@@ -45,25 +42,36 @@ def test_a_gpu_that_slurm_gave_and_torch_does_not_see(machine: Any, choice: Any,
     assert outcome_of(refused.value).cause == "gpu_error"
 
 
-@pytest.mark.parametrize("name", [None, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU")
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has told the allocator anything."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", [None, *VARIABLES])
 def test_the_allocator_grows_in_place_unless_it_is_told_something(
-    name: str | None, machine: Any, monkeypatch: pytest.MonkeyPatch
+    name: str | None, quiet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
     if name is not None:
         monkeypatch.setenv(name, "max_split_size_mb:512")
-    machine(1, None)
-    select_device("auto")
+    grow_in_place(GPU)
     assert told == (["expandable_segments:True"] if name is None else [])
+    grow_in_place(Device("cpu", torch.device("cpu"), "gloo", "cpu"))
+    assert len(told) == (name is None)
 
 
-def test_so_does_that_of_older_torch(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_does_that_of_older_torch(quiet: None, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings", raising=False)
     monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
-    machine(1, None)
-    select_device("auto")
+    grow_in_place(GPU)
     assert told == ["expandable_segments:True"]
 
 

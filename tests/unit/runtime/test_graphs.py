@@ -36,14 +36,14 @@ SMALL, LARGE = tiny_job("small"), tiny_job("large", model={"hidden_size": 4096, 
 RANK_0 = Ranks(rank=0, world_size=2, tp=0, tp_size=1, pp=0, pp_size=1, dp=0, dp_size=2, num_chunks=1)
 
 
-WAITS = "the other one's does not wait"
+WAITS, ALIKE = "the other one's does not wait", "as this one"
 QUICK = 1e-6
 """Seconds in which a host starts a kernel, fewer than planned."""
 
 
 class WithAnother:
     """What the first of two ranks agrees on where the other one has this against it, or nothing, which is news where
-    the passes are not captured.
+    the passes are not captured. `ALIKE`: the other one is as this one.
     """
 
     def __init__(self, other: str | None) -> None:
@@ -51,7 +51,7 @@ class WithAnother:
         self._first: object = None
 
     def gather_to_first(self, own: object) -> list[object]:
-        return [own, self._other]
+        return [own, own if self._other == ALIKE else self._other]
 
     def from_first(self, said: Any) -> Any:
         self._first = said
@@ -90,7 +90,7 @@ def test_who_is_captured(
     made = object()
     monkeypatch.setattr(graphs, "CUDAGraphs", lambda: made)
     control: Any = WithAnother(another)
-    assert (choose_graphs(job, device, 384, "torch", RANK_0, control, QUICK) is made) == is_captured
+    assert (choose_graphs(job, device, 384, "torch", RANK_0, control, QUICK, None) is made) == is_captured
     told = capsys.readouterr().out
     assert told.count("\n") == bool(said)
     assert said in told
@@ -100,23 +100,53 @@ def test_who_is_captured(
 REPLICAS = job_of("gpt-1.7b", dp=2, micro=1, batch=16)
 
 
+AS_PLANNED, SLOW = 6e-6, 15.6e-6
+ON_A_SLOW_HOST = "the passes are CUDA graphs: a host takes 2.6 times as long to start a kernel as planned\n"
+
+
 @pytest.mark.parametrize(
-    ("launch", "said"),
+    ("seconds", "before", "is_captured", "said"),
     [
-        (6e-6, ""),
-        (15.6e-6, "the passes are CUDA graphs: a host takes 2.6 times as long to start a kernel as planned\n"),
+        (AS_PLANNED, None, False, ""),
+        (SLOW, None, True, ON_A_SLOW_HOST),
+        (SLOW, False, False, ""),
+        (AS_PLANNED, True, True, "the passes are CUDA graphs: this run began with them\n"),
     ],
-    ids=["as planned", "slow"],
+    ids=["as planned", "slow", "slow, and began without", "as planned, and began with them"],
 )
-def test_a_slow_host_has_replicas_captured(
-    launch: float, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_slow_host_has_replicas_captured_from_the_beginning(
+    seconds: float,
+    before: bool | None,
+    is_captured: bool,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """1.7B, micro-batches of one, two replicas: 1,134 ms and captured 649 on such a host, whichever rank has it."""
+    """1.7B, micro-batches of one, two replicas: 1,134 ms and captured 649 on such a host. What they add up, and in
+    which order, a run keeps.
+    """
     monkeypatch.setattr(graphs, "CUDAGraphs", object)
-    control: Any = WithAnother(None if said else "H200 does not wait for the host")
-    captured = choose_graphs(REPLICAS, H200, 131_072, "transformer_engine", RANK_0, control, launch)
-    assert (captured is not None) == bool(said)
+    control: Any = WithAnother(ALIKE)
+    captured = choose_graphs(REPLICAS, H200, 131_072, "transformer_engine", RANK_0, control, seconds, before)
+    assert (captured is not None) == is_captured
     assert capsys.readouterr().out == said
+
+
+def test_what_now_stands_in_the_way_is_said_of_replicas_that_were_captured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(graphs, "CUDAGraphs", object)
+    control: Any = WithAnother(ALIKE)
+    job = job_of("gpt-7.1b", dp=2, micro=4, batch=16)
+    assert choose_graphs(job, H200, 131_072, "transformer_engine", RANK_0, control, AS_PLANNED, True) is None
+    assert "too little of the memory" in capsys.readouterr().out
+
+
+def test_one_replica_follows_its_host_whatever_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same to the bit."""
+    monkeypatch.setattr(graphs, "CUDAGraphs", object)
+    control: Any = WithAnother(ALIKE)
+    assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control, AS_PLANNED, False) is not None
 
 
 @pytest.mark.parametrize("content", ["base: [", None], ids=["damaged", "unreadable"])
@@ -128,7 +158,7 @@ def test_a_calibrated_profile_that_cannot_be_read_is_told_of(
     profile.parent.mkdir()
     profile.mkdir() if content is None else profile.write_text(content)
     control: Any = WithAnother(WAITS)
-    assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control, QUICK) is None
+    assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control, QUICK, None) is None
     told = capsys.readouterr().out
     assert told.startswith("the passes are not CUDA graphs: ")
     assert "gpus/H200.yaml" in told
@@ -138,7 +168,9 @@ def test_a_calibrated_profile_that_cannot_be_read_is_told_of(
 def test_where_there_is_no_gpu_a_demand_is_refused() -> None:
     control: Any = WithAnother(None)
     with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, and this process computes on the CPU"):
-        choose_graphs(tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", RANK_0, control, QUICK)
+        choose_graphs(
+            tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", RANK_0, control, QUICK, None
+        )
 
 
 class Kind:

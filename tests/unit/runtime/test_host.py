@@ -12,7 +12,7 @@ from orchestrator.runtime.processes import host
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.host import slowest_start, start_seconds, with_host
 
-GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU that computes here")
+GPU, OLDER = (Device("cuda", torch.device("cpu"), "nccl", name) for name in ("NVIDIA H100 80GB HBM3", "Tesla V100"))
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
 
@@ -50,14 +50,16 @@ def test_the_slowest_host_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert slowest_start(GPU, control) == slowest
 
 
-def test_on_the_cpu_nothing_is_measured() -> None:
+@pytest.mark.parametrize("device", [CPU, OLDER], ids=["CPU", "a GPU before Hopper"])
+def test_where_nothing_is_chosen_by_it_nothing_is_measured(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "start_seconds", None)
     control: Any = WithAnother(0.0)
-    assert slowest_start(CPU, control) == 0.0
+    assert slowest_start(device, control) == 0.0
 
 
-def test_a_round_in_the_middle_counts_and_no_random_number_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undisturbed_round_counts_and_no_random_number_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(host, "time", Clock([9.0, 9.0, *(0.0065 for _ in range(8)), 1.0]))
+    monkeypatch.setattr(host, "time", Clock([9.0, 9.0, *(1.0 for _ in range(6)), 0.00605, 0.00605, 0.00605]))
     before = torch.get_rng_state()
     assert start_seconds(torch.device("cpu")) == pytest.approx(1e-5)
     assert torch.equal(torch.get_rng_state(), before)

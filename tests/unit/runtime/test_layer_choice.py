@@ -7,6 +7,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 # isort: split
 import importlib.machinery
 import importlib.util
+import re
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from support.reference_times import PADDED_VOCAB, job_of
 from support.training import layout, tiny_job
 
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime.layers import choice
+from orchestrator.runtime.layers import engine as engine_module
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
@@ -36,14 +37,19 @@ AS_PLANNED, SLOW = 6e-6, 15.5e-6
 
 
 class WithAnother:
-    """Agrees with one more rank, which says yes to one of the two questions, or to none."""
+    """Agrees with one more rank, which lacks Transformer Engine or, by its plan, takes torch's layers, or neither."""
 
-    def __init__(self, yes: str | None = None) -> None:
-        self._questions = iter(("lacks it", "takes torch's"))
-        self._yes = yes
+    def __init__(self, says: str | None = None) -> None:
+        self._says = says
 
     def any(self, own: bool) -> bool:
-        return next(self._questions) == self._yes or own
+        return self._says == "lacks it" or own
+
+    def gather_to_first(self, own: str | None) -> list[str | None]:
+        return [own, self._says if self._says != "lacks it" else None]
+
+    def from_first(self, said: str | None) -> str | None:
+        return said
 
 
 @pytest.fixture
@@ -56,11 +62,18 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 @pytest.mark.parametrize(
     ("engine", "job", "device", "another", "layers", "said"),
     [
-        (True, WAITS, H200, None, "torch", "for this GPU and this host Transformer Engine's would wait"),
+        (
+            True,
+            WAITS,
+            H200,
+            None,
+            "torch",
+            "the layers are torch's: with Transformer Engine's this GPU would wait for its host",
+        ),
         (True, CAPTURED, H200, None, "transformer_engine", ""),
         (True, WAITS, UNKNOWN, None, "transformer_engine", ""),
         (True, CAPTURED, H200, "lacks it", "torch", ""),
-        (True, CAPTURED, H200, "takes torch's", "torch", ""),
+        (True, CAPTURED, H200, "its host is slow", "torch", "the layers are torch's: its host is slow (rank 1)"),
         (False, WAITS, H200, None, "torch", ""),
         (True, WAITS, CPU, None, "torch", ""),
         (
@@ -107,13 +120,15 @@ def test_what_is_asked_for_must_be_there(engine: None, device: Device, message: 
 def test_one_that_does_not_load_is_told_of(
     engine: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(choice, "ENGINE_TROUBLE", "ImportError: undefined symbol")
+    monkeypatch.setattr(engine_module, "ENGINE_TROUBLE", "ImportError: undefined symbol")
     pinned, control = tiny_job("pinned", runtime={"layers": "transformer_engine"}), WithAnother()
     asked: Any = control
-    does_not_load = r"Transformer Engine is installed, but does not load (ImportError: undefined symbol)"
+    does_not_load = "Transformer Engine is installed, but does not load (ImportError: undefined symbol)"
     assert choose_layers(CAPTURED, H200, WORDS, RANK_0, asked, AS_PLANNED, None) == "torch"
-    assert capsys.readouterr().out == f"the layers are torch's: {does_not_load}\n"
-    with pytest.raises(MissingDependency, match=r"but it is installed, but does not load \(ImportError"):
+    assert capsys.readouterr().out == f"the layers are torch's: {does_not_load} (rank 0)\n"
+    with pytest.raises(
+        MissingDependency, match=f"runtime.layers is transformer_engine, but {re.escape(does_not_load)}"
+    ):
         choose_layers(pinned, H200, WORDS, RANK_0, asked, AS_PLANNED, None)
 
 
@@ -122,29 +137,44 @@ PIPELINE = job_of("gpt-1.7b", pp=2, micro=1, batch=16)
 
 @pytest.mark.parametrize("engine", [True], indirect=True)
 @pytest.mark.parametrize(
-    ("launch", "before", "layers"),
+    ("seconds", "before", "layers", "said"),
     [
-        (AS_PLANNED, None, "transformer_engine"),
-        (SLOW, None, "torch"),
-        (SLOW, "transformer_engine", "transformer_engine"),
-        (AS_PLANNED, "torch", "torch"),
-        (SLOW, "of another version", "torch"),
+        (AS_PLANNED, None, "transformer_engine", ""),
+        (SLOW, None, "torch", "the layers are torch's: with Transformer Engine's this GPU would wait for its host"),
+        (SLOW, "transformer_engine", "transformer_engine", "are Transformer Engine's: this run began with them"),
+        (AS_PLANNED, "torch", "torch", "are torch's: this run began with them"),
+        (SLOW, "torch", "torch", "would wait for its host"),
+        (AS_PLANNED, "transformer_engine", "transformer_engine", ""),
+        (SLOW, "of another version", "torch", "would wait for its host"),
     ],
-    ids=["as planned", "slow", "slow, and goes on", "as planned, and goes on", "unknown"],
 )
 def test_a_slow_host_decides_for_runs_that_begin(
-    engine: None, launch: float, before: str | None, layers: str, capsys: pytest.CaptureFixture[str]
+    engine: None, seconds: float, before: str | None, layers: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What is not as one would expect is said, in a line."""
     control: Any = WithAnother()
-    assert choose_layers(PIPELINE, H200, PADDED_VOCAB, RANK_0, control, launch, before) == layers
-    assert ("would wait" in capsys.readouterr().out) == (layers == "torch" and before != "torch")
+    assert choose_layers(PIPELINE, H200, PADDED_VOCAB, RANK_0, control, seconds, before) == layers
+    told = capsys.readouterr().out
+    assert told.count("\n") == bool(said)
+    assert said in told
 
 
 @pytest.mark.parametrize("engine", [True], indirect=True)
-def test_a_run_with_torchs_layers_that_is_to_go_on_in_fp8_changes_them(engine: None) -> None:
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"precision": {"dtype": "bf16", "fp8": {}}},
+        {"model": {"num_experts": 4, "moe_router_topk": 2, "moe_grouped_gemm": True, "add_bias_linear": False}},
+    ],
+    ids=["fp8", "grouped products"],
+)
+def test_a_run_with_torchs_layers_that_is_to_do_what_they_cannot_changes_them(
+    engine: None, changed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     control: Any = WithAnother()
-    job = tiny_job("in-fp8", precision={"dtype": "bf16", "fp8": {}})
+    job = tiny_job("changed", **changed)
     assert choose_layers(job, H200, WORDS, RANK_0, control, AS_PLANNED, "torch") == "transformer_engine"
+    assert capsys.readouterr().out == "the layers are Transformer Engine's, and were others in the last start\n"
 
 
 @pytest.mark.parametrize("engine", [False], indirect=True)
@@ -152,4 +182,7 @@ def test_a_run_that_cannot_go_on_with_its_layers_says_so(engine: None, capsys: p
     control: Any = WithAnother()
     layers = choose_layers(PIPELINE, H200, PADDED_VOCAB, RANK_0, control, AS_PLANNED, "transformer_engine")
     assert layers == "torch"
-    assert "this run had Transformer Engine's" in capsys.readouterr().out
+    expected = (
+        "the layers are torch's, and were others in the last start: Transformer Engine is not there on every rank"
+    )
+    assert expected in capsys.readouterr().out

@@ -128,6 +128,25 @@ def test_what_runs_out_of_memory_takes_nobodys_place(candidates: tuple[Candidate
     assert best.candidate.layout == fitting[1]
 
 
+def test_running_out_of_memory_is_bounded(candidates: tuple[Candidate, ...]) -> None:
+    """Each needs less than the one before, and still too much: two for each that was asked for, and as many again of
+    what then looks best."""
+    leaner = sorted(candidates, key=lambda each: -each.device_bytes)
+    distinct = [
+        each
+        for before, each in zip([None, *leaner], leaner, strict=False)
+        if before is None or each.device_bytes < before.device_bytes
+    ]
+    tried: list[Candidate] = []
+
+    def attempt(candidate: Candidate) -> Trial:
+        tried.append(candidate)
+        return Trial("out_of_memory", message="the GPU's memory is not enough")
+
+    Measuring(distinct, None).run(attempt, 1)
+    assert tried == distinct[:4]
+
+
 def test_measured_peaks_rule_out_what_would_not_fit(candidates: tuple[Candidate, ...]) -> None:
     """The first stage needs half as much again: then 60 GiB are 90, and a GPU has 80."""
     machine = Machine(lambda layout: 10.0 if layout.tp == 2 else 100.0, ratio=1.5)

@@ -1,0 +1,35 @@
+"""What is read of Transformer Engine's extra states, where it is there."""
+
+from __future__ import annotations
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+# isort: split
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.errors import CheckpointError
+from orchestrator.runtime.saving import reading
+
+NO_PICKLE = torch.tensor([1, 2, 3], dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(("engine", "is_read"), [(ModuleType("transformer_engine"), False), (None, True)])
+def test_only_an_engine_that_loads_unpickles_them(
+    engine: ModuleType | None, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not load is None among the modules."""
+    monkeypatch.setitem(sys.modules, "transformer_engine", engine)  # type: ignore[arg-type]
+    monkeypatch.setattr(reading, "shared", lambda path: None)
+    found: dict[str, Any] = {"layers._extra_state": NO_PICKLE}
+    monkeypatch.setattr(reading.dist_checkpointing, "load", lambda wanted, path: found)
+    if is_read:
+        assert reading.load({}, tmp_path) == found
+    else:
+        with pytest.raises(CheckpointError):
+            reading.load({}, tmp_path)

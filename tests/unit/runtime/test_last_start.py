@@ -1,0 +1,32 @@
+"""What a run goes on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.records.last_start import LastStart
+
+GPU = {"kind": "started", "device": "NVIDIA H100", "layers": "torch", "cuda_graphs": True}
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [
+        ([], LastStart()),
+        ([GPU], LastStart("torch", True)),
+        ([GPU, {**GPU, "layers": "transformer_engine", "cuda_graphs": False}], LastStart("transformer_engine", False)),
+        ([GPU, {**GPU, "device": "cpu"}], LastStart()),
+        ([{"kind": "started", "device": "NVIDIA H100"}], LastStart()),
+    ],
+    ids=["none", "one", "the last", "on a CPU", "of an earlier version"],
+)
+def test_the_last_start_on_a_gpu(starts: list[dict[str, Any]], expected: LastStart, tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for start in starts:
+        run.append_event(**start)
+        run.append_event("resumed", iteration=3)
+    assert LastStart.of(run) == expected
