@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from orchestrator.planning.graphs import settled
 from orchestrator.planning.hardware import Device
 from orchestrator.planning.memory import Memory, estimate_memory
+from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
@@ -51,6 +52,10 @@ class Planned:
     def time(self, job: JobSpec) -> StepTime:
         """What a step takes."""
         return estimate_time(self._settled(job), self._padded(job), self.layers, self.device)
+
+    def slow_host_seconds(self, job: JobSpec) -> float | None:
+        """What a step takes where the host is half as fast as planned; None where it was measured, and on the CPU."""
+        return slow_host_seconds(job, self._padded(job), self.device)
 
     def _settled(self, job: JobSpec) -> JobSpec:
         return settled(job, self._padded(job), self.layers, self.device)

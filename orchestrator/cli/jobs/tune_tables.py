@@ -11,6 +11,7 @@ import typer
 from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
+from orchestrator.cli.jobs.planned import WAITING
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
@@ -87,6 +88,21 @@ class Report:
         tight = capacity(self.best.candidate.memory, self.choice.device) == "tight"
         if tight and not self.best.is_measured:
             typer.echo("note: the best needs nearly all of the GPU's memory; --measure tells whether it fits")
+        if not self.trials:
+            self._show_slow_host(top)
+
+    def _show_slow_host(self, top: int) -> None:
+        """What of the fastest a slow host makes, where it would hold up the best."""
+        slow = [self.estimates.slow_host_seconds(each.candidate.job) for each in self.ranking[:top]]
+        known = [seconds for seconds in slow if seconds is not None]
+        if not known or known[0] < (1 + WAITING) * self.best.step_seconds:
+            return
+        fastest = known.index(min(known))
+        instead = f", and of layout {fastest + 1} {seconds_words(known[fastest])} s" if fastest else ""
+        typer.echo(
+            "note: where the host is half as fast as planned, as many are, a step of the best takes "
+            f"{seconds_words(known[0])} s{instead}; orchestrator calibrate measures yours, and --measure tries layouts"
+        )
 
     def to_json(self, top: int) -> dict[str, Any]:
         """For programs."""

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from orchestrator.cli.main import main
 from orchestrator.launch.runs import create_run
 from orchestrator.lease import Lease
 from orchestrator.planning.hardware.here import gpus_counted
+from orchestrator.resources import resource_root
 from orchestrator.rundir import read_lines
 from orchestrator.spec.loading import load_job
 from orchestrator.tuning.trial import Trials
@@ -187,6 +189,33 @@ def test_wrong_words(orchestrator: Orchestrator, large: Path, words: list[str], 
 
 
 @pytest.mark.skipif(gpus_counted() is None or (gpus_counted() or 0) >= 8, reason="this machine has the GPUs")
+def test_what_a_slow_host_would_make_of_the_best_is_said_until_one_is_measured(
+    orchestrator: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single sequences on two stages: Transformer Engine's kernels are started as fast as they are computed."""
+    monkeypatch.chdir(tmp_path)
+    asked = ["tune", resource_root("jobs") / "gpt-1.7b.yaml", "--gpu", "H100", "-o", tmp_path / "tuned.yaml"]
+    two_stages = ("launch.gpus_per_node=2", "parallelism.pipeline_model_parallel_size=2")
+    asked += [word for each in (*two_stages, "runtime.layers=transformer_engine") for word in ("--set", each)]
+    single = ("--set", "batch.micro_batch_size=1")
+    found = re.search(
+        r"where the host is half as fast as planned, as many are, a step of the best takes ([\d.]+) s, "
+        r"and of layout \d+ ([\d.]+) s;",
+        orchestrator(*asked, *single).out,
+    )
+    assert found is not None
+    best = orchestrator(*asked, *single, "--json").json["best"]["step_seconds"]
+    assert best < float(found[2]) < float(found[1])
+    assert "half as fast" not in orchestrator(*asked, "--set", "batch.micro_batch_size=4").out
+
+    (tmp_path / "gpus").mkdir()
+    (tmp_path / "gpus" / "H100.yaml").write_text("base: H100\nefficiency: {launch: 1.2e-5}\n")
+    measured = orchestrator(*asked, *single)
+    assert "half as fast" not in measured.out
+    best = orchestrator(*asked, *single, "--json").json["best"]["step_seconds"]
+    assert best <= float(found[2]) + 0.01
+
+
 def test_what_this_machine_has_not_is_not_measured(orchestrator: Orchestrator, large: Path) -> None:
     said = orchestrator("tune", large, "--gpus", "8", "--measure")
     assert said.code == 2
