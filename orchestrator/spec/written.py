@@ -20,7 +20,7 @@ from orchestrator.spec.words import dotted
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 32
-MAX_VALUES = 20_000
+MAX_VALUES = 100_000
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -94,8 +94,8 @@ def test_ten_megabytes_are_refused_at_once() -> None:
         b"- " * 400_000,
         b"a: " + b"x" * 900_000,
         b"".join(b"key_%d: 1\n" % number for number in range(70_000)),
-        b"".join(b"num_layrs_%d: 1\n" % number for number in range(19_000)),
-        b"name: a\n" * 19_000,
+        b"".join(b"num_layrs_%d: 1\n" % number for number in range(50_000)),
+        b"name: a\n" * 95_000,
         b"a: &a " + b"[" * 20 + b"]" * 20 + b"\nb: [" + b"*a," * 100_000 + b"]",
     ],
     ids=["brackets", "braces", "dashes", "long text", "many keys", "unknown keys", "duplicates", "aliases"],
@@ -104,6 +104,14 @@ def test_a_file_made_to_hurt_is_refused_quickly(content: bytes) -> None:
     start = time.process_time()
     assert message(content)
     assert time.process_time() - start < 5.0
+
+
+def test_a_blend_of_thousands_of_sources_is_read(small: Any) -> None:
+    """Its paths and weights are three values a source; the file's size is what limits it."""
+    sources = "".join(f"    - {{path: data/{number:05d}, weight: {1 + number % 7}}}\n" for number in range(15_000))
+    SPEC.write_text(small.text)
+    Path("blend.yaml").write_text(f"data:\n  blend:\n{sources}")
+    assert len(load_job([SPEC, Path("blend.yaml")]).job.data.blend) == 15_000
 
 
 def test_every_bad_file_is_reported() -> None:
