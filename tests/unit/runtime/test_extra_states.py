@@ -24,7 +24,8 @@ def test_only_an_engine_that_loads_unpickles_them(
     engine: ModuleType | None, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that does not load is None among the modules."""
-    monkeypatch.setitem(sys.modules, "transformer_engine", engine)  # type: ignore[arg-type]
+    modules: dict[str, Any] = sys.modules
+    monkeypatch.setitem(modules, "transformer_engine", engine)
     monkeypatch.setattr(reading, "shared", lambda path: None)
     found: dict[str, Any] = {"layers._extra_state": NO_PICKLE}
     monkeypatch.setattr(reading.dist_checkpointing, "load", lambda wanted, path: found)
