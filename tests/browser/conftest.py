@@ -20,7 +20,7 @@ import pytest
 from browser.packages import PROGRAM, what_is_missing
 from browser.reviewed import Reviewed, reviewed_in
 from browser.waiting import until
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 from support.commands import Commands, Going
 from support.faults import Ranks
 from support.fixtures import inject, ranks
@@ -68,8 +68,17 @@ class Chromium:
         """The browser that was started after so many changes of the network."""
         if self.browser is None or self.changes != changes:
             self.close()
-            self.browser, self.changes = self.launch(), changes
+            self.browser, self.changes = self._launched(), changes
         return self.browser
+
+    def _launched(self) -> Browser:
+        """Chromium crashed once on a busy machine before there was a page, which says nothing of ours."""
+        try:
+            return self.launch()
+        except Error as error:
+            if "browser has been closed" not in str(error):
+                raise
+            return self.launch()
 
     def close(self) -> None:
         if self.browser is not None:
