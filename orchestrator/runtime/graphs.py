@@ -146,7 +146,7 @@ def _against(
         return _Against(str(error).splitlines()[0], None)
     planned = against_graphs(job, padded_vocab, layers, known)
     if keeps is False:
-        return _Against("this run began without them", planned)
+        return _Against(f"this run began without them, and {GRAPHS} changes that", planned)
     slow = with_host(known, _ANY_HOST if keeps else start_seconds)
     times = f"{start_seconds / known.efficiency.launch:.1f} times"
     cause = "this run began with them" if keeps else f"a host takes {times} as long to start a kernel as planned"

@@ -103,7 +103,8 @@ def open_session(
     host, before = 0.0, LastStart()
     if device.is_cuda and (job.runtime.layers == "auto" or job.runtime.cuda_graphs is None):
         host = slowest_start(device, control)
-        before = control.from_first(LastStart.of(run) if ranks.is_first and not from_scratch else LastStart())
+        goes_on = ranks.is_first and not from_scratch
+        before = control.from_first(LastStart.of(run, layout(job)) if goes_on else LastStart())
     layers = choose_layers(job, device, words.padded_size, ranks, control, host, before.layers)
     graphs = choose_graphs(job, device, words.padded_size, layers, ranks, control, host, before.cuda_graphs)
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)

@@ -24,7 +24,7 @@ class RuntimeSpec(Section):
     layers: Literal["auto", "torch", "transformer_engine"] = "auto"
     """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed, and torch's where the plan
     for that GPU, and for its host as it is measured at the start, has the host hold it up by a tenth of a step. A run
-    keeps what it began with."""
+    keeps what it began with while its layout is the same."""
     attention_backend: Literal["auto", "fused", "flash"] = "auto"
     """The core of a GPT's attention: the layers' own (`fused`: cuDNN's in Transformer Engine's, torch's choice in
     torch's) or FlashAttention 4 (`flash`); `auto` takes that where nothing stands in the way, on Hopper GPUs where

@@ -14,7 +14,7 @@ from orchestrator.runtime.processes import cpu_shim
 
 _BACKEND: Any = torch.backends.cuda  # has no types
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""What people tell torch's allocator by; since torch 2.9, and before."""
+"""What people tell torch's allocator by: since torch 2.9, before, and on AMD's GPUs."""
 
 
 class GpuMissingError(OrchestratorError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.rundir import RunDir
@@ -9,16 +10,17 @@ from orchestrator.rundir import RunDir
 
 @dataclass(frozen=True)
 class LastStart:
-    """What a run goes on with to the bit, of what it chose for itself. All None where it has not begun, or on a CPU,
-    which computes in another way.
+    """What a run goes on with to the bit, of what it chose for itself. All None where it has not begun, or at another
+    layout or on a CPU, whose losses are others anyway.
     """
 
     layers: str | None = None
     cuda_graphs: bool | None = None
 
     @classmethod
-    def of(cls, run: RunDir) -> LastStart:
+    def of(cls, run: RunDir, topology: Mapping[str, int]) -> LastStart:
+        """`topology`: of the start that is to go on with it."""
         started = [event for event in run.events() if event.get("event") == "started"]
-        if not started or started[-1].get("device") in (None, "cpu"):
+        if not started or started[-1].get("device") in (None, "cpu") or started[-1].get("topology") != topology:
             return cls()
         return cls(started[-1].get("layers"), started[-1].get("cuda_graphs"))

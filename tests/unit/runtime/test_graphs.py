@@ -142,6 +142,13 @@ def test_what_now_stands_in_the_way_is_said_of_replicas_that_were_captured(
     assert "too little of the memory" in capsys.readouterr().out
 
 
+def test_replicas_that_began_without_what_is_planned_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    control: Any = WithAnother(ALIKE)
+    job = job_of("gpt-345m", dp=2, micro=1, batch=8)
+    assert choose_graphs(job, H200, 51_200, "transformer_engine", RANK_0, control, AS_PLANNED, False) is None
+    assert "this run began without them, and runtime.cuda_graphs changes that" in capsys.readouterr().out
+
+
 def test_one_replica_follows_its_host_whatever_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the same to the bit."""
     monkeypatch.setattr(graphs, "CUDAGraphs", object)

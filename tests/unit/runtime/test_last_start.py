@@ -10,7 +10,8 @@ import pytest
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.records.last_start import LastStart
 
-GPU = {"kind": "started", "device": "NVIDIA H100", "layers": "torch", "cuda_graphs": True}
+HERE, ELSEWHERE = {"tp": 1, "pp": 2}, {"tp": 2, "pp": 1}
+GPU = {"kind": "started", "device": "NVIDIA H100", "topology": HERE, "layers": "torch", "cuda_graphs": True}
 
 
 @pytest.mark.parametrize(
@@ -20,13 +21,14 @@ GPU = {"kind": "started", "device": "NVIDIA H100", "layers": "torch", "cuda_grap
         ([GPU], LastStart("torch", True)),
         ([GPU, {**GPU, "layers": "transformer_engine", "cuda_graphs": False}], LastStart("transformer_engine", False)),
         ([GPU, {**GPU, "device": "cpu"}], LastStart()),
-        ([{"kind": "started", "device": "NVIDIA H100"}], LastStart()),
+        ([GPU, {**GPU, "topology": ELSEWHERE}], LastStart()),
+        ([{"kind": "started", "device": "NVIDIA H100", "topology": HERE}], LastStart()),
     ],
-    ids=["none", "one", "the last", "on a CPU", "of an earlier version"],
+    ids=["none", "one", "the last", "on a CPU", "at another layout", "of an earlier version"],
 )
 def test_the_last_start_on_a_gpu(starts: list[dict[str, Any]], expected: LastStart, tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for start in starts:
         run.append_event(**start)
         run.append_event("resumed", iteration=3)
-    assert LastStart.of(run) == expected
+    assert LastStart.of(run, HERE) == expected
