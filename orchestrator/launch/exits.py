@@ -42,7 +42,9 @@ _LACKS_A_PACKAGE = re.compile(
     r"^.*No module named (?:'(torch|megatron|orchestrator)(?:\.core)?'|(torch|orchestrator)\b).*$", re.MULTILINE
 )
 # What C++ says of an exception that nobody takes, as in torch's threads: "  what():  [PG ID 0 …] … CUDA error: …"
-_UNCAUGHT = re.compile(r"^\s*what\(\):.*$", re.MULTILINE)
+_UNCAUGHT = re.compile(r"^\s*(what\(\):.*)$", re.MULTILINE)
+# Where the thread that crashed was in Python, as faulthandler writes it: the line after "Current thread 0x… (most …):"
+_CRASHED_IN = re.compile(r"^Current thread 0x.*\n\s*(File .*)$", re.MULTILINE)
 # torchrun's account of a failure starts with a line of its logger: what the ranks printed themselves is before it.
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic", re.MULTILINE)
 # torchrun's report of a failed rank: "  host      : n1", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 2)"
@@ -270,8 +272,8 @@ def ended_by(number: int) -> str:
 
 def _killed(rank: int, rank_end: RankEnd, log: Path, tails: dict[Path, str], iteration: int | None) -> Exit:
     end = Exit.of("killed", _killed_message(rank, -rank_end.code), iteration)
-    if found := _UNCAUGHT.search(tails[log]):
-        return _shown(end, log, found.group().strip(), node=rank_end.host)
+    if found := _UNCAUGHT.search(tails[log]) or _CRASHED_IN.search(tails[log]):
+        return _shown(end, log, found[1].strip(), node=rank_end.host)
     return replace(end, node=rank_end.host)
 
 

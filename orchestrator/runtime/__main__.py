@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import gc
 import io
 import logging
@@ -115,13 +116,16 @@ def _log_stream(descriptor: int) -> TextIO:
 
 
 def write_log_to_run(run: RunDir, rank: int) -> None:
-    """Send everything this process prints, C libraries included, to its log in the run directory."""
+    """Send everything this process prints, C libraries included, to its log in the run directory, and where its
+    threads are when it crashes.
+    """
     run.logs.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(run.rank_log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     os.close(descriptor)
     sys.stdout, sys.stderr = (_log_stream(standard) for standard in (1, 2))
+    faulthandler.enable(2)
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s [rank {rank}] %(levelname)s %(name)s: %(message)s")
 
 

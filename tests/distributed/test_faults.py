@@ -240,6 +240,29 @@ def test_the_first_failure_is_told(ranks: Ranks, inject: Inject, tmp_path: Path)
     assert second[-1] == "rank 1: bug: ValueError: a mistake"
 
 
+CRASH_AT_STEP_5 = """
+import ctypes
+import orchestrator.runtime.loop as loop
+real = loop.train_step
+def train_step(session):
+    if session.state.iteration == 5:
+        ctypes.string_at(0)
+    return real(session)
+loop.train_step = train_step
+"""
+
+
+def test_a_crash_says_where(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
+    """By a signal that nobody sent: the line that ran then is told, all threads' are in the log."""
+    job = tiny_job("crashed", batch=TWO_MICRO_BATCHES)
+    orchestrator.env = ranks.for_commands(inject(CRASH_AT_STEP_5).parent)
+    said = orchestrator("run", orchestrator.write(job))
+    assert said.code == 1
+    assert "rank 0 was ended by SIGSEGV" in said.err
+    [line] = json.loads(orchestrator("status", job.name, "--json").out)["evidence"]
+    assert re.fullmatch(r'rank-00000.log: File ".*ctypes/__init__.py", line \d+ in string_at', line)
+
+
 SLEEP_AT_STEP_5 = """
 import time
 import orchestrator.runtime.loop as loop

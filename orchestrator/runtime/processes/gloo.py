@@ -14,31 +14,38 @@ from torch.distributed import distributed_c10d
 _Group: Any = distributed_c10d.ProcessGroupGloo
 
 
-class _OnTheFirstDevice(_Group):
-    """A group that shares the network device of the first one, and with it the thread that waits for its sockets."""
+class _OneThread(_Group):
+    """A group with one thread for its collectives, on the network devices of the first group, which have one each that
+    waits for sockets.
+    """
 
-    _shared: ClassVar[list[Any]] = []
+    _devices: ClassVar[list[Any]] = []
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        if not self._shared:
-            super().__init__(store, rank, size, timeout=timeout)
-            self._shared.append(self.options)
-            return
-        [first] = self._shared
+        if not self._devices:
+            self._devices.extend(_network_devices())
         options = _Group._Options()
-        options._devices, options._threads, options._timeout = first._devices, first._threads, timeout
+        options._devices, options._threads, options._timeout = self._devices, 1, timeout
         super().__init__(store, rank, size, options)
+
+
+def _network_devices() -> list[Any]:
+    """Those that torch would take: of the interfaces in GLOO_SOCKET_IFNAME, else of the host's name."""
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    interfaces = [_Group.create_device(interface=name) for name in named.split(",") if name]
+    return interfaces or [_Group.create_default_device()]
 
 
 @contextlib.contextmanager
 def few_threads() -> Iterator[None]:
-    """Groups that are made within share one network device.
+    """Groups that are made within share the network devices, and have one thread each.
 
-    Each would have its own, and a thread for it that looks up a hundred times a second, whatever its group does:
-    megatron-core makes some twenty groups.
+    Each would have devices of its own, and for each of them a thread that looks up a hundred times a second, whatever
+    its group does: megatron-core makes some twenty groups. Each would also have two threads for collectives, which
+    write a group's state (the name of what it did last) without a lock: torch 2.13, `ProcessGroupGloo::runLoop`.
     """
     names = vars(distributed_c10d)
-    names["ProcessGroupGloo"] = _OnTheFirstDevice
+    names["ProcessGroupGloo"] = _OneThread
     try:
         yield
     finally:

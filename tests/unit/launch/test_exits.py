@@ -85,6 +85,19 @@ def test_crash_points_to_the_log(run: RunDir) -> None:
     )
 
 
+def test_where_the_thread_was_that_crashed_is_shown(run: RunDir) -> None:
+    """As faulthandler writes it: other threads first, the innermost line of each first."""
+    other, crashed = (
+        f'{kind} 0x00007f1a82bc26c0 (most recent call first):\n  File "/job/' for kind in ("Thread", "Current thread")
+    )
+    rest = 'threading.py", line 982 in run\n  File "/job/threading.py", line 1045 in _bootstrap_inner\n'
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=0, code=-11))
+    for inner, evidence in (("step.py", ('rank-00000.log: File "/job/step.py", line 5 in step',)), (None, ())):
+        told = f'{crashed}{inner}", line 5 in step\n  File "/job/loop.py", line 9 in train\n' if inner else ""
+        run.rank_log(0).write_text(f"Fatal Python error: Segmentation fault\n\n{other}{rest}\n{told}")
+        assert classify(run, "a", 1, LogMarks({})).evidence == evidence
+
+
 def test_what_torch_said_before_a_crash_is_shown(run: RunDir, record: Callable[..., None]) -> None:
     said = (
         "what():  [PG ID 2 PG GUID 3 Rank 1] Process group watchdog thread terminated with exception: CUDA error: an "
