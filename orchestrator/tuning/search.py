@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -21,6 +22,12 @@ _BALANCED = 30
 """How many of the fastest pipelines are tried with fewer layers on the last stage: that saves some per cent."""
 _FORMS = 4
 """About how many leaner forms of each layout on the front are looked at, beside the leanest two."""
+_SPARED = 50
+"""How many of the fastest that recompute, or join the loss, are tried without, in nearly all of the memory."""
+_NEARLY = 0.99
+"""Part of a GPU's memory that they may need: estimates were within 0.7 % (docs/benchmarks)."""
+_WORTH = 0.03
+"""Share of a step that one of them has to save before it is named."""
 
 
 @dataclass
@@ -58,6 +65,8 @@ class Found:
     """By reason."""
     miss: Miss | None
     """Where nothing fits, but something is legal."""
+    tight: Candidate | None
+    """What may or may not fit, does not count, and would be faster than all that does: worth a measurement."""
 
 
 NOT_LEGAL, NO_FIT = "not legal", "does not fit"
@@ -95,7 +104,8 @@ def search(space: Space, estimates: Estimates, *, tight: bool = False) -> Found:
     for candidate in fitting:
         if candidate.layout not in on_front:
             hunt.lose(BEATEN, candidate.layout, f"{candidate.step_seconds:.3f} s")
-    return Found(tuple(fitting), tuple(leaner), own, own_problem, hunt.lost, None if fitting else hunt.miss)
+    miss, nearly = (None, hunt.faster_where_tight(fitting)) if fitting else (hunt.miss, None)
+    return Found(tuple(fitting), tuple(leaner), own, own_problem, hunt.lost, miss, nearly)
 
 
 def can_fit(space: Space, estimates: Estimates) -> bool:
@@ -185,6 +195,26 @@ class _Hunt:
                         forms[each] = self._estimated(each, self._memory(each))
         return list(forms.values())
 
+    def faster_where_tight(self, fitting: list[Candidate]) -> Candidate | None:
+        """The fastest of those that recompute less than what fits for sure does; None where it saves too little."""
+        total = self.estimates.memory_bytes
+        if self.tight or total is None:
+            return None
+        spared = {}
+        for layout in [each.layout for each in fitting if self._gives_way(each.layout)][:_SPARED]:
+            plain = layout._replace(joins_loss=layout.joins_loss and not self.space.may_join_loss)
+            asked = [plain._replace(recompute=each) for each in self.space.recomputes(plain, plain.vp)]
+            number = self._least(asked, _NEARLY * total)
+            if number is not None and not self._fits(self._memory(asked[number]), tight=False):
+                spared[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
+        fastest = min(spared.values(), key=lambda candidate: candidate.order, default=None)
+        worth = fastest is not None and fastest.step_seconds <= (1 - _WORTH) * fitting[0].step_seconds
+        return fastest if worth else None
+
+    def _gives_way(self, layout: Layout) -> bool:
+        """Whether it takes more time to need less memory."""
+        return layout.recompute.granularity == "full" or (layout.joins_loss and self.space.may_join_loss)
+
     def leanest(self, degrees: Layout) -> Miss:
         """The layout of these degrees that needs the least: the smallest micro-batch, no interleaving (which only adds
         micro-batches in flight), the recomputation that saves most, and a joined loss where that saves more.
@@ -211,7 +241,8 @@ class _Hunt:
         """
         recomputes = self.space.recomputes(layout, layout.vp)
         asked = [layout._replace(recompute=each) for each in recomputes]
-        least = {number for tight in {self.tight, False} if (number := self._least(asked, tight)) is not None}
+        limits = {self._limit(tight) for tight in (self.tight, False)}
+        least = {number for limit in limits if (number := self._least(asked, limit)) is not None}
         for number in sorted(least):
             self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
         first = min(least, default=len(asked))
@@ -232,14 +263,14 @@ class _Hunt:
             return False
         return self._memory(_joined(plain.layout)).device_bytes < plain.memory.device_bytes
 
-    def _least(self, layouts: list[Layout], tight: bool) -> int | None:
-        """Which of the layouts, each with more recomputation than the one before, is the first to fit.
+    def _least(self, layouts: list[Layout], limit: float) -> int | None:
+        """Which of the layouts, each with more recomputation than the one before, is the first to need no more bytes.
 
         Each layer more is leaner, so halving finds it, up to those that recompute everything (`Space.recomputes`).
         """
 
         def fits(number: int) -> bool:
-            return self._fits(self._memory(layouts[number]), tight)
+            return self._memory(layouts[number]).device_bytes <= limit
 
         parts = [number for number, each in enumerate(layouts) if each.recompute.method != "uniform"]
         if parts and fits(parts[-1]):
@@ -270,8 +301,11 @@ class _Hunt:
         return self.known[layout]
 
     def _fits(self, memory: Memory, tight: bool) -> bool:
+        return memory.device_bytes <= self._limit(tight)
+
+    def _limit(self, tight: bool) -> float:
         total = self.estimates.memory_bytes
-        return total is None or memory.device_bytes <= total * (1.0 if tight else TIGHT)
+        return math.inf if total is None else total * (1.0 if tight else TIGHT)
 
     def _does_not_fit(self, each: Miss, count: int = 1) -> None:
         total = self.estimates.memory_bytes

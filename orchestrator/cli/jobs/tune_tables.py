@@ -88,8 +88,20 @@ class Report:
         tight = capacity(self.best.candidate.memory, self.choice.device) == "tight"
         if tight and not self.best.is_measured:
             typer.echo("note: the best needs nearly all of the GPU's memory; --measure tells whether it fits")
+        if self.found.tight is not None:
+            typer.echo(self._tight_words(self.found.tight))
         if not self.trials:
             self._show_slow_host(top)
+
+    def _tight_words(self, candidate: Candidate) -> str:
+        """What is left out as long as nobody measures it."""
+        saved = 1 - candidate.step_seconds / self.best.step_seconds
+        total = self.estimates.memory_bytes
+        return (
+            f"note: {layout_words(candidate.layout)} would take {seconds_words(candidate.step_seconds)} s, {saved:.0%} "
+            f"less, with {memory_size(candidate.device_bytes)}{f' of {memory_size(total)}' if total else ''}: "
+            "--measure tells whether it fits"
+        )
 
     def _show_slow_host(self, top: int) -> None:
         """What of the fastest a slow host makes, where it would hold up the best."""
@@ -118,6 +130,7 @@ class Report:
             "global_batch_size": self.job.global_batch_size,
             "best": self._ranked_json(self.best),
             "own": None if own is None else self._candidate_json(own),
+            "tight": None if self.found.tight is None else self._candidate_json(self.found.tight),
             "own_problem": self.found.own_problem.message if self.found.own_problem else None,
             "top": [self._ranked_json(each) for each in self.ranking[:top]],
             "front": [self._ranked_json(each) for each in self.front],

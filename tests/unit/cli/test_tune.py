@@ -170,6 +170,30 @@ def test_nothing_fits(orchestrator: Orchestrator, large: Path, tmp_path: Path) -
     assert "the best needs nearly all of the GPU's memory" in orchestrator("tune", large, "--gpus", str(count - 8)).out
 
 
+def test_what_nearly_all_of_the_memory_would_save_is_said(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    """7.1B on one H200 recomputes 23 of 30 layers to fit for sure."""
+    asked = ["tune", resource_root("jobs") / "gpt-7.1b.yaml", "--gpus", "1", "--gpu", "H200"]
+    asked += ["--set", "runtime.layers=transformer_engine", "-o", tmp_path / "tuned.yaml"]
+    said = orchestrator(*asked).out
+    note = re.search(
+        r"^note: TP 1, PP 1, micro 1, recompute full, block (\d+) would take ([\d.]+) s, (\d+)% less, "
+        r"with [\d.]+ GiB of 139.8 GiB: --measure tells whether it fits$",
+        said,
+        re.MULTILINE,
+    )
+    assert note is not None, said
+    found = orchestrator(*asked, "--json").json
+    best, tight = found["best"], found["tight"]
+    assert (best["fit"], tight["fit"]) == ("fits", "tight")
+    assert tight["device_bytes"] <= 0.99 * found["memory_bytes"]
+    assert round(100 * (1 - tight["step_seconds"] / best["step_seconds"])) == int(note[3]) >= 3
+    layers = [each["layout"]["runtime"]["recompute_num_layers"] for each in (tight, best)]
+    assert layers[0] == int(note[1]) < layers[1]
+    roomy = orchestrator(*asked, "--gpus", "4")
+    assert "would take" not in roomy.out
+    assert orchestrator(*asked, "--gpus", "4", "--json").json["tight"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

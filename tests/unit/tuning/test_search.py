@@ -224,6 +224,30 @@ def test_what_is_tight_counts_only_where_asked_for(space: Spaces) -> None:
     assert len(search(one, full, tight=True).fitting) > 1
 
 
+@pytest.mark.parametrize(("saved", "named"), [(0.05, True), (0.02, False)])
+def test_what_is_tight_is_named_where_it_is_worth_a_measurement(space: Spaces, saved: float, named: bool) -> None:
+    """Without recomputation all need 95 % of the GPU, and with it half; the own layout recomputes."""
+
+    def bytes_of(job: JobSpec) -> int:
+        return (95 if layout_of(job).recompute == NO_RECOMPUTE else 50) * GIB
+
+    def parts_of(job: JobSpec) -> Mapping[str, float]:
+        return {"gemm": 1 - saved if layout_of(job).recompute == NO_RECOMPUTE else 1.0}
+
+    law = Laws(100 * GIB, bytes_of, parts_of)
+    own = space(
+        gpus=1, runtime={"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    )
+    found = search(own, law)
+    assert all(each.layout.recompute != NO_RECOMPUTE for each in found.fitting)
+    assert (found.tight is not None) == named
+    if found.tight is not None:
+        assert found.tight.layout.recompute == NO_RECOMPUTE
+    measured = search(own, law, tight=True)
+    assert (measured.fitting[0].layout.recompute, measured.tight) == (NO_RECOMPUTE, None)
+    assert search(own, replace(law, memory_bytes=None)).tight is None, "everything fits"
+
+
 def test_switches_are_turned_off_only_where_that_is_faster(space: Spaces) -> None:
     base = laws(None)
 

@@ -1,61 +1,21 @@
 """Why a launch ended, from what it left behind."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-from orchestrator.causes import CAUSES, by_word_of_the_ranks, lost_a_peer
-from orchestrator.launch.exits import LogMarks, classify, failed_ranks, last_exception
-from orchestrator.rundir import RunDir
-
-TORCHRUN_REPORT = """\
-E1120 13:07:32.568000 22724 site-packages/torch/distributed/elastic/multiprocessing/api.py:1002] failed
-Traceback (most recent call last):
-  File "run.py", line 1032, in <module>
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-orchestrator.runtime FAILED
-Failures:
-  <NO_OTHER_FAILURES>
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-20_13:07:32
-  host      : localhost
-  rank      : {rank} (local_rank: {rank})
-  exitcode  : {code} (pid: 2272{rank})
-  error_file: <N/A>
-"""
-HOSTS = (("n1", 0), ("n2", 1))
-TORCHRUN_CLOSES = (
-    "W1120 13:07:32.123000 22724 torch/distributed/elastic/multiprocessing/api.py:1028] "
-    "Sending process 22720 closing signal SIGTERM\n"
+from support.ends import (
+    GLOO_LOST_A_PEER,
+    HOSTS,
+    NCCL_LOST_A_PEER,
+    NCCL_TIMEOUT,
+    TORCHRUN_CLOSES,
+    TORCHRUN_REPORT,
+    classified,
 )
 
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    run = RunDir(tmp_path / "tiny" / "abcd1234")
-    run.logs.mkdir(parents=True)
-    return run
-
-
-@pytest.fixture
-def record(run: RunDir) -> Callable[..., None]:
-    """record(rank, cause, message, iteration): an exit record of launch "a"."""
-
-    def write(rank: int, cause: str, message: str = "", iteration: int | None = 9) -> None:
-        path = run.exit_record("a", rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"cause": cause, "message": message, "iteration": iteration}))
-
-    return write
-
-
-def classified(run: RunDir, code: int) -> tuple[str, str]:
-    end = classify(run, "a", code, LogMarks({}))
-    return end.cause, end.message
+from orchestrator.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.launch.exits import LogMarks, classify, failed_ranks, last_exception
+from orchestrator.rundir import RunDir
 
 
 @pytest.mark.parametrize(
@@ -271,156 +231,6 @@ def test_logs_of_earlier_launches_are_not_read(run: RunDir) -> None:
         file.write("=== launch a\n")
     end = classify(run, "a", 1, marks)
     assert (end.cause, end.message) == ("bug", "torchrun returned 1")
-
-
-GLOO_LOST_A_PEER = (
-    "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
-    "[127.0.0.1]:41374. This is typically caused by a remote worker crashing."
-)
-
-
-def test_who_lost_another_does_not_explain_the_end(run: RunDir, record: Callable[..., None]) -> None:
-    for rank in (0, 1, 3):
-        record(rank, "bug", GLOO_LOST_A_PEER)
-    assert classified(run, 1) == ("bug", GLOO_LOST_A_PEER), "nobody knows more"
-    record(2, "bug", "ValueError: a mistake")
-    assert classified(run, 1) == ("bug", "ValueError: a mistake")
-
-
-NCCL_LOST_A_PEER = (
-    "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process exited or "
-    "there was a network error, NCCL version 2.21.5\n"
-    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
-    "Last error:\n"
-    "socketProgressOpt: Call to recv from 10.0.0.2<33759> failed : Connection reset by peer"
-)
-NCCL_ABORTED = (
-    "[rank{rank}]:[E1120 13:07:32.193043780 ProcessGroupNCCL.cpp:2055] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
-    "Process group watchdog thread terminated with exception: NCCL error: remote process exited or there was a network "
-    "error, NCCL version 2.27.5\n"
-    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
-    "Last error:\n"
-    "NET/IB: Got completion from peer 10.0.0.2<38536> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0)\n"
-    "Exception raised from checkForNCCLErrorsInternal at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:23\n"
-    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
-    "  what():  [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated with exception: "
-    "NCCL error: remote process exited or there was a network error, NCCL version 2.27.5\n"
-)
-NCCL_TIMEOUT = (
-    "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=199, OpType=_REDUCE_SCATTER_BASE, "
-    "NumelIn=7098994688, NumelOut=443687168, Timeout(ms)=600000) ran for 882722 milliseconds before timing out."
-)
-NCCL_BROKE = (
-    "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
-    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
-    "ncclUnhandledCudaError: Call to CUDA function failed.\n"
-    "Last error:\n"
-    "Cuda failure {failure}"
-)
-TORCH_MESSAGES = {
-    "a peer closed its socket": NCCL_LOST_A_PEER,
-    "in NCCL's other codes": "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:275, "
-    "internal error - please report this issue to the NCCL developers, NCCL version 2.20.5\n"
-    "ncclInternalError: Internal check failed.\n"
-    "Last error:\nsocketProgress: Connection closed by remote peer n2<42830>",
-    "the communicator is gone": "DistBackendError: NCCL communicator was aborted on rank 2.  Original reason for "
-    f"failure was: {NCCL_TIMEOUT}",
-    "the first said nothing": "DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from "
-    "[0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout",
-    "the store is gone": "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
-    "server shutdown or crash?",
-    "nothing can be sent to the store": "DistNetworkError: Broken pipe",
-    "the store was never there": "DistNetworkError: The client socket has timed out after 2000ms while trying to "
-    "connect to (127.0.0.1, 49771).",
-    "a key is not written": "DistStoreError: wait timeout after 600000ms, keys: /default_pg/0//cuda//0",
-    "not all came": "DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
-}
-
-
-@pytest.mark.parametrize("lost", TORCH_MESSAGES.values(), ids=TORCH_MESSAGES)
-def test_a_rank_on_a_gpu_that_lost_another_does_not_explain_the_end(
-    run: RunDir, record: Callable[..., None], lost: str
-) -> None:
-    """Neither by its word nor by what stands in its log."""
-    record(0, "bug", lost)
-    run.rank_log(0).write_text(f"Traceback (most recent call last):\n  File\ntorch.distributed.{lost}\n")
-    record(1, "bug", "ValueError: a mistake")
-    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=0, code=1) + TORCHRUN_REPORT.format(rank=1, code=1))
-    assert lost_a_peer(lost)
-    assert classified(run, 1) == ("bug", "ValueError: a mistake")
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        "BrokenPipeError: [Errno 32] Broken pipe",
-        "DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: "
-        "false, code: -98, name: EADDRINUSE, message: address already in use",
-        "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1287, invalid "
-        "usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\nncclInvalidUsage: This usually reflects "
-        "invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 0",
-        NCCL_BROKE.format(failure="999 'unknown error'"),
-    ],
-)
-def test_what_a_rank_did_wrong_itself_is_no_lost_peer(own: str) -> None:
-    assert not lost_a_peer(own)
-
-
-def test_a_rank_that_torch_aborted_for_a_lost_peer_does_not_explain_the_end(
-    run: RunDir, record: Callable[..., None]
-) -> None:
-    aborted = TORCHRUN_REPORT.format(rank=0, code=-6)
-    run.rank_log(0).write_text(NCCL_ABORTED.format(rank=0))
-    run.launcher_log.write_text(aborted + TORCHRUN_REPORT.format(rank=1, code=1))
-    record(1, "bug", "ValueError: a mistake")
-    assert classified(run, 1) == ("bug", "ValueError: a mistake")
-    for code, name in ((-11, "SIGSEGV"), (-6, "SIGABRT")):
-        run.launcher_log.write_text(aborted + TORCHRUN_REPORT.format(rank=1, code=code))
-        assert classified(run, 1)[1].startswith(f"rank 1 was ended by {name}")
-    run.launcher_log.write_text(aborted)
-    record(1, "bug", GLOO_LOST_A_PEER)
-    cause, message = classified(run, 1)
-    assert cause == "nccl_error", "nobody knows more"
-    assert "remote process exited or there was a network error" in message
-
-
-def test_of_ncclerrors_the_one_that_is_no_lost_peer_and_its_machine_are_told(
-    run: RunDir, record: Callable[..., None]
-) -> None:
-    on_n1, on_n2 = (TORCHRUN_REPORT.replace("localhost", host).format(rank=rank, code=-6) for host, rank in HOSTS)
-    run.launcher_log.write_text(on_n1 + on_n2)
-    run.rank_log(0).write_text(NCCL_ABORTED.format(rank=0))
-    broke = NCCL_BROKE.format(failure="1 'invalid argument'")
-    run.rank_log(1).write_text(f"Traceback (most recent call last):\n  File\ntorch.distributed.{broke}\n")
-    record(1, "bug", broke)
-    end = classify(run, "a", 1, LogMarks({}))
-    assert (end.cause, end.node) == ("nccl_error", "n2")
-    assert "unhandled cuda error" in end.message
-    run.rank_log(1).write_text(NCCL_TIMEOUT)
-    record(1, "bug", NCCL_LOST_A_PEER)
-    end = classify(run, "a", 1, LogMarks({}))
-    assert (end.cause, end.node) == ("nccl_error", None), "neither is known to be at fault"
-
-
-@pytest.mark.parametrize("last", ["Cuda failure 2 'out of memory'", "Failed to CUDA calloc async 1216 bytes"])
-def test_nccl_without_memory_for_its_buffers_is_out_of_memory(
-    last: str, run: RunDir, record: Callable[..., None]
-) -> None:
-    """What NCCL 2.28 says of its buffers, and of what it allocates behind them."""
-    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=0, code=1) + TORCHRUN_REPORT.format(rank=1, code=1))
-    without = NCCL_BROKE.format(failure="2 'out of memory'").replace("Cuda failure 2 'out of memory'", last)
-    for rank, message in ((0, NCCL_LOST_A_PEER), (1, without)):
-        record(rank, "bug", message)
-        run.rank_log(rank).write_text(f"Traceback (most recent call last):\n  File\ntorch.distributed.{message}\n")
-    end = classify(run, "a", 1, LogMarks({}))
-    assert (end.cause, end.evidence) == ("out_of_memory", (f"rank-00001.log: {last}",))
-
-
-def test_of_exceptions_without_a_record_the_one_that_is_no_lost_peer_is_told(run: RunDir) -> None:
-    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=0, code=1) + TORCHRUN_REPORT.format(rank=1, code=1))
-    for rank, message in ((0, GLOO_LOST_A_PEER), (1, "KeyError: 'x'")):
-        run.rank_log(rank).write_text(f"Traceback (most recent call last):\n  File\n{message}\n")
-    assert classified(run, 1) == ("bug", "KeyError: 'x'")
 
 
 def test_ranks_that_said_nothing(run: RunDir) -> None:
