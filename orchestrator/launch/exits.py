@@ -23,16 +23,17 @@ _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)(?::.*)?")
 _OUT_OF_MEMORY = {
     "out_of_memory": re.compile(
-        # torch, CUDA (also by Transformer Engine), and NCCL, which takes its buffers with a group's first collective; a
-        # broken GPU, of which its last words would be the same, is looked for before
-        r"^.*(?:CUDA (?:[Ee]rror: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory'"
-        r"|Failed to CUDA [cm]alloc).*$",
+        # torch, CUDA (also by Transformer Engine), and NCCL, which takes its buffers with a group's first collective
+        r"^.*(?:CUDA (?:[Ee]rror: )?out of memory|OutOfMemoryError|Cuda failure (?:\d+ )?'out of memory').*$",
         re.MULTILINE,
     ),
     "host_out_of_memory": re.compile(
         r"^(?:.*(?:can't allocate memory|Cannot allocate memory|std::bad_alloc).*|MemoryError.*)$", re.MULTILINE
     ),
 }
+# NCCL's last words where CUDA gave it no memory, for want of any or because something else had failed before
+_NCCL_GOT_NONE = re.compile(r"^.*Failed to CUDA [cm]alloc.*$", re.MULTILINE)
+_CUDA_FAILED = re.compile(r"Cuda failure (?:\d+ )?'(?!out of memory)|CUDA error: (?!out of memory)")
 _NCCL_ERROR = re.compile(
     r"^.*(?:NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|Watchdog caught collective operation time).*$",
     re.MULTILINE,
@@ -104,8 +105,10 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
         return broken
     for cause, pattern in _OUT_OF_MEMORY.items():
         if found := _first_line(pattern, tails):
-            path, line = found
-            return _shown(Exit.of(cause, last_exception(tails[path]) or "", iteration), path, line)
+            return _out_of_memory(cause, *found, tails, iteration)
+    sound = {path: text for path, text in tails.items() if not _CUDA_FAILED.search(text)}
+    if found := _first_line(_NCCL_GOT_NONE, sound):
+        return _out_of_memory("out_of_memory", *found, tails, iteration)
     if found := _first_line(_LACKS_A_PACKAGE, tails):
         return _wrong_python(*found, iteration)
     # Once one has failed torchrun ends the others: their ends explain nothing, unless all were ended.
@@ -202,6 +205,11 @@ def _broken_gpu(run: RunDir, failed: dict[int, RankEnd], tails: dict[Path, str],
             if gpu_failed(line):
                 return _shown(Exit.of("gpu_error", line, iteration), path, line, node=rank_end.host)
     return None
+
+
+def _out_of_memory(cause: str, path: Path, line: str, tails: dict[Path, str], iteration: int | None) -> Exit:
+    """The end of a launch that a line of a log shows."""
+    return _shown(Exit.of(cause, last_exception(tails[path]) or "", iteration), path, line)
 
 
 def _wrong_python(path: Path, line: str, iteration: int | None) -> Exit:

@@ -13,7 +13,7 @@ from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.estimates import Candidate, Estimates, front
-from orchestrator.tuning.layout import SELECTIVE, Layout, Split, with_layout
+from orchestrator.tuning.layout import EVEN, SELECTIVE, Layout, Split, with_layout
 from orchestrator.tuning.space import Space
 
 _REFINED = 10
@@ -22,10 +22,10 @@ _BALANCED = 30
 """How many of the fastest pipelines are tried with fewer layers on the last stage: that saves some per cent."""
 _FORMS = 4
 """About how many leaner forms of each layout on the front are looked at, beside the leanest two."""
-_SPARED = 50
-"""How many of the fastest that recompute, or join the loss, are tried without, in nearly all of the memory."""
+_TRIED_TIGHT = 50
+"""How many of the layouts that need nearly all of the memory are looked at."""
 _NEARLY = 0.99
-"""Part of a GPU's memory that they may need: estimates were within 0.7 % (docs/benchmarks)."""
+"""The part of it that they may need: estimates were within 0.7 % (docs/benchmarks)."""
 _WORTH = 0.03
 """Share of a step that one of them has to save before it is named."""
 
@@ -124,6 +124,8 @@ class _Hunt:
     miss: Miss | None = None
     known: dict[Layout, Memory] = field(default_factory=dict)
     """What was asked for once: the same layouts come up again."""
+    nearly: dict[Layout, Candidate | None] = field(default_factory=dict)
+    """What fits in nearly all of the memory, and the same layout with enough recomputation to fit for sure."""
 
     def lose(self, reason: str, layout: Layout, why: str, count: int = 1) -> None:
         lost = self.lost.setdefault(reason, Lost())
@@ -136,6 +138,8 @@ class _Hunt:
         lean = self.leanest(degrees)
         if not self.fits(lean):
             self._does_not_fit(lean)
+            if lean.memory.device_bytes <= self._nearly_all:
+                self.nearly[lean.layout] = None
             return
         for vp in self.space.chunks(degrees):
             for micro in self.space.micro_batches(degrees):
@@ -175,12 +179,9 @@ class _Hunt:
             return
         pipelines = (each for each in self.found.values() if each.layout.pp > 1)
         for candidate in sorted(pipelines, key=lambda each: each.order)[:_BALANCED]:
-            better = balanced(
-                candidate.job, self._seconds, lambda job: self._fits(self.estimates.memory(job), self.tight)
-            )
-            if better is not None:
-                split = Split(last=better.split.last, letters=better.split.letters)
-                self._add(candidate.layout._replace(split=split))
+            layout = self._balanced(candidate, self._limit(self.tight))
+            if layout is not None:
+                self._add(layout)
 
     def leaner_forms(self) -> list[Candidate]:
         """Layouts on the front with more recomputation."""
@@ -196,24 +197,36 @@ class _Hunt:
         return list(forms.values())
 
     def faster_where_tight(self, fitting: list[Candidate]) -> Candidate | None:
-        """The fastest of those that recompute less than what fits for sure does; None where it saves too little."""
-        total = self.estimates.memory_bytes
-        if self.tight or total is None:
-            return None
-        spared = {}
-        for layout in [each.layout for each in fitting if self._gives_way(each.layout)][:_SPARED]:
-            plain = layout._replace(joins_loss=layout.joins_loss and not self.space.may_join_loss)
-            asked = [plain._replace(recompute=each) for each in self.space.recomputes(plain, plain.vp)]
-            number = self._least(asked, _NEARLY * total)
-            if number is not None and not self._fits(self._memory(asked[number]), tight=False):
-                spared[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
-        fastest = min(spared.values(), key=lambda candidate: candidate.order, default=None)
+        """The fastest that needs nearly all of the memory; None where it saves too little to be worth a measurement."""
+        alone = [layout for layout, beside in self.nearly.items() if beside is None]
+        leaner = {layout: beside.step_seconds for layout, beside in self.nearly.items() if beside is not None}
+        asked = [*alone[:_TRIED_TIGHT], *sorted(leaner, key=lambda layout: leaner[layout])[:_TRIED_TIGHT]]
+        found = [
+            self._estimated(layout, self._memory(layout)) for layout in asked if self.space.problem(layout) is None
+        ]
+        found += self._split_where_tight([*fitting, *found])
+        fastest = min(found, key=lambda candidate: candidate.order, default=None)
         worth = fastest is not None and fastest.step_seconds <= (1 - _WORTH) * fitting[0].step_seconds
         return fastest if worth else None
 
-    def _gives_way(self, layout: Layout) -> bool:
-        """Whether it takes more time to need less memory."""
-        return layout.recompute.granularity == "full" or (layout.joins_loss and self.space.may_join_loss)
+    def _split_where_tight(self, candidates: list[Candidate]) -> list[Candidate]:
+        """The fastest pipelines with stages that take equally long, where that is what makes them tight."""
+        if self.tight or "split" in self.space.kept:
+            return []
+        even = (each for each in candidates if each.layout.pp > 1 and each.layout.split == EVEN)
+        found = []
+        for candidate in sorted(even, key=lambda each: each.order)[:_REFINED]:
+            layout = self._balanced(candidate, self._nearly_all)
+            if layout is not None and not self._fits(self._memory(layout), tight=False):
+                found.append(self._estimated(layout, self._memory(layout)))
+        return found
+
+    def _balanced(self, candidate: Candidate, limit: float) -> Layout | None:
+        """It with stages that take equally long and need no more bytes, where that is faster."""
+        better = balanced(candidate.job, self._seconds, lambda job: self.estimates.memory(job).device_bytes <= limit)
+        if better is None:
+            return None
+        return candidate.layout._replace(split=Split(last=better.split.last, letters=better.split.letters))
 
     def leanest(self, degrees: Layout) -> Miss:
         """The layout of these degrees that needs the least: the smallest micro-batch, no interleaving (which only adds
@@ -246,6 +259,9 @@ class _Hunt:
         for number in sorted(least):
             self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
         first = min(least, default=len(asked))
+        number = self._least(asked[:first], self._nearly_all) if not self.tight else None
+        if number is not None:
+            self.nearly[asked[number]] = self.found[asked[first]] if least else None
         joined = False
         if first > 0:
             plain = Miss(asked[0], self._memory(asked[0]))
@@ -306,6 +322,10 @@ class _Hunt:
     def _limit(self, tight: bool) -> float:
         total = self.estimates.memory_bytes
         return math.inf if total is None else total * (1.0 if tight else TIGHT)
+
+    @property
+    def _nearly_all(self) -> float:
+        return self._limit(tight=True) * _NEARLY
 
     def _does_not_fit(self, each: Miss, count: int = 1) -> None:
         total = self.estimates.memory_bytes

@@ -30,6 +30,8 @@ _ENOUGH_SECONDS = 60.0
 """Steps of a minute together tell enough, however few they are."""
 _SPARE_STEPS = 200
 """A trial is ended from outside, without a checkpoint, as soon as it has done its steps: fast ones go on meanwhile."""
+_TAKES_MEMORY = "in place"
+"""How a run takes a GPU's memory. What ran out of it where runs took it otherwise says nothing."""
 _PURPOSE = "tune"
 _ASKED_BY = "orchestrator tune"
 
@@ -118,7 +120,8 @@ class Trials:
 
     def _key(self, short: JobSpec) -> dict[str, Any]:
         """What the result depends on."""
-        return {"config": short.config_hash, "machine": machine_for(short), "versions": versions()}
+        found = {"config": short.config_hash, "machine": machine_for(short), "versions": versions()}
+        return found | {"memory": _TAKES_MEMORY}
 
 
 class _Steps(Watcher):

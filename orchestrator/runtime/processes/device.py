@@ -65,12 +65,26 @@ def select_device(choice: Literal["auto", "cuda", "cpu"], threads: int | None = 
 def grow_in_place(device: Device) -> None:
     """Have torch's allocator extend what it holds, in place of taking blocks of fixed sizes whose rests are of no use:
     of 79 GiB up to 6 were such rests (docs/benchmarks/2026-11-25-h100.md). What the environment says goes before.
+
+    Call this before anything is on the GPU: some drivers refuse, WSL's and those of shared GPUs.
     """
     if not device.is_cuda or any(name in os.environ for name in _ALLOCATOR):
         return
+    _tell_allocator("expandable_segments:True")
+    try:
+        torch.empty(1, device=device.torch_device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as refusal:
+        _tell_allocator("expandable_segments:False")
+        why = str(refusal).partition("\n")[0]
+        print(f"GPU memory is taken in blocks of fixed sizes: this driver extends none ({why})", flush=True)
+
+
+def _tell_allocator(setting: str) -> None:
     bindings, memory = cast("Any", torch._C), cast("Any", torch.cuda.memory)
     newer = getattr(bindings, "_accelerator_setAllocatorSettings", None)
-    (newer or memory._set_allocator_settings)("expandable_segments:True")
+    (newer or memory._set_allocator_settings)(setting)
 
 
 def _refuse_missing_gpus(seen: int) -> None:

@@ -212,7 +212,6 @@ def test_wrong_words(orchestrator: Orchestrator, large: Path, words: list[str], 
     assert said in finished.err
 
 
-@pytest.mark.skipif(gpus_counted() is None or (gpus_counted() or 0) >= 8, reason="this machine has the GPUs")
 def test_what_a_slow_host_would_make_of_the_best_is_said_until_one_is_measured(
     orchestrator: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +239,7 @@ def test_what_a_slow_host_would_make_of_the_best_is_said_until_one_is_measured(
     assert best <= float(found[2]) + 0.01
 
 
+@pytest.mark.skipif(gpus_counted() is None or (gpus_counted() or 0) >= 8, reason="this machine has the GPUs")
 def test_what_this_machine_has_not_is_not_measured(orchestrator: Orchestrator, large: Path) -> None:
     said = orchestrator("tune", large, "--gpus", "8", "--measure")
     assert said.code == 2

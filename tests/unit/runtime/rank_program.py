@@ -116,26 +116,39 @@ def weights(tp: int, pp: int, vp: int | None, seed: int = 7) -> dict[str, Any]:
     return {"shards": found, "padded": vocabulary(job).padded_size}
 
 
-def connected(model: dict[str, Any], **degrees: Any) -> Any:
-    """The ranks of the groups that are connected for a real model. A CPU stands for the GPU: its groups send too."""
-    job, cpu = tiny_job("connected", model=model, parallelism=layout(**degrees)), select_device("cpu", threads=1)
+def connected(model: dict[str, Any], degrees: dict[str, Any], **sections: Any) -> Any:
+    """The ranks of the groups that are connected for a real model, and of those that the end of a step is the first to
+    use all the same. A CPU stands for the GPU: its groups send too.
+    """
+    job, cpu = tiny_job("connected", model=model, parallelism=layout(**degrees), **sections), select_device("cpu", 1)
     megatron_compat.apply(cpu)
     ranks, _ = start_process_groups(job, cpu, timeout_seconds=60)
     seed_everything(job.runtime.seed, ranks)
+    used: list[Any] = []
+    for name in ("all_reduce", "broadcast", "_reduce_scatter_base", "reduce_scatter_tensor", "_all_gather_base"):
+        setattr(dist, name, _noting(getattr(dist, name), used))
     config = transformer_config(job, cpu, "torch")
     chunks = wrap_data_parallel(job, config, build_chunks(job, config, cpu, "torch", vocabulary(job), ranks))
-    optimizer, seen = build_optimizer(job, chunks), list[Any]()
-    reduce: Any = dist.all_reduce
-
-    def noted(tensor: torch.Tensor, *, group: Any) -> None:
-        seen.append(dist.get_process_group_ranks(group))
-        reduce(tensor, group=group)
-
-    dist.all_reduce = noted
+    optimizer: Any = build_optimizer(job, chunks)
+    built = len(used)
     connect(chunks, parts_of(optimizer), replace(cpu, kind="cuda"))
-    dist.all_reduce = reduce
+    before = len(used)
+    config.finalize_model_grads_func(chunks, torch.tensor(1) if config.calculate_per_token_loss else None)
+    optimizer.step()
+    late = [group for group in used[before:] if group not in used[:before]]
+    found = [[dist.get_process_group_ranks(group) for group in groups] for groups in (used[built:before], late)]
     stop_process_groups()
-    return seen
+    return found
+
+
+def _noting(collective: Any, used: list[Any]) -> Any:
+    """It, with the group of each call kept."""
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        used.append(options.get("group") or dist.group.WORLD)
+        return collective(*arguments, **options)
+
+    return noted
 
 
 EXPERTS = {"num_experts": 4, "moe_router_topk": 2, "add_bias_linear": False}
@@ -248,8 +261,9 @@ class Told(TorchDispatchMode):
 
 
 FUNCTIONS = {
-    "connected-stages": lambda: connected({"num_layers": 2}, pp=2, dp=2),
-    "connected-experts": lambda: connected(EXPERTS, dp=4, expert_model_parallel_size=2),
+    "connected-stages": lambda: connected({"num_layers": 2}, {"pp": 2, "dp": 2}),
+    "connected-by-tokens": lambda: connected({}, {"pp": 2, "vp": 2}, data={"eod_mask_loss": True}),
+    "connected-experts": lambda: connected(EXPERTS, {"dp": 4, "expert_model_parallel_size": 2}),
     "divided": divided,
     "sent-and-freed": sent_and_freed,
     "verification": lambda: verification(Path(sys.argv[1])),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ class Chunk:
 
     buffers: tuple[Buffer, ...]
     expert_parallel_buffers: tuple[Buffer, ...] = ()
+    config: Any = field(default_factory=lambda: SimpleNamespace(calculate_per_token_loss=False))
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,23 @@ EVERYBODY = [0, 1, 2, 3]
 
 @pytest.mark.slow("four ranks build a model")
 def test_the_groups_of_two_stages_with_two_replicas(run_ranks: Any) -> None:
-    """Gradients, and the norm."""
+    """Gradients, and the norm. The stages share an embedding, whose group is used as it is made."""
     found = run_ranks("connected-stages", 4)
-    assert found == [[[0, 1], EVERYBODY], [[0, 1], EVERYBODY], [[2, 3], EVERYBODY], [[2, 3], EVERYBODY]]
+    assert found == [[[replicas, EVERYBODY], []] for replicas in ([0, 1], [0, 1], [2, 3], [2, 3])]
+
+
+@pytest.mark.slow("two ranks build a model")
+def test_the_groups_of_stages_that_divide_by_tokens(run_ranks: Any) -> None:
+    """Each rank's own gradients, the pipeline, and the norm."""
+    assert run_ranks("connected-by-tokens", 2) == [[[[rank], [0, 1], [0, 1]], []] for rank in (0, 1)]
 
 
 @pytest.mark.slow("four ranks build a model")
 def test_the_groups_of_experts_on_two_ranks(run_ranks: Any) -> None:
     """Experts' gradients have replicas of their own."""
-    for rank, groups in enumerate(run_ranks("connected-experts", 4)):
+    for rank, (groups, late) in enumerate(run_ranks("connected-experts", 4)):
         assert groups[:2] == [EVERYBODY, [rank % 2, rank % 2 + 2]]
+        assert late == []
 
 
 def test_nothing_on_the_cpu(connected: list[str]) -> None:

@@ -75,6 +75,33 @@ def test_so_does_that_of_older_torch(quiet: None, monkeypatch: pytest.MonkeyPatc
     assert told == ["expandable_segments:True"]
 
 
+def test_a_driver_that_extends_nothing_is_asked_for_blocks(
+    quiet: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What torch says in WSL; where there is no memory at all, nothing is to be changed."""
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
+
+    def refuse(error: RuntimeError) -> None:
+        told.clear()
+
+        def fail(*arguments: object, **options: object) -> None:
+            raise error
+
+        monkeypatch.setattr(torch, "empty", fail)
+
+    refuse(RuntimeError("CUDA driver error: unknown error\nException raised from map_handles"))
+    grow_in_place(GPU)
+    assert told == ["expandable_segments:True", "expandable_segments:False"]
+    assert capsys.readouterr().out == (
+        "GPU memory is taken in blocks of fixed sizes: this driver extends none (CUDA driver error: unknown error)\n"
+    )
+    refuse(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(torch.OutOfMemoryError):
+        grow_in_place(GPU)
+    assert told == ["expandable_segments:True"]
+
+
 def test_the_others_on_that_machine_are_not_blamed(machine: Any) -> None:
     machine(7, "8", 6)
     assert select_device("auto").kind == "cuda"

@@ -260,6 +260,31 @@ def test_switches_are_turned_off_only_where_that_is_faster(space: Spaces) -> Non
     assert not better_off.fitting[0].layout.use_distributed_optimizer
 
 
+def test_larger_micro_batches_and_uneven_stages_are_named_where_they_are_tight(space: Spaces) -> None:
+    """Two sequences at once, or other than equal stages, need 95 % of the GPU, and one on equal ones half of it."""
+
+    def bytes_of(job: JobSpec) -> int:
+        found = layout_of(job)
+        return (50 if found.micro_batch_size == 1 and found.split == EVEN else 95 if found.pp == 2 else 101) * GIB
+
+    def parts_of(job: JobSpec) -> Mapping[str, float]:
+        found = layout_of(job)
+        return {"gemm": (1.0 if found.split == EVEN else 0.9) - 0.2 * (found.micro_batch_size == 2)}
+
+    kept = frozenset({"tp", "cp", "ep", "vp", "recompute"})
+    law = Laws(100 * GIB, bytes_of, parts_of)
+    both = search(space(gpus=2, kept=kept), law)
+    assert both.fitting[0].step_seconds == 1.0
+    assert both.tight is not None
+    assert (both.tight.layout.micro_batch_size, both.tight.layout.split) != (1, EVEN)
+    assert both.tight.step_seconds == pytest.approx(0.7)
+    one = search(space(gpus=2, kept=kept | {"micro_batch_size"}, batch={"micro_batch_size": 1}), law)
+    assert one.tight is not None
+    assert one.tight.layout.split != EVEN
+    even = search(space(gpus=2, kept=kept | {"micro_batch_size", "split"}, batch={"micro_batch_size": 1}), law)
+    assert even.tight is None
+
+
 def test_stages_of_a_pipeline_take_equally_long(space: Spaces) -> None:
     """A loss that takes as long as two layers: of 8, two stages then have 5 and 3."""
 

@@ -126,6 +126,15 @@ def test_nccl_without_memory_for_its_buffers_is_out_of_memory(
     assert (end.cause, end.evidence) == ("out_of_memory", (f"rank-00001.log: {last}",))
 
 
+def test_nccl_that_got_no_memory_because_something_else_had_failed(run: RunDir, record: Callable[..., None]) -> None:
+    run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=1))
+    broke = NCCL_BROKE.format(failure="700 'an illegal memory access was encountered'")
+    said = f"torch.distributed.{broke}\nFailed to CUDA calloc async 24 bytes"
+    record(1, "bug", said)
+    run.rank_log(1).write_text(f"Traceback (most recent call last):\n  File\n{said}\n")
+    assert classified(run, 1)[0] == "nccl_error"
+
+
 def test_of_exceptions_without_a_record_the_one_that_is_no_lost_peer_is_told(run: RunDir) -> None:
     run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=0, code=1) + TORCHRUN_REPORT.format(rank=1, code=1))
     for rank, message in ((0, GLOO_LOST_A_PEER), (1, "KeyError: 'x'")):
