@@ -92,6 +92,8 @@ class Device:
     power_watts: float
     source: str
     efficiency: Efficiency
+    linked_machines: int = 1
+    """Machines whose GPUs are linked as those of one are."""
 
     @property
     def is_cpu(self) -> bool:
@@ -188,4 +190,5 @@ def _device(entry: Mapping[str, Any]) -> Device:
         power_watts=float(entry["power_watts"]),
         source=entry["source"],
         efficiency=Efficiency(**entry.get("efficiency", {})),
+        linked_machines=entry.get("linked_machines", 1),
     )

@@ -14,11 +14,12 @@ _BESIDE = Passes(220, 490)
 """What there is to do for a query beside its scores, to read it and to write what becomes of it, takes as long as so
 many keys (H200, cuDNN, 512 to 4,096 tokens; docs/benchmarks/2026-11-23-h200-7.md).
 """
-_STATED_WIDTH, _STATED_KEYS = 128, (4096 + _BLOCK) / 2
-"""Efficiencies are stated for heads of this, and for as many keys as a query of 4,096 causal ones has on average."""
+_STATED_LENGTH, _STATED_WIDTH = 4096, 128
+_STATED_KEYS = (_STATED_LENGTH + _BLOCK) / 2
+"""Efficiencies are stated for heads of this, and for as many keys as a query of a causal sequence has on average."""
 _LAST = 2.2
 """Under a causal mask blocks take unequally long, and processors wait for the last ones: as long as so many heads of
-one sequence would take."""
+one sequence would take, up to that length. A block takes longer in proportion to the length, a head to its square."""
 _RECOMPUTATION = 2.5
 """The backward pass does five products where the forward does two."""
 
@@ -34,10 +35,14 @@ def attention_seconds(
     *,
     causal: bool = True,
     drops: bool = False,
+    parts: int = 1,
 ) -> Passes:
-    """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked."""
+    """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked.
+    `parts`: ranks that share each sequence, of which `sequences` counts this one's part. Among their pieces only those
+    of the same tokens are masked within.
+    """
     keys = (length + _BLOCK) / 2 if causal else length
-    waiting = _LAST if causal and not device.is_cpu else 0.0
+    waiting = _LAST * min(_STATED_LENGTH / length, 1.0) / parts if causal and not device.is_cpu else 0.0
     flops = 4.0 * (sequences * heads + waiting) * length  # of a key, and of one number of a head
     width = head_dim + _SOFTMAX
     drawn = kernels.score_dropout if drops else Passes(0, 0)

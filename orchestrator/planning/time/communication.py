@@ -50,6 +50,11 @@ class Group:
         return seconds / self.size + max(seconds * (1 - 1 / self.size) - window, 0.0)
 
 
+def linked_ranks(job: JobSpec, device: Device) -> int:
+    """Ranks whose GPUs are linked: those of a machine, or of the machines that links join."""
+    return min(job.processes_per_node, device.gpus_per_node) * device.linked_machines
+
+
 def group_of(job: JobSpec, device: Device, size: int, stride: int) -> Group:
     """The group of `size` ranks that are `stride` apart.
 
@@ -58,8 +63,7 @@ def group_of(job: JobSpec, device: Device, size: int, stride: int) -> Group:
     """
     efficiency = device.efficiency
     link = device.link_bandwidth * efficiency.link
-    machine = min(job.processes_per_node, device.gpus_per_node)
-    together = max(1, min(size, machine // stride))
+    together = max(1, min(size, linked_ranks(job, device) // stride))
     if together == size:
         return Group(size, link, efficiency.link_latency, _CONTENTION)
     ports = together * device.network_bandwidth * efficiency.network

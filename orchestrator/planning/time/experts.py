@@ -6,7 +6,7 @@ uneven step takes as long as its busiest rank.
 
 from __future__ import annotations
 
-from orchestrator.planning.time.communication import group_of
+from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.gemm import gemm_seconds
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
@@ -102,8 +102,7 @@ def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:
     if size == 1:
         return 0.0
     device, efficiency = setting.device, setting.device.efficiency
-    machine = min(setting.job.processes_per_node, device.gpus_per_node)
-    together = max(1, min(size, machine // stride))
+    together = max(1, min(size, linked_ranks(setting.job, device) // stride))
     inside = count * (together - 1) / size / (device.link_bandwidth * efficiency.link)
     if together == size:
         return inside + efficiency.link_latency

@@ -101,6 +101,8 @@ _IN_PRODUCTS = 2
 """By the product that computes the gradient, behind its arithmetic: this is what small weights take."""
 _BEHIND_PRODUCTS = 14
 """Read bf16, read and write fp32: 10, by a kernel for mixed dtypes that does not reach the bandwidth."""
+_BEHIND_PRODUCTS_IN_16_BITS = 6
+"""Read both, write one."""
 TORCH = Kernels(
     layers="torch",
     fused_attention=False,
@@ -155,5 +157,6 @@ def kernels_of(job: JobSpec, layers: Layers) -> Kernels:
     if layers != "torch":
         kernels = OVERLAPPING if overlaps_tensor_parallel(job) else TRANSFORMER_ENGINE
     if not adds_in_products(job):
-        kernels = replace(kernels, accumulation=_BEHIND_PRODUCTS)
+        in_16_bits = job.precision.dtype != "fp32" and not job.precision.grad_reduce_in_fp32
+        kernels = replace(kernels, accumulation=_BEHIND_PRODUCTS_IN_16_BITS if in_16_bits else _BEHIND_PRODUCTS)
     return replace(kernels, attention_rate=_FLASH_ATTENTION) if job.runtime.attention_backend == "flash" else kernels

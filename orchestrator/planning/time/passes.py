@@ -57,6 +57,7 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
         setting.kernels,
         causal=model.architecture != "bert",
         drops=model.attention_dropout > 0,
+        parts=setting.cp,
     )
     attention = attention_of_variant(setting, attention)
     inner = setting.tokens * dense / tp

@@ -55,10 +55,25 @@ def test_attention_grows_with_the_square_of_the_length() -> None:
     def taken(length: int, kernels: Any = TORCH, head: int = 128) -> Any:
         return attention_seconds(1, length, 2048 / head, head, device(), "bf16", kernels)
 
-    assert taken(65536).forward / taken(16384).forward == pytest.approx(16, rel=0.03)
+    assert taken(262144).forward / taken(65536).forward == pytest.approx(16, rel=0.03)
+    assert taken(65536).forward / taken(16384).forward == pytest.approx(15.2, rel=0.01), "of few heads the last blocks"
     assert taken(4096).backward > 2 * taken(4096).forward
     assert taken(4096, TRANSFORMER_ENGINE) == taken(4096)  # both are cuDNN's on Hopper
     assert taken(4096, TORCH, 64).forward > 1.1 * taken(4096).forward  # twice the exponentials for the same FLOPs
+
+
+@pytest.mark.parametrize("length", [8192, 131072])
+@pytest.mark.parametrize("parts", [2, 8, 32])
+def test_a_sequence_in_parts_is_as_much_attention_as_whole(length: int, parts: int) -> None:
+    """Context parallelism: 2.2 heads of the whole sequence were added to each part of it, and at any length."""
+    of_8_heads = [
+        attention_seconds(1 / each, length, 8, 128, device(), "bf16", TRANSFORMER_ENGINE, parts=each)
+        for each in (1, parts)
+    ]
+    whole, part = of_8_heads
+    assert (part.forward * parts, part.backward * parts) == pytest.approx((whole.forward, whole.backward))
+    many = attention_seconds(4, length, 8, 128, device(), "bf16", TRANSFORMER_ENGINE)
+    assert 1.0 < 4 * whole.forward / many.forward < 1 + 2.2 * 4096 / length / 8
 
 
 ALONE = {

@@ -11,76 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.reference_times import PADDED_VOCAB, job_of, published_rows
+from support.timed_jobs import LARGE, LAYOUTS, device, job, seconds
 
 from orchestrator.planning.flops import model_flops
-from orchestrator.planning.hardware import Device, shipped, shipped_names
+from orchestrator.planning.hardware import Device, shipped_names
 from orchestrator.planning.memory import chunked_loss
 from orchestrator.planning.time import PARTS, StepTime, estimate_time, faster_with_graphs
 from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.passes import layer_pass, output_pass
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
-
-LAYOUTS = st.fixed_dictionaries(
-    {
-        "tp": st.sampled_from([1, 2, 4, 8]),
-        "pp": st.sampled_from([1, 2, 4]),
-        "dp": st.sampled_from([1, 2, 16]),
-        "vp": st.sampled_from([None, 2]),
-        "micro": st.sampled_from([1, 3]),
-        "micro_batches": st.sampled_from([1, 4, 16]),
-        "sp": st.booleans(),
-        "sharded": st.booleans(),
-        "dtype": st.sampled_from(["bf16", "fp16", "fp32"]),
-        "recompute": st.sampled_from([None, "selective", "full"]),
-        "activation": st.sampled_from(["gelu", "swiglu"]),
-        "bias": st.booleans(),
-        "dropout": st.sampled_from([0.0, 0.1]),
-        "tied": st.booleans(),
-    }
-)
-
-
-def device(name: str = "H100") -> Device:
-    found = shipped(name)
-    assert found is not None
-    return found
-
-
-def job(make_job: Any, **a: Any) -> Any:
-    a = {"tp": 1, "pp": 1, "dp": 1, "vp": None, "micro": 1, "micro_batches": 4, "sp": False, "sharded": True,
-         "dtype": "bf16", "recompute": None, "activation": "gelu", "bias": True, "dropout": 0.0, "tied": True,
-         "layers": 16, "hidden": 2048, "seq": 2048, "nodes": 1, "launch": {}, "runtime": {}, **a}  # fmt: skip
-    recompute = {"recompute_granularity": a["recompute"]}
-    if a["recompute"] == "full":
-        recompute |= {"recompute_method": "uniform", "recompute_num_layers": 1}
-    return make_job(
-        model={
-            "num_layers": a["layers"],
-            "hidden_size": a["hidden"],
-            "num_attention_heads": 16,
-            "seq_length": a["seq"],
-            "activation": a["activation"],
-            "add_bias_linear": a["bias"],
-            "hidden_dropout": a["dropout"],
-            "untie_embeddings_and_output_weights": not a["tied"],
-        },
-        parallelism={
-            "tensor_model_parallel_size": a["tp"],
-            "pipeline_model_parallel_size": a["pp"],
-            "virtual_pipeline_model_parallel_size": a["vp"] if a["pp"] > 1 else None,
-            "sequence_parallel": a["sp"] and a["tp"] > 1,
-            "use_distributed_optimizer": a["sharded"],
-        },
-        batch={"micro_batch_size": a["micro"], "global_batch_size": a["micro"] * a["micro_batches"] * a["dp"]},
-        precision={"dtype": a["dtype"]},
-        launch={"nodes": a["nodes"], "gpus_per_node": a["tp"] * a["pp"] * a["dp"] // a["nodes"], **a["launch"]},
-        runtime={**recompute, **a["runtime"]},
-    )
-
-
-def seconds(found: Any, on: Device | None = None) -> float:
-    return estimate_time(found, 51200, "transformer_engine", on or device()).step_seconds
 
 
 @given(layout=LAYOUTS, layers=st.sampled_from(["torch", "transformer_engine"]), name=st.sampled_from(shipped_names()))
@@ -103,10 +43,6 @@ def _check_mfu(found: StepTime, made: Any, on: Device) -> None:
     else:
         assert found.mfu == pytest.approx(found.tflops_per_gpu * 1e12 / peak)
         assert 0.0 < found.mfu < 0.8  # causal attention does half of what is counted, and no more than that is won
-
-
-LARGE = {"hidden": 8192, "seq": 8192}
-"""So much for each kernel that the GPU takes longer than the host, in every layout here."""
 
 
 @given(layout=LAYOUTS)
@@ -139,25 +75,6 @@ def test_full_recomputation_costs_about_a_third_of_the_passes(make_job: Any, lay
             seconds(job(make_job, **{**layout, **sizes, "recompute": kind})) for kind in (None, "selective", "full")
         )
         assert plain < selective < full < 1.45 * plain
-
-
-@given(layout=LAYOUTS, better=st.sampled_from(["memory_bandwidth", "link_bandwidth", "network_bandwidth"]))
-def test_a_better_machine_is_never_slower(make_job: Any, layout: dict[str, Any], better: str) -> None:
-    made = job(make_job, **layout)
-    improved = replace(device(), **{better: 1.3 * getattr(device(), better)})
-    assert seconds(made, improved) <= seconds(made) * (1 + 1e-9)
-
-
-def test_tensor_parallelism_over_the_network_is_far_slower(make_job: Any) -> None:
-    inside = job(make_job, tp=8, sp=True, **LARGE)
-    across = job(make_job, tp=8, sp=True, **LARGE, nodes=4)
-    assert seconds(across) > 1.5 * seconds(inside)
-
-
-def test_machines_of_unusual_size_are_taken_as_the_job_says(make_job: Any) -> None:
-    """Sixteen GPUs that no `launch.nodes` spreads are two machines of eight: no machine has more."""
-    unsaid, said = job(make_job, tp=8, dp=2), job(make_job, tp=8, dp=2, nodes=2)
-    assert seconds(unsaid) == seconds(said)
 
 
 def test_sequence_parallelism_saves_what_lies_between(make_job: Any) -> None:
@@ -445,3 +362,12 @@ def test_gradients_are_brought_together_where_attention_returns_them_apart(
         estimate_with(made, 51200, each, device()).parts["memory_bound"] for each in (TRANSFORMER_ENGINE, free)
     )
     assert (with_them > without) == joins
+
+
+def test_gradients_in_16_bits_take_no_longer_than_in_32(make_job: Any) -> None:
+    """They were planned to be read and written as an fp32 buffer is, which took 8 to 17 % of a step."""
+    in_16, in_32 = (
+        job(make_job, dp=8, micro_batches=32, precision={"grad_reduce_in_fp32": kept}, **LARGE)
+        for kept in (False, True)
+    )
+    assert 0.97 * seconds(in_32) < seconds(in_16) <= 1.02 * seconds(in_32)
