@@ -82,7 +82,10 @@ def to_model(arguments: Mapping[str, Any]) -> dict[str, Any]:
         model["max_position_embeddings"] = arguments["max_position_embeddings"]
     if arguments.get("group_query_attention") and arguments.get("num_query_groups"):
         model["num_query_groups"] = arguments["num_query_groups"]
-    model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), "gelu")
+    # In one kernel with a bias GeLU is its approximation; in none with experts.
+    fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
+    plain = "gelu_tanh" if fuses else "gelu"
+    model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
     return model
 
 
@@ -157,6 +160,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "swiglu": model.activation == "swiglu",
         "squared_relu": model.activation == "squared_relu",
         "openai_gelu": model.activation == "gelu_tanh",
+        "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear and model.num_experts is None,
         "position_embedding_type": model.position_embedding_type,
         "add_position_embedding": True,
         "use_rotary_position_embeddings": False,

@@ -32,7 +32,7 @@ _NO_EFFECT: dict[str, str] = {
         timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",
     "the program and its pattern of layers say it": "is-hybrid-model",
     _KERNELS: """
-        no-masked-softmax-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
+        no-masked-softmax-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
         no-persist-layer-norm cross-entropy-loss-fusion cross-entropy-fusion-impl=
         use-flash-attn disable-bf16-reduced-precision-matmul use-te te-rng-tracker
         enable-cuda-graph cuda-graph-impl= cuda-graph-scope=* cuda-graph-warmup-steps= external-cuda-graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -49,6 +50,8 @@ _WORDS |= {name: count for together in TOGETHER for name, count in together.flag
 _WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
 _WORDS |= {name: 0 for name in IMPLIED if name not in _WORDS}
 _SHOWN_COMMANDS = 5
+_SAYS_HOW_MANY = re.compile(r"(SLURM_|SLURM_JOB_)?(N|NUM_)NODES|(SLURM_)?GPUS_(PER|ON)_NODE|WORLD_SIZE")
+"""Variables of the launcher's whose defaults are sizes of the job."""
 
 
 def migrate_script(
@@ -171,7 +174,7 @@ def _taken(variables: Variables) -> list[str]:
     """What the script would take from outside, and what was taken instead."""
     notes = []
     for name, value in variables.defaults.items():
-        if OWNED.fullmatch(name):
+        if OWNED.fullmatch(name) and not _SAYS_HOW_MANY.fullmatch(name):
             continue  # the launcher's
         where = f"argument {name} is" if name.isdigit() else f"{name} is"
         notes.append(f"{where} taken from the script's default: {value or 'nothing'} (--set-var {name}=VALUE)")
@@ -206,7 +209,7 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     for stray in line.strays:
         _read_stray(migration, stray)
     read_launch(migration, started_by)
-    note_processes(gathering, [options for options in started_by if options.program != "#SBATCH"])
+    note_processes(gathering)
     if command.family is None and command.program:
         migration.notes.append(f"{command.program} is taken for GPT's: its name does not say what it trains")
     elif family.architecture is None:
@@ -281,6 +284,9 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         near = closest(name, list(_WORDS))
         hint = f": did you mean --{' or --'.join(near)}?" if near else ""
         given.settle(name, "no_counterpart", reason=f"not a flag that is known here{hint}")
+        for word in flag.words[1:]:  # how many values it has is not known: a variable behind them may hold flags
+            if unknowns(word) and known(word) is None:
+                _read_stray(given.migration, word)
         return
     reason, is_without_effect = found
     if is_without_effect or [shown(word) for word in flag.words] in [

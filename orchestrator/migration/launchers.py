@@ -22,6 +22,8 @@ _SIZES = {"nproc-per-node": GPUS, "nnodes": NODES, "num-gpus": GPUS, "num-nodes"
 """Options of torchrun and of deepspeed."""
 _TOTALS = ("np", "n", "num-processes")
 """Options of mpirun and of `accelerate launch` that count all processes."""
+_ON_EACH = ("npernode", "N", "ppn")
+"""Options of mpirun that count the processes of a machine."""
 _SLURM_SHORT = {
     **{"N": "nodes", "p": "partition", "A": "account", "q": "qos", "t": "time", "J": "job-name", "G": "gpus"},
     **{
@@ -80,8 +82,18 @@ OWNED = re.compile(
     r"(ORCHESTRATOR|TORCHELASTIC|PET|SLURM|SBATCH|SRUN)_.*"
 )
 _FOR_PROGRAMS = re.compile(
-    r"(NCCL|CUDA|TORCH|PYTORCH|NVTE|OMP|UCX|UB|FI|GLOO|HF|TRANSFORMERS|TOKENIZERS|TRITON|NVIDIA|NVSHMEM)_.*"
+    r"(NCCL|RCCL|CUDA|HIP|HSA|MIOPEN|TORCH|PYTORCH|NVTE|OMP|UCX|UB|FI|GLOO|HF|TRANSFORMERS|TOKENIZERS|TRITON|NVIDIA|"
+    r"NVSHMEM|WANDB)_.*|LD_(LIBRARY_PATH|PRELOAD)"
 )
+_BACKEND = "runtime.attention_backend chooses, and megatron-core refuses another word in the environment"
+_NOT_CARRIED: dict[str, tuple[Outcome, str]] = {
+    **dict.fromkeys(("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"), ("no_counterpart", _BACKEND)),
+    "NVTE_APPLY_QK_LAYER_SCALING": ("no_counterpart", "scores are not scaled by layer here"),
+    "PYTHONPATH": (
+        "no_counterpart",
+        "what lies there would go before the megatron-core that trains: what the job itself needs goes into launch.env",
+    ),
+}
 _SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_.*)?", re.IGNORECASE)
 _ADDRESS_WITH_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _DEFAULT_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONUNBUFFERED": "1"}
@@ -238,10 +250,17 @@ def _read_starter(migration: Migration, options: Options, sizes: dict[str, int])
 
 def _read_total(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
     """All processes, and on how many machines where that is said."""
-    nodes = _number(options, "num-machines") or sizes.get(NODES, 1)
+    each = next((size for name in _ON_EACH if (size := _number(options, name))), None)
+    totals = [total for name in _TOTALS if (total := _number(options, name))]
+    if each and totals and totals[0] % each == 0:
+        nodes = totals[0] // each
+    else:
+        nodes = _number(options, "num-machines") or sizes.get(NODES, 1)
     for name, flag in options.flags.items():
         total = _number(options, name)
-        if name in _TOTALS:
+        if name in _ON_EACH and each and totals:
+            _size(migration, options, flag, NODES, sizes, nodes)
+        elif name in _TOTALS:
             _size(migration, options, flag, GPUS, sizes, total // nodes if total and total % nodes == 0 else None)
         elif name == "num-machines":
             _size(migration, options, flag, NODES, sizes, total)
@@ -315,6 +334,10 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
     """
     kept: dict[str, str] = {}
     for name, value in environment:
+        if name in _NOT_CARRIED:
+            outcome, reason = _NOT_CARRIED[name]
+            migration.accounts.append(Account(outcome, f"export {name}={shown(value)}", None, None, reason))
+            continue
         if OWNED.fullmatch(name) or (name in _DEFAULT_ENVIRONMENT and _DEFAULT_ENVIRONMENT[name] == known(value)):
             continue
         if name in read and not _FOR_PROGRAMS.fullmatch(name):
@@ -352,10 +375,10 @@ def _referring(value: Value) -> str | None:
     return "".join(parts)
 
 
-def note_processes(gathering: Gathering, started_by: Sequence[Options]) -> None:
+def note_processes(gathering: Gathering) -> None:
     """Say so where nothing tells how many processes there are."""
     migration = gathering.migration
-    if not any((NODES in migration.values, GPUS in migration.values, started_by)):
+    if NODES not in migration.values and GPUS not in migration.values:
         migration.notes.append(
             "nothing says how many GPUs there are: the job has as many as one replica takes (DP 1); write "
             "launch.nodes and launch.gpus_per_node for more"

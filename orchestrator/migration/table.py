@@ -105,6 +105,7 @@ _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
 # Megatron-DeepSpeed's flag knows ALiBi and Megatron-LM's does not: it is read and never written.
+_NORMS = choice({"LayerNorm": "LayerNorm", "RMSNorm": "RMSNorm", "layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
 _POSITIONS = replace(
     same("learned_absolute", "rope", "relative", "none", "alibi"),
     write=lambda value: None if value == "alibi" else value,
@@ -129,7 +130,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("rotary-percent", "model.rotary_percent", NUMBER, only=_ROPE),
     Row("rotary-base", "model.rotary_base", WHOLE, only=_ROPE),
-    Row("normalization", "model.normalization", same("LayerNorm", "RMSNorm")),
+    Row("normalization", "model.normalization", _NORMS),
     Row("norm-epsilon", "model.norm_epsilon", NUMBER),
     Row("apply-layernorm-1p", "model.apply_layernorm_1p", switch(True)),
     Row("disable-bias-linear", "model.add_bias_linear", switch(False)),
@@ -264,5 +265,10 @@ OLD_NAMES: dict[str, str] = {
     "model-parallel-size": "tensor-model-parallel-size",
     "batch-size": "micro-batch-size",
     "tokenizer-name-or-path": "tokenizer-model",
+    "moe-num-experts": "num-experts",
+    "moe-top-k": "moe-router-topk",
+    "moe-loss-weight": "moe-aux-loss-coeff",
+    "moe-loss-coeff": "moe-aux-loss-coeff",
+    "moe-expert-parallel-size": "expert-model-parallel-size",
 }
 """Flags that have another name, with the same values."""

@@ -17,7 +17,14 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def assign(assignment: Assignment, variables: Variables) -> None:
-    """Do an assignment."""
+    """Do an assignment. What is added to is not read by that."""
+    was_read = assignment.name in variables.read
+    _assign(assignment, variables)
+    if assignment.append and not was_read:
+        variables.read.discard(assignment.name)
+
+
+def _assign(assignment: Assignment, variables: Variables) -> None:
     name = assignment.name
     if assignment.words is not None:
         words = tuple(each for word in assignment.words for each in fields(word, variables))

@@ -31,7 +31,7 @@ _TYPES = {
 _WRITTEN_TYPES = {
     "gpt2_bpe": "GPT2BPETokenizer",
     "huggingface": "HuggingFaceTokenizer",
-    "sentencepiece": "SentencePieceTokenizer",
+    "sentencepiece": "GPTSentencePieceTokenizer",  # in every release without tokens that the model lacks
     "wordpiece": "BertWordPieceCase",
 }
 _SOURCES = {

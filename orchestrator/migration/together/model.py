@@ -80,6 +80,23 @@ def write_positions(writer: FlagWriter) -> None:
 
 
 def read_groups(given: Gathering) -> None:
+    """By Megatron-LM's two flags, or the one that Megatron-DeepSpeed or bigcode has."""
+    heads, kind = "num-key-value-heads", "attention-head-type"
+    if given.has(kind):
+        if given.text(kind) == "multiquery":
+            given.carry(kind, GROUPS, 1)
+        else:
+            given.settle(kind, "default", GROUPS, None, "every head has keys of its own")
+    if given.has(heads):
+        groups = given.number(heads)
+        if groups is None:
+            given.write_it(heads, GROUPS)
+        elif groups == given.get("model.num_attention_heads"):
+            given.settle(heads, "default", GROUPS, None, "every head has keys of its own")
+        else:
+            given.carry(heads, GROUPS, groups)
+        given.no_effect(("group-query-attention", "num-query-groups"), f"--{heads} says it")
+        return
     if not given.has("group-query-attention"):
         given.no_effect("num-query-groups", "Megatron-LM takes it with --group-query-attention only")
         return
@@ -266,7 +283,12 @@ def write_adapters(writer: FlagWriter) -> None:
 MODEL = (
     Together({"ffn-hidden-size": 1}, read_ffn, write_ffn, (FFN,)),
     Together({"max-position-embeddings": 1, "no-position-embedding": 0}, read_positions, write_positions, (POSITIONS,)),
-    Together({"group-query-attention": 0, "num-query-groups": 1}, read_groups, write_groups, (GROUPS,)),
+    Together(
+        {"group-query-attention": 0, "num-query-groups": 1, "num-key-value-heads": 1, "attention-head-type": 1},
+        read_groups,
+        write_groups,
+        (GROUPS,),
+    ),
     Together({"sequence-parallel": 0}, read_sequence_parallel, write_sequence_parallel, (SEQUENCE,)),
     Together(
         {"num-virtual-stages-per-pipeline-rank": 1, "num-layers-per-virtual-pipeline-stage": 1, LETTERS: 1},

@@ -197,11 +197,20 @@ def write_checkpoints(writer: FlagWriter) -> None:
     writer.leave("checkpoint.export", "Megatron-LM converts checkpoints with a program of its own, afterwards")
 
 
+_WRITTEN_BLENDS = (
+    *("valid-weighted-split-paths", "valid-weighted-split-paths-path", "per-split-data-args-path"),
+    *("valid-data-args-path", "data-args-path"),
+)
+"""Flags whose sources of validation, or all sources, a person has to write into the job."""
+
+
 def _has_validation(given: Gathering) -> bool:
     own = (VALIDATION, "task.validation")
     if given.get(RANDOM) is True or any(given.get(path) or path in given.migration.missing for path in own):
         return True
     split = given.get(SPLIT)
+    if any(given.has(flag) for flag in _WRITTEN_BLENDS):
+        return True
     is_there = given.get(BLEND) is not None or BLEND in given.migration.missing
     return is_there and (split == WRITE_IT or float(split.split(",")[1]) > 0)
 

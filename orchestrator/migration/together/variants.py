@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.programs import MAMBA
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
@@ -10,6 +10,7 @@ from orchestrator.migration.writing_flags import FlagWriter
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
 _MAMBA_LAYERS = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
+_UNFUSED = "no-bias-gelu-fusion"
 _FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu", "openai-gelu": "gelu_tanh"}
 _LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Megatron-LM's --use-rope-scaling has these figures of Llama 3.1."""
@@ -21,12 +22,23 @@ def read_activation(given: Gathering) -> None:
             given.carry(flag, ACTIVATION, activation)
         elif given.has(flag):
             given.not_supported(flag, f"Megatron-LM refuses it beside --{given.get(ACTIVATION)}", ACTIVATION)
+    fuses = given.get("model.add_bias_linear") is not False and not given.number("num-experts")
+    if given.get(ACTIVATION) != "gelu" or not fuses:
+        given.no_effect(_UNFUSED, "there is no GeLU that a bias is added in")
+    elif given.has(_UNFUSED):
+        given.settle(_UNFUSED, "default", ACTIVATION, "gelu", "the exact function")
+    else:
+        given.default(ACTIVATION, "gelu_tanh", f"{MEGATRON}: with a bias GeLU is its approximation")
 
 
 def write_activation(writer: FlagWriter) -> None:
-    activation = writer.job.model.activation
+    model = writer.job.model
+    activation = model.activation
     flag = next((flag for flag, meant in _FLAGS.items() if meant == activation), None)
-    if flag is not None:
+    if activation == "gelu" and model.add_bias_linear and model.num_experts is None:
+        writer.add("MODEL", _UNFUSED)
+        writer.say_otherwise(ACTIVATION, f"--{_UNFUSED}: in one kernel with a bias it would be an approximation")
+    elif flag is not None:
         writer.add("MODEL", flag)
     else:
         writer.leave(ACTIVATION, "Megatron-LM has no flag for it")
@@ -125,7 +137,7 @@ def write_window(writer: FlagWriter) -> None:
 
 
 VARIANTS = (
-    Together(dict.fromkeys(_FLAGS, 0), read_activation, write_activation, (ACTIVATION,)),
+    Together(dict.fromkeys((*_FLAGS, _UNFUSED), 0), read_activation, write_activation, (ACTIVATION,)),
     Together(
         {"use-rope-scaling": 0, "rope-scaling-factor": 1, "rotary-seq-len-interpolation-factor": 1},
         read_scaling,

@@ -1,0 +1,134 @@
+"""What scripts of other groups than NVIDIA's write: their flags, launchers and exports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.migration.from_megatron import migrate_script, migrate_words
+from orchestrator.migration.report import Migration
+from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.migration.writing import job_text
+from orchestrator.spec.loading import load_text
+
+FLAGS = (
+    "--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1 "
+    "--global-batch-size 64 --train-iters 10 --lr 1e-3 --data-path data --vocab-file v --merge-file m"
+)
+
+
+def of_flags(more: str = "") -> Migration:
+    return migrate_words([*FLAGS.split(), *more.split()], "flags")
+
+
+def of_script(text: str, **given: str) -> Migration:
+    return migrate_script(text, "train.sh", given=given)
+
+
+def told(migration: Migration, part: str) -> list[tuple[str, str]]:
+    return [(each.outcome, each.reason or "") for each in migration.accounts if part in each.flag]
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "value"),
+    [
+        ("--num-key-value-heads 2", "model.num_query_groups", 2),
+        ("--num-key-value-heads 4", "model.num_query_groups", None),
+        ("--attention-head-type multiquery", "model.num_query_groups", 1),
+        ("--normalization rmsnorm", "model.normalization", "RMSNorm"),
+        ("--moe-num-experts 8 --moe-top-k 1 --moe-loss-weight 0.1", "model.num_experts", 8),
+        ("--moe-num-experts 8 --moe-top-k 1 --moe-loss-weight 0.1", "model.moe_router_topk", 1),
+        ("--moe-num-experts 8 --moe-top-k 1 --moe-loss-weight 0.1", "model.moe_aux_loss_coeff", 0.1),
+        ("--num-experts 8 --moe-expert-parallel-size 4", "parallelism.expert_model_parallel_size", 4),
+    ],
+)
+def test_what_others_call_by_another_name(flags: str, path: str, value: Any) -> None:
+    migration = of_flags(flags)
+    assert migration.values.get(path) == value
+    assert not [each for each in migration.accounts if each.outcome in ("not_supported", "not_known")]
+    assert not told(migration, "not a flag that is known")
+
+
+@pytest.mark.parametrize(
+    ("flags", "activation", "flag"),
+    [
+        ("", "gelu_tanh", None),
+        ("--no-bias-gelu-fusion", "gelu", "--no-bias-gelu-fusion"),
+        ("--disable-bias-linear", "gelu", None),
+        ("--swiglu --no-bias-gelu-fusion", "swiglu", None),
+        ("--num-experts 8 --disable-bias-linear", "gelu", None),
+    ],
+)
+def test_gelu_with_a_bias_is_the_approximation(flags: str, activation: str, flag: str | None) -> None:
+    """Megatron-LM adds the bias in one kernel with it, unless it is told not to; and back."""
+    job = load_text(job_text(of_flags(flags))).job
+    assert job.model.activation == activation
+    written = to_megatron(job).words
+    assert ("--no-bias-gelu-fusion" in written) == (flag is not None)
+    assert load_text(job_text(migrate_words(written, "flags"))).job.model.activation == activation
+
+
+@pytest.mark.parametrize(
+    ("export", "outcome", "reason"),
+    [
+        ("NVTE_FUSED_ATTN=0", "no_counterpart", "runtime.attention_backend"),
+        ("NVTE_FLASH_ATTN=1", "no_counterpart", "runtime.attention_backend"),
+        ("PYTHONPATH=/opt/Megatron-LM", "no_counterpart", "the megatron-core that trains"),
+        ("PYTHONPATH=/opt/Megatron-LM:$PYTHONPATH", "no_counterpart", "the megatron-core that trains"),
+        ("LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH", "carried", ""),
+        ("WANDB_MODE=offline", "carried", ""),
+    ],
+)
+def test_exports_that_would_break_or_change_a_training(export: str, outcome: str, reason: str) -> None:
+    """They are told of, also where the script reads them itself."""
+    name = export.partition("=")[0]
+    migration = of_script(f"export {export}\necho ${name}\ntorchrun --nproc-per-node 2 pretrain_gpt.py {FLAGS}\n")
+    [(found, why)] = told(migration, f"export {name}")
+    assert found == outcome
+    assert reason in why
+    assert (name in migration.values.get("launch.env", {})) == (outcome == "carried")
+
+
+def test_a_variable_behind_an_unknown_flag_may_hold_flags() -> None:
+    script = f"torchrun --nproc-per-node 2 pretrain_gpt.py {FLAGS} --patch-type Llama $pr_options ${{do_options}}\n"
+    migration = of_script(script)
+    assert [
+        name for name in ("pr_options", "do_options") if told(migration, f"${{{name}}}") or told(migration, f"${name}")
+    ]
+    unknown = [each for each in migration.accounts if each.outcome == "not_known"]
+    assert ["may hold flags" in (each.reason or "") for each in unknown] == [True, True]
+    assert not [
+        each for each in of_script(script, pr_options="--bf16", do_options="").accounts if each.outcome == "not_known"
+    ]
+
+
+def test_how_many_gpus_is_said_to_be_assumed_or_unknown() -> None:
+    taken = of_script(
+        f"NODES=${{SLURM_NNODES:-1}}\ntorchrun --nnodes $NODES --nproc-per-node 8 pretrain_gpt.py {FLAGS}\n"
+    )
+    assert "SLURM_NNODES is taken from the script's default: 1 (--set-var SLURM_NNODES=VALUE)" in taken.notes
+    for started in (f"deepspeed pretrain_gpt.py {FLAGS}", f"srun python pretrain_gpt.py {FLAGS}"):
+        assert any("nothing says how many GPUs" in note for note in of_script(started).notes), started
+    assert not any("nothing says" in note for note in taken.notes)
+
+
+def test_processes_on_each_machine_of_mpirun() -> None:
+    values = of_script(f"mpirun -np 64 --npernode 8 python pretrain_gpt.py {FLAGS}\n").values
+    assert (values["launch.nodes"], values["launch.gpus_per_node"]) == (8, 8)
+
+
+def test_evaluation_stays_where_its_data_have_to_be_written() -> None:
+    migration = of_flags(
+        "--valid-weighted-split-paths-path valid.txt --eval-interval 500 --eval-iters 5 --split 100,0,0"
+    )
+    assert (migration.values["evaluation.eval_interval"], migration.values["evaluation.eval_iters"]) == (500, 5)
+
+
+def test_a_file_of_flags_that_are_added_one_after_another() -> None:
+    words = FLAGS.split(" --data-path")
+    script = f"ALL=()\nALL+=( {words[0]} )\nALL+=( --data-path{words[1]} --bf16 )\n"
+    migration = of_script(script)
+    assert migration.values["model.num_layers"] == 4
+    assert [each.outcome for each in migration.accounts if each.flag == "--bf16"] == ["default"]
+    assert "the file starts nothing: its flags are those of ALL" in migration.notes
