@@ -14,6 +14,11 @@ from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_o
 from orchestrator.spec.sections import JobSections
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
 
+_OF_ATTENTION = {
+    "NVTE_FLASH_ATTN": {"auto": "1", "fused": "0", "flash": "1"},
+    "NVTE_FUSED_ATTN": {"auto": "1", "fused": "1", "flash": "0"},
+    "NVTE_UNFUSED_ATTN": {"auto": "1", "fused": "0", "flash": "0"},
+}
 _OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|NODE_RANK|MASTER_(ADDR|PORT)|"
     r"(ORCHESTRATOR|TORCHELASTIC|PET)_.*"
@@ -215,10 +220,13 @@ def arguments_of_the_train_step(job: JobSections) -> Iterator[Problem]:
 
 def owned_environment(job: JobSections) -> Iterator[Problem]:
     """Variables that say which process is which are set by the launcher."""
-    for name in job.launch.env:
+    for name, value in job.launch.env.items():
         if _OWNED.fullmatch(name):
             message = "is set by the launcher for each process"
             yield Problem(message, (f"launch.env.{name}",), "leave it out; sizes follow from parallelism and launch")
+        elif _OF_ATTENTION.get(name, {}).get(job.runtime.attention_backend, value) != value:
+            message = "is set from runtime.attention_backend, and megatron-core refuses another word"
+            yield Problem(message, (f"launch.env.{name}",), "leave it out, and choose there")
 
 
 def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
