@@ -75,6 +75,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "num_processes": ("launch.gpus_per_node", _count),
     "use_cpu": ("runtime.device", _device),
 }
+_SHARDED = f"{_SECTION}.megatron_lm_use_distributed_optimizer"
 _NO_EFFECT = {
     **dict.fromkeys(("compute_environment", "main_training_function", "distributed_type"), "there is one way to train"),
     **dict.fromkeys(
@@ -111,9 +112,17 @@ def migrate_accelerate(text: str, source: str, preset: str | None = None) -> Mig
     for key, value in {**inner, **document}.items():
         _read_key(migration, key, value)
     _spread(migration, document)
-    if "mixed_precision" not in document:
-        migration.values["precision.dtype"] = "fp32"
-        migration.sources["precision.dtype"] = Source("Accelerate's default", is_default=True)
+    for given, key, (path, value) in (
+        (document, "mixed_precision", ("precision.dtype", "fp32")),
+        (inner, _SHARDED, (_KEYS[_SHARDED][0], False)),
+    ):
+        if key not in given:
+            migration.values[path] = value
+            migration.sources[path] = Source("Accelerate's default", is_default=True)
+    migration.notes.append(
+        "the micro-batch is the batch of the program's data loader, which this file does not say: taken as 1 "
+        "(--set batch.micro_batch_size=N)"
+    )
     if preset is not None:
         migration.values["model.preset"] = preset
         migration.sources["model.preset"] = Source("--preset")

@@ -81,7 +81,9 @@ def read(given: Gathering) -> None:
 
 def _read(given: Gathering, flag: str, path: str, kind: Kind) -> None:
     words = given.words(flag)
-    if words is None:
+    if flag == "moe-aux-loss-coeff" and given.get("model.moe_router_load_balancing_type") == "none":
+        given.no_effect(flag, "there is no balancing loss")
+    elif words is None:
         given.write_it(flag, path)
     elif flag in _SEVERAL and len(words) > 1:
         given.not_supported(flag, "of balancing losses this version has one at a time", path)

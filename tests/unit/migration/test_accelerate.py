@@ -54,6 +54,14 @@ def test_what_it_says_is_in_the_job() -> None:
     assert (job.model.preset, job.name) == ("gpt2-large", "config")
 
 
+def test_what_it_leaves_out_is_accelerates_default_or_said_to_be_taken() -> None:
+    shorter = CONFIG.replace("  megatron_lm_use_distributed_optimizer: false\n", "")
+    assert shorter != CONFIG
+    migration = whole(shorter)
+    assert not load_text(job_text(migration)).job.parallelism.use_distributed_optimizer
+    assert any("the micro-batch is the batch of the program's data loader" in note for note in migration.notes)
+
+
 def test_what_it_cannot_say_is_asked_for() -> None:
     migration = migrate_accelerate(CONFIG, "config.yaml")
     assert set(migration.missing) == {

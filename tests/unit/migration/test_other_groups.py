@@ -132,3 +132,17 @@ def test_a_file_of_flags_that_are_added_one_after_another() -> None:
     assert migration.values["model.num_layers"] == 4
     assert [each.outcome for each in migration.accounts if each.flag == "--bf16"] == ["default"]
     assert "the file starts nothing: its flags are those of ALL" in migration.notes
+
+
+def test_a_hybrid_by_its_flags_alone_and_a_prefix_language_model() -> None:
+    hybrid = migrate_words([*FLAGS.split(), "--hybrid-override-pattern", "M-M*"], "flags")
+    assert hybrid.values["model.architecture"] == "mamba"
+    prefix = of_script(f"torchrun --nproc-per-node 2 pretrain_prefix_lm.py {FLAGS}\n")
+    assert prefix.refused is not None
+    assert "prefix language" in prefix.refused
+
+
+def test_a_coefficient_without_a_balancing_loss() -> None:
+    migration = of_flags("--num-experts 8 --moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1")
+    assert told(migration, "--moe-aux-loss-coeff") == [("no_effect", "there is no balancing loss")]
+    assert "model.moe_aux_loss_coeff" not in migration.values
