@@ -30,6 +30,7 @@ from orchestrator.planning.surroundings import (
     variables_are_unset,
 )
 from orchestrator.planning.time import estimate_time
+from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import duration
@@ -175,7 +176,8 @@ def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None
 
 def _tensor_groups_cross_nodes(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     layout = plan.topology
-    if layout.tensor_parallel_crosses_nodes:
+    is_linked = layout.tensor_model_parallel_size <= linked_ranks(plan.job, forecast.device)
+    if layout.tensor_parallel_crosses_nodes and not is_linked:
         size = layout.world_size // layout.nodes
         gpus = f"{size} GPU{'s' if size > 1 else ''}"
         message = f"tensor-parallel groups of {layout.tensor_model_parallel_size} span machines of {gpus}: slow"

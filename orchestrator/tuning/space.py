@@ -29,6 +29,8 @@ class Space:
     """On its machines (`on_machines`), with the layout that it has now."""
     kept: frozenset[str] = frozenset()
     """Fields of a Layout that stay as they are."""
+    linked_machines: int = 1
+    """Machines whose GPUs are linked as those of one are."""
 
     @property
     def own(self) -> Layout:
@@ -57,7 +59,7 @@ class Space:
             layout, problem = self._permissive(tp, pp, cp, ep)
             if problem is not None:
                 refused.append((layout, problem))
-            elif self.job.processes_per_node % tp:
+            elif self.job.processes_per_node * self.linked_machines % tp:
                 across.append(layout)
             else:
                 inside.append(layout)

@@ -161,7 +161,7 @@ def _task(
         layers=layers,
         vocab_size=_vocabulary(loaded),
     )
-    return _Task(Space(job, frozenset(kept)), estimates, choice, why, per_node)
+    return _Task(Space(job, frozenset(kept), choice.device.linked_machines), estimates, choice, why, per_node)
 
 
 def _on_gpus(loaded: LoadedJob, gpus: int | None, per_node: int, profile: ClusterSpec | None) -> JobSpec:

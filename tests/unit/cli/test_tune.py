@@ -170,6 +170,17 @@ def test_nothing_fits(orchestrator: Orchestrator, large: Path, tmp_path: Path) -
     assert "the best needs nearly all of the GPU's memory" in orchestrator("tune", large, "--gpus", str(count - 8)).out
 
 
+@pytest.mark.parametrize(("gpu", "spans"), [("GB200", False), ("GH200", True)])
+def test_machines_that_links_join_are_one(orchestrator: Orchestrator, tmp_path: Path, gpu: str, spans: bool) -> None:
+    """Both have 4 GPUs to a machine; NVLink joins a GB200's machines."""
+    asked = [resource_root("jobs") / "gpt-7.1b.yaml", "--gpu", gpu, "--json"]
+    sizes = ("launch.nodes=2", "launch.gpus_per_node=4", "parallelism.tensor_model_parallel_size=8")
+    doubts = str(orchestrator("plan", *asked, *(word for each in sizes for word in ("--set", each))).json["verdict"])
+    assert ("span machines of 4 GPUs: slow" in doubts) == spans
+    found = orchestrator("tune", *asked, "--gpus", "8", "-o", tmp_path / "tuned.yaml").json
+    assert ("tensor parallelism across machines" in found["lost"]) == spans
+
+
 def test_what_nearly_all_of_the_memory_would_save_is_said(orchestrator: Orchestrator, tmp_path: Path) -> None:
     """7.1B on one H200 recomputes 23 of 30 layers to fit for sure."""
     asked = ["tune", resource_root("jobs") / "gpt-7.1b.yaml", "--gpus", "1", "--gpu", "H200"]
