@@ -78,9 +78,11 @@ def migrate_script(
     command = _wanted(started.words)
     assert command is not None, "only such commands are kept"
     where = f"{source}:{started.line}" if command.program else source
-    migration = migrate_command(command, where, [options, *launcher_options(command.launcher)])
+    started_by = [options, *launcher_options(command.launcher)]
+    migration = migrate_command(command, where, started_by)
     migration.values.setdefault("name", name_of_file(source) or "migrated")
-    read_environment(migration, sorted(started.environment.items()), started.read)
+    environment = started.environment | {name: value for each in started_by for name, value in each.exports}
+    read_environment(migration, sorted(environment.items()), started.read)
     migration.notes[:0] = [*script.notes, *_taken(variables)]
     return migration
 

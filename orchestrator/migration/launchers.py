@@ -106,6 +106,8 @@ class Options:
 
     program: str
     flags: dict[str, Flag]
+    exports: tuple[tuple[str, Value], ...] = ()
+    """Variables that it hands to the training with a value."""
 
 
 def sbatch_options(script: str) -> Options:
@@ -140,13 +142,30 @@ def launcher_options(words: Sequence[Value]) -> list[Options]:
         if text in ("srun", "sbatch", "salloc"):
             found.append(Options(text, _slurm_flags(words[number + 1 :])))
         elif text in _STARTERS:
-            flags = parse_flags(words[number + 1 :], lambda name: 0 if name in _STARTERS_SWITCHES else 1).flags
-            found.append(Options(_STARTERS[text], flags))
+            line = parse_flags(words[number + 1 :], lambda name: 0 if name in _STARTERS_SWITCHES else 1)
+            exports: list[tuple[str, Value]] = []
+            if _STARTERS[text] == "mpirun":
+                given = [
+                    flag for flag in (*line.repeated, line.flags.get("x")) if flag is not None and flag.name == "x"
+                ]
+                words_of = [word for flag in given for word in flag.words]
+                exports = [pair for word in words_of if (pair := _export(word)) is not None]
+                line.flags.pop("x", None)
+                if alone := tuple(word for word in words_of if _export(word) is None):
+                    line.flags["x"] = Flag("x", alone)
+            found.append(Options(_STARTERS[text], line.flags, tuple(exports)))
     if not any(options.program in _STARTERS.values() for options in found):
         python = any(re.fullmatch(r"python[\d.]*", text) for text in texts)
         if python and not any(options.program == "srun" for options in found):
             found.append(Options("python", {}))
     return found
+
+
+def _export(word: Value) -> tuple[str, Value] | None:
+    """`NAME=VALUE`; None of a name alone, whose value the environment has."""
+    first = word[0] if word and isinstance(word[0], str) else ""
+    name, equals, rest = first.partition("=")
+    return (name, tuple(part for part in (rest, *word[1:]) if part != "")) if equals and name.isidentifier() else None
 
 
 def slurm_variables(options: Options) -> dict[str, Value]:

@@ -118,6 +118,16 @@ def test_processes_on_each_machine_of_mpirun() -> None:
     assert (values["launch.nodes"], values["launch.gpus_per_node"]) == (8, 8)
 
 
+def test_variables_that_mpirun_hands_on() -> None:
+    """A name alone is what the script exports, or has."""
+    script = "export NCCL_DEBUG=INFO\nmpirun -np 8 -x NCCL_DEBUG -x CUDA_LAUNCH_BLOCKING=$A -x NCCL_IB_TC=106 "
+    migration = of_script(f"{script}--x LD_LIBRARY_PATH python pretrain_gpt.py {FLAGS}\n", A="1")
+    expected = {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "NCCL_IB_TC": "106"}
+    assert migration.values["launch.env"] == expected
+    assert [each.flag for each in migration.accounts if "--x" in each.flag] == ["mpirun --x NCCL_DEBUG LD_LIBRARY_PATH"]
+    assert migration.values["launch.gpus_per_node"] == 8
+
+
 def test_evaluation_stays_where_its_data_have_to_be_written() -> None:
     migration = of_flags(
         "--valid-weighted-split-paths-path valid.txt --eval-interval 500 --eval-iters 5 --split 100,0,0"
