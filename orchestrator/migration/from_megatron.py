@@ -10,15 +10,14 @@ from pathlib import PurePath
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED
 from orchestrator.migration.elsewhere import HARMLESS_VALUES, WORDS, elsewhere
+from orchestrator.migration.environment import OWNED, read_environment
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.launchers import (
-    OWNED,
     Options,
     launcher_options,
     note_processes,
-    read_environment,
     read_launch,
     sbatch_options,
     slurm_variables,

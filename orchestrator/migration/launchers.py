@@ -1,10 +1,10 @@
-"""Where a script runs its training: the options of torchrun, srun and sbatch, and the environment it sets."""
+"""Where a script runs its training: the options of torchrun, mpirun, srun and sbatch."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -14,7 +14,7 @@ from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
-from orchestrator.migration.shell.values import Unknown, Value, known, shown
+from orchestrator.migration.shell.values import Value, known
 from orchestrator.migration.together.training import as_name
 
 NODES, GPUS, TIME = "launch.nodes", "launch.gpus_per_node", "launch.time"
@@ -77,27 +77,6 @@ _IN_PROFILE = "the cluster profile says it (`orchestrator cluster init`)"
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 _GRES = re.compile(r"gpu(?::(?!\d+$)[\w.-]+)?(?::(\d+))?", re.ASCII)
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})", re.ASCII)
-OWNED = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|N?NODE_RANK|NNODES|NUM_NODES|GPUS_PER_NODE|MASTER_(ADDR|PORT)|"
-    r"(ORCHESTRATOR|TORCHELASTIC|PET|SLURM|SBATCH|SRUN)_.*"
-)
-_FOR_PROGRAMS = re.compile(
-    r"(NCCL|RCCL|CUDA|HIP|HSA|MIOPEN|TORCH|PYTORCH|NVTE|OMP|UCX|UB|FI|GLOO|HF|TRANSFORMERS|TOKENIZERS|TRITON|NVIDIA|"
-    r"NVSHMEM|WANDB)_.*|LD_(LIBRARY_PATH|PRELOAD)"
-)
-_BACKEND = "runtime.attention_backend chooses, and megatron-core refuses another word in the environment"
-_NOT_CARRIED: dict[str, tuple[Outcome, str]] = {
-    **dict.fromkeys(("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"), ("no_counterpart", _BACKEND)),
-    "NVTE_APPLY_QK_LAYER_SCALING": ("no_counterpart", "scores are not scaled by layer here"),
-    "PYTHONPATH": (
-        "no_counterpart",
-        "what lies there would go before the megatron-core that trains: what the job itself needs goes into launch.env",
-    ),
-}
-_SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_.*)?", re.IGNORECASE)
-_ADDRESS_WITH_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
-_DEFAULT_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONUNBUFFERED": "1"}
-"""What the launch script sets by itself."""
 
 
 @dataclass(frozen=True)
@@ -344,54 +323,6 @@ def _seconds(text: str) -> int | None:
     else:
         hours, (minutes, seconds) = 0, (*parts, 0)[:2]
     return ((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
-
-
-def read_environment(migration: Migration, environment: Iterable[tuple[str, Value]], read: frozenset[str]) -> None:
-    """Variables that the script exports for the training program, as `launch.env`.
-
-    What the script itself reads and no library knows is the script's own.
-    """
-    kept: dict[str, str] = {}
-    for name, value in environment:
-        if name in _NOT_CARRIED:
-            outcome, reason = _NOT_CARRIED[name]
-            migration.accounts.append(Account(outcome, f"export {name}={shown(value)}", None, None, reason))
-            continue
-        if OWNED.fullmatch(name) or (name in _DEFAULT_ENVIRONMENT and _DEFAULT_ENVIRONMENT[name] == known(value)):
-            continue
-        if name in read and not _FOR_PROGRAMS.fullmatch(name):
-            continue
-        account = f"export {name}={shown(value)}"
-        is_address = _ADDRESS_WITH_CREDENTIALS.search(shown(value))
-        if (_SECRET.fullmatch(name) or is_address) and value:
-            kept[name] = f"${{env:{name}}}"
-            reason = "a secret is not written down: it is read where the job starts"
-            migration.accounts.append(Account("carried", f"export {name}", f"launch.env.{name}", kept[name], reason))
-            continue
-        text = _referring(value)
-        if text is None:
-            migration.accounts.append(Account("not_known", account, "launch.env", None, "write it into launch.env"))
-            continue
-        kept[name] = text
-        migration.accounts.append(Account("carried", account, f"launch.env.{name}", text))
-    if kept:
-        migration.values["launch.env"] = kept
-        migration.sources["launch.env"] = Source("exported by the script")
-
-
-def _referring(value: Value) -> str | None:
-    """The value with variables of the environment as `${env:NAME}`; None where something else is not known."""
-    parts: list[str] = []
-    for part in value:
-        if isinstance(part, Unknown):
-            if part.variable is None or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", part.variable) or "condition" in part.why:
-                return None
-            parts.append(f"${{env:{part.variable}}}")
-        elif "${" in part:
-            return None
-        else:
-            parts.append(part)
-    return "".join(parts)
 
 
 def note_processes(gathering: Gathering) -> None:
