@@ -112,11 +112,9 @@ def migrate_accelerate(text: str, source: str, preset: str | None = None) -> Mig
     for key, value in {**inner, **document}.items():
         _read_key(migration, key, value)
     _spread(migration, document)
-    for given, key, (path, value) in (
-        (document, "mixed_precision", ("precision.dtype", "fp32")),
-        (inner, _SHARDED, (_KEYS[_SHARDED][0], False)),
-    ):
-        if key not in given:
+    for key, value in (("mixed_precision", "fp32"), (_SHARDED, False)):
+        path, _ = _KEYS[key]
+        if key not in document and key not in inner:
             migration.values[path] = value
             migration.sources[path] = Source("Accelerate's default", is_default=True)
     migration.notes.append(

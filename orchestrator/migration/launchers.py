@@ -23,7 +23,7 @@ _SIZES = {"nproc-per-node": GPUS, "nnodes": NODES, "num-gpus": GPUS, "num-nodes"
 _TOTALS = ("np", "n", "num-processes")
 """Options of mpirun and of `accelerate launch` that count all processes."""
 _ON_EACH = ("npernode", "N", "ppn")
-"""Options of mpirun that count the processes of a machine."""
+"""Options of mpirun that count the processes of each machine."""
 _SLURM_SHORT = {
     **{"N": "nodes", "p": "partition", "A": "account", "q": "qos", "t": "time", "J": "job-name", "G": "gpus"},
     **{
@@ -122,17 +122,14 @@ def launcher_options(words: Sequence[Value]) -> list[Options]:
             found.append(Options(text, _slurm_flags(words[number + 1 :])))
         elif text in _STARTERS:
             line = parse_flags(words[number + 1 :], lambda name: 0 if name in _STARTERS_SWITCHES else 1)
-            exports: list[tuple[str, Value]] = []
-            if _STARTERS[text] == "mpirun":
-                given = [
-                    flag for flag in (*line.repeated, line.flags.get("x")) if flag is not None and flag.name == "x"
-                ]
-                words_of = [word for flag in given for word in flag.words]
-                exports = [pair for word in words_of if (pair := _export(word)) is not None]
-                line.flags.pop("x", None)
-                if alone := tuple(word for word in words_of if _export(word) is None):
-                    line.flags["x"] = Flag("x", alone)
-            found.append(Options(_STARTERS[text], line.flags, tuple(exports)))
+            handed_on = [
+                word for flag in (*line.repeated, *line.flags.values()) if flag.name == "x" for word in flag.words
+            ]
+            flags = {name: flag for name, flag in line.flags.items() if name != "x"}
+            if alone := tuple(word for word in handed_on if _export(word) is None):
+                flags["x"] = Flag("x", alone)
+            exports = tuple(export for word in handed_on if (export := _export(word)) is not None)
+            found.append(Options(_STARTERS[text], flags, exports))
     if not any(options.program in _STARTERS.values() for options in found):
         python = any(re.fullmatch(r"python[\d.]*", text) for text in texts)
         if python and not any(options.program == "srun" for options in found):
@@ -248,18 +245,15 @@ def _read_starter(migration: Migration, options: Options, sizes: dict[str, int])
 
 def _read_total(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
     """All processes, and on how many machines where that is said."""
-    each = next((size for name in _ON_EACH if (size := _number(options, name))), None)
-    totals = [total for name in _TOTALS if (total := _number(options, name))]
-    if each and totals and totals[0] % each == 0:
-        nodes = totals[0] // each
-    else:
-        nodes = _number(options, "num-machines") or sizes.get(NODES, 1)
+    each = next((_number(options, name) for name in _ON_EACH if name in options.flags), None)
+    nodes = _number(options, "num-machines") or sizes.get(NODES, 1)
     for name, flag in options.flags.items():
         total = _number(options, name)
-        if name in _ON_EACH and each and totals:
-            _size(migration, options, flag, NODES, sizes, nodes)
+        if name in _ON_EACH:
+            _size(migration, options, flag, GPUS, sizes, total)
         elif name in _TOTALS:
-            _size(migration, options, flag, GPUS, sizes, total // nodes if total and total % nodes == 0 else None)
+            path, count = (GPUS, nodes) if each is None else (NODES, each)
+            _size(migration, options, flag, path, sizes, total // count if total and total % count == 0 else None)
         elif name == "num-machines":
             _size(migration, options, flag, NODES, sizes, total)
         else:

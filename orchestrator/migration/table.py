@@ -104,8 +104,9 @@ _ROPE = ("model.position_embedding_type", "rope")
 _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
-# Megatron-DeepSpeed's flag knows ALiBi and Megatron-LM's does not: it is read and never written.
+# Megatron-DeepSpeed writes them small.
 _NORMS = choice({"LayerNorm": "LayerNorm", "RMSNorm": "RMSNorm", "layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
+# Megatron-DeepSpeed's flag knows ALiBi and Megatron-LM's does not: it is read and never written.
 _POSITIONS = replace(
     same("learned_absolute", "rope", "relative", "none", "alibi"),
     write=lambda value: None if value == "alibi" else value,

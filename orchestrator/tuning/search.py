@@ -23,9 +23,10 @@ _BALANCED = 30
 _FORMS = 4
 """About how many leaner forms of each layout on the front are looked at, beside the leanest two."""
 _TRIED_TIGHT = 50
-"""How many of the layouts that need nearly all of the memory are looked at."""
+"""How many of the layouts that need nearly all of the memory are looked at, of those that fit for sure with more
+recomputation, and of those that do not."""
 _NEARLY = 0.99
-"""The part of it that they may need: estimates were within 0.7 % (docs/benchmarks)."""
+"""The part of a GPU's memory that they may need: estimates were within 0.7 % (docs/benchmarks)."""
 _WORTH = 0.03
 """Share of a step that one of them has to save before it is named."""
 

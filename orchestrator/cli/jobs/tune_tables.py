@@ -97,10 +97,10 @@ class Report:
         """What is left out as long as nobody measures it."""
         saved = 1 - candidate.step_seconds / self.best.step_seconds
         total = self.estimates.memory_bytes
+        assert total is not None, "nothing is tight where nothing limits"
         return (
             f"note: {layout_words(candidate.layout)} would take {seconds_words(candidate.step_seconds)} s, {saved:.0%} "
-            f"less, with {memory_size(candidate.device_bytes)}{f' of {memory_size(total)}' if total else ''}: "
-            "--measure tells whether it fits"
+            f"less, with {memory_size(candidate.device_bytes)} of {memory_size(total)}: --measure tells whether it fits"
         )
 
     def _show_slow_host(self, top: int) -> None:

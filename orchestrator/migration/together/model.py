@@ -83,7 +83,9 @@ def read_groups(given: Gathering) -> None:
     """By Megatron-LM's two flags, or the one that Megatron-DeepSpeed or bigcode has."""
     heads, kind = "num-key-value-heads", "attention-head-type"
     if given.has(kind):
-        if given.text(kind) == "multiquery":
+        if given.text(kind) is None:
+            given.write_it(kind, GROUPS)
+        elif given.text(kind) == "multiquery":
             given.carry(kind, GROUPS, 1)
         else:
             given.settle(kind, "default", GROUPS, None, "every head has keys of its own")

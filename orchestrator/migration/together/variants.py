@@ -22,7 +22,8 @@ def read_activation(given: Gathering) -> None:
             given.carry(flag, ACTIVATION, activation)
         elif given.has(flag):
             given.not_supported(flag, f"Megatron-LM refuses it beside --{given.get(ACTIVATION)}", ACTIVATION)
-    fuses = given.get("model.add_bias_linear") is not False and not given.number("num-experts")
+    has_experts = given.has("num-experts") and given.number("num-experts") != 0
+    fuses = given.get("model.add_bias_linear") is not False and not has_experts
     if given.get(ACTIVATION) != "gelu" or not fuses:
         given.no_effect(_UNFUSED, "there is no GeLU that a bias is added in")
     elif given.has(_UNFUSED):

@@ -13,7 +13,9 @@ from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
 from orchestrator.spec.sections import JobSections
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
+from orchestrator.spec.values import environment_references
 
+# What megatron-core sets for each choice; another word in the environment it refuses (`language_module.py`).
 _OF_ATTENTION = {
     "NVTE_FLASH_ATTN": {"auto": "1", "fused": "0", "flash": "1"},
     "NVTE_FUSED_ATTN": {"auto": "1", "fused": "1", "flash": "0"},
@@ -220,11 +222,17 @@ def arguments_of_the_train_step(job: JobSections) -> Iterator[Problem]:
 
 def owned_environment(job: JobSections) -> Iterator[Problem]:
     """Variables that say which process is which are set by the launcher."""
-    for name, value in job.launch.env.items():
+    for name in job.launch.env:
         if _OWNED.fullmatch(name):
             message = "is set by the launcher for each process"
             yield Problem(message, (f"launch.env.{name}",), "leave it out; sizes follow from parallelism and launch")
-        elif _OF_ATTENTION.get(name, {}).get(job.runtime.attention_backend, value) != value:
+
+
+def environment_of_attention(job: JobSections) -> Iterator[Problem]:
+    """Variables of Transformer Engine's that say another attention than the job would end every run."""
+    for name, words in _OF_ATTENTION.items():
+        value = job.launch.env.get(name)
+        if value not in (None, words[job.runtime.attention_backend]) and not environment_references(value or ""):
             message = "is set from runtime.attention_backend, and megatron-core refuses another word"
             yield Problem(message, (f"launch.env.{name}",), "leave it out, and choose there")
 
@@ -286,6 +294,7 @@ RULES = (
     validation_data,
     arguments_of_the_train_step,
     owned_environment,
+    environment_of_attention,
     overlapped_param_gather,
     overlapped_tensor_parallel,
     demanded_flash_attention,

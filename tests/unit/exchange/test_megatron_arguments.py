@@ -55,6 +55,18 @@ def test_there_and_back(name: str) -> None:
     assert differences(job, arguments) == []
 
 
+@pytest.mark.parametrize(("activation", "fuses"), [("gelu_tanh", True), ("gelu", False)])
+def test_gelu_that_is_fused_with_a_bias_is_the_approximation(activation: str, fuses: bool) -> None:
+    """As Megatron-LM's own checkpoints say it, which have no `openai_gelu`."""
+    job = tiny_job("job", model={"activation": activation, "add_bias_linear": True})
+    arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
+    assert arguments["bias_gelu_fusion"] == fuses
+    theirs = {**arguments, "openai_gelu": False}
+    assert to_model(theirs)["activation"] == activation
+    assert differences(job, {**theirs, "bias_gelu_fusion": not fuses}) != []
+    assert to_model({**theirs, "bias_gelu_fusion": True, "add_bias_linear": False})["activation"] == "gelu"
+
+
 def test_another_network_is_named() -> None:
     job = tiny_job("job", model=MODELS["llama"])
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)

@@ -93,9 +93,6 @@ def test_exports_that_would_break_or_change_a_training(export: str, outcome: str
 def test_a_variable_behind_an_unknown_flag_may_hold_flags() -> None:
     script = f"torchrun --nproc-per-node 2 pretrain_gpt.py {FLAGS} --patch-type Llama $pr_options ${{do_options}}\n"
     migration = of_script(script)
-    assert [
-        name for name in ("pr_options", "do_options") if told(migration, f"${{{name}}}") or told(migration, f"${name}")
-    ]
     unknown = [each for each in migration.accounts if each.outcome == "not_known"]
     assert ["may hold flags" in (each.reason or "") for each in unknown] == [True, True]
     assert not [
@@ -113,9 +110,19 @@ def test_how_many_gpus_is_said_to_be_assumed_or_unknown() -> None:
     assert not any("nothing says" in note for note in taken.notes)
 
 
-def test_processes_on_each_machine_of_mpirun() -> None:
-    values = of_script(f"mpirun -np 64 --npernode 8 python pretrain_gpt.py {FLAGS}\n").values
-    assert (values["launch.nodes"], values["launch.gpus_per_node"]) == (8, 8)
+@pytest.mark.parametrize(
+    ("options", "nodes", "gpus"),
+    [
+        ("-np 64 --npernode 8", 8, 8),
+        ("-N 8 -np 64", 8, 8),
+        ("-np 8", None, 8),
+        ("--npernode 8", None, 8),
+        ("-np 60 --npernode 8", "???", 8),
+    ],
+)
+def test_processes_on_each_machine_of_mpirun(options: str, nodes: Any, gpus: int) -> None:
+    values = of_script(f"mpirun {options} python pretrain_gpt.py {FLAGS}\n").values
+    assert (values.get("launch.nodes"), values["launch.gpus_per_node"]) == (nodes, gpus)
 
 
 def test_variables_that_mpirun_hands_on() -> None:
@@ -156,3 +163,11 @@ def test_a_coefficient_without_a_balancing_loss() -> None:
     migration = of_flags("--num-experts 8 --moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1")
     assert told(migration, "--moe-aux-loss-coeff") == [("no_effect", "there is no balancing loss")]
     assert "model.moe_aux_loss_coeff" not in migration.values
+
+
+@pytest.mark.parametrize("name", ["GPTSentencePieceTokenizer", "Llama2Tokenizer", "SentencePieceTokenizer"])
+def test_a_sentencepiece_tokenizer_comes_back_as_one_that_adds_no_tokens(name: str) -> None:
+    flags = FLAGS.replace("--vocab-file v --merge-file m", f"--tokenizer-type {name} --tokenizer-model m.model")
+    job = load_text(job_text(migrate_words(flags.split(), "flags"))).job
+    words = to_megatron(job).words
+    assert words[words.index("--tokenizer-type") + 1] == "GPTSentencePieceTokenizer"

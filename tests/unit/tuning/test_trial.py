@@ -65,6 +65,10 @@ def test_a_measured_trial_is_kept_and_known(trials: Trials, make_job: MakeJob) -
     [record] = read_lines(trials.kept_in(job))
     assert record["layout"]["parallelism"]["tensor_model_parallel_size"] == 1
     assert os.listdir(trials.kept_in(job).parent) == ["measured.jsonl"], "nothing else is left, no checkpoint either"
+    del record["key"]["memory"]
+    trials.kept_in(job).unlink()
+    append_line(trials.kept_in(job), record)
+    assert trials.known(job) is None, "of a version whose runs took memory in another way"
 
 
 def test_what_other_versions_measured_is_not_known(

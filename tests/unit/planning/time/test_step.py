@@ -371,3 +371,21 @@ def test_gradients_in_16_bits_take_no_longer_than_in_32(make_job: Any) -> None:
         for kept in (False, True)
     )
     assert 0.97 * seconds(in_32) < seconds(in_16) <= 1.02 * seconds(in_32)
+
+
+def test_attention_is_the_same_however_a_sequence_is_shared(make_job: Any) -> None:
+    """Two of 32 heads on 8 GPUs: by heads, by parts of the sequence, or both. What processors wait for at its end is as
+    much as 1.1 heads of 8,192 tokens, of a part of them a part, and next to nothing of long ones.
+    """
+
+    def attention(length: int, tp: int) -> float:
+        made = make_job(
+            model={"num_layers": 4, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": length},
+            parallelism={"tensor_model_parallel_size": tp, "context_parallel_size": 8 // tp},
+            launch={"gpus_per_node": 8},
+        )
+        return estimate_time(made, 51200, "transformer_engine", device()).parts["attention"]
+
+    for tp in (1, 4, 8):
+        assert attention(131072, tp) == pytest.approx(attention(131072, 1), rel=0.02)
+    assert attention(8192, 8) / attention(8192, 1) == pytest.approx((8 + 1.1) / (8 + 1.1 / 8), rel=0.01)
