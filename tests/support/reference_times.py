@@ -233,6 +233,12 @@ def own_rows() -> list[Row]:
     ]
 
 
+def _first_recomputed(job: JobSpec, layers: int) -> JobSpec:
+    """So many layers of each stage or chunk."""
+    again = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
+    return job.model_copy(update={"runtime": job.runtime.model_copy(update=again)})
+
+
 def two_h100s_rows() -> list[Row]:
     """Measured on two H100s with this project's runtime (docs/benchmarks/2026-11-25-h100.md): what the GPUs bound."""
     captured = job_of("gpt-1.7b", dp=2, micro=1, batch=16)
@@ -243,18 +249,14 @@ def two_h100s_rows() -> list[Row]:
         parallelism = job.parallelism.model_copy(update={"pipeline_model_parallel_layout": letters})
         return job.model_copy(update={"parallelism": parallelism})
 
-    def recomputed(job: JobSpec) -> JobSpec:
-        """One layer of each stage or chunk."""
-        again = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1}
-        return job.model_copy(update={"runtime": job.runtime.model_copy(update=again)})
-
     deep = job_of("gpt-7.1b", pp=2, micro=1, batch=16)
-    interleaved = recomputed(job_of("gpt-7.1b", pp=2, vp=5, micro=1, batch=16))
+    interleaved = _first_recomputed(job_of("gpt-7.1b", pp=2, vp=5, micro=1, batch=16), 1)
+    split = _first_recomputed(job_of("gpt-1.7b", tp=2, micro=16, batch=16), 1)
     return [
         Row("1.7B DP2 4x2 TE", job_of("gpt-1.7b", dp=2, micro=4, batch=16), TRANSFORMER_ENGINE, 0.6329),
         Row("1.7B DP2 1x8 TE captured", captured, TRANSFORMER_ENGINE, 0.6471),
         Row("1.7B DP2 1x8 torch captured", captured, TORCH, 0.6633),
-        Row("1.7B TP2 16x1 TE", recomputed(job_of("gpt-1.7b", tp=2, micro=16, batch=16)), OVERLAPPING, 0.6696),
+        Row("1.7B TP2 16x1 TE", split, OVERLAPPING, 0.6696),
         Row("1.7B PP2 VP6 2x8 TE", stages("Et*3|(t*2|)*10tL", 6, 2), TRANSFORMER_ENGINE, 0.7262),
         Row("1.7B PP2 VP3 2x8 TE", stages("Et*5|(t*4|)*4t*3L", 3, 2), TRANSFORMER_ENGINE, 0.7199),
         Row("1.7B PP2 VP6 4x4 TE", stages("Et*3|(t*2|)*10tL", 6, 4), TRANSFORMER_ENGINE, 0.6998),
@@ -262,6 +264,31 @@ def two_h100s_rows() -> list[Row]:
         Row("7.1B PP2 1x16 TE", deep, TRANSFORMER_ENGINE, 2.6446),
         Row("7.1B PP2 VP5 1x16 TE", interleaved, TRANSFORMER_ENGINE, 2.8965),
         Row("7.1B PP2 VP5 1x16 torch", interleaved, TORCH, 2.9324),
+    ]
+
+
+def other_h100s_rows() -> list[Row]:
+    """The same of two others, slower by 4 %, with a host as planned (docs/benchmarks/2026-11-25-h100-2.md)."""
+
+    def of_7b(label: str, seconds: float, kernels: Kernels, recomputed: int = 0, **given: Any) -> Row:
+        job = job_of("gpt-7.1b", batch=16, **given)
+        return Row(f"7.1B {label}", _first_recomputed(job, recomputed) if recomputed else job, kernels, seconds)
+
+    return [
+        Row("1.7B DP2 4x1 TE", job_of("gpt-1.7b", dp=2, micro=4, batch=8), TRANSFORMER_ENGINE, 0.3295),
+        Row("1.7B PP2 VP2 2x8 TE", job_of("gpt-1.7b", pp=2, vp=2, micro=2, batch=16), TRANSFORMER_ENGINE, 0.7429),
+        Row("1.7B PP2 1x8 TE", job_of("gpt-1.7b", pp=2, micro=1, batch=8), TRANSFORMER_ENGINE, 0.4001),
+        Row("7.1B TP2 1x4 TE", job_of("gpt-7.1b", tp=2, micro=1, batch=4), OVERLAPPING, 0.7180),
+        of_7b("PP2 1x16 TE", 2.750, TRANSFORMER_ENGINE, pp=2, micro=1),
+        of_7b("PP2 1x16 torch", 2.762, TORCH, pp=2, micro=1),
+        of_7b("PP2 VP3 1x16 TE", 2.853, TRANSFORMER_ENGINE, 1, pp=2, vp=3, micro=1),
+        of_7b("PP2 VP3 1x16 torch", 2.858, TORCH, 1, pp=2, vp=3, micro=1),
+        of_7b("PP2 VP5 1x16 TE", 2.947, TRANSFORMER_ENGINE, 1, pp=2, vp=5, micro=1),
+        of_7b("PP2 VP5 1x16 torch", 2.956, TORCH, 1, pp=2, vp=5, micro=1),
+        of_7b("PP2 VP5 2x8 torch", 3.148, TORCH, 2, pp=2, vp=5, micro=2),
+        of_7b("TP2 1x16 TE", 2.799, OVERLAPPING, tp=2, micro=1),
+        of_7b("TP2 1x16 torch", 2.916, TORCH, tp=2, micro=1),
+        of_7b("TP2 2x8 torch", 2.846, TORCH, 2, tp=2, micro=2),
     ]
 
 

@@ -105,6 +105,23 @@ def test_attention_takes_as_long_as_alone_or_a_quarter_more(width: int, causal: 
         assert 0.95 < found.backward * 1e6 / backward < 1.28, length
 
 
+LONG = {
+    (8, 128): {8192: (322, 928), 16384: (1085, 2871), 32768: (3812, 10648), 131072: (62266, 168309)},
+    (16, 128): {8192: (558, 1654), 16384: (2009, 5658), 32768: (7386, 21099)},
+    (32, 128): {8192: (1028, 3113), 16384: (3809, 11105)},
+    (16, 64): {8192: (374, 1085), 16384: (1307, 3699), 32768: (4776, 13750)},
+}
+"""us forward and backward of one causal sequence, by heads, their width and tokens: cuDNN's on an H100 between matrix
+products, which keep it warm (docs/benchmarks/2026-11-25-h100-2.md)."""
+
+
+@pytest.mark.parametrize(("heads", "width"), LONG)
+def test_attention_of_long_sequences_is_within_10_percent(heads: int, width: int) -> None:
+    for length, measured in LONG[heads, width].items():
+        found = attention_seconds(1, length, heads, width, device("H100"), "bf16", TRANSFORMER_ENGINE)
+        assert (found.forward * 1e6, found.backward * 1e6) == pytest.approx(measured, rel=0.10), length
+
+
 def test_dropping_scores_takes_longer_than_multiplying_them() -> None:
     """Measured with heads of 64: the forward pass 2.2 times as long, the backward pass 1.2 times."""
     kept, dropped = (
