@@ -49,7 +49,7 @@ class RuntimeSpec(Section):
     less memory for one more matrix product."""
     gradient_accumulation_fusion: Literal["auto"] | bool = "auto"
     """Let the matrix products that compute weight gradients add them to the gradients' buffers themselves; `auto` does
-    so on a GPU, in 16 bits with gradients in fp32, without adapters, where torch is 2.10 or later."""
+    so on a GPU, in 16 bits, without adapters, where torch can: 2.10 and later add to gradients in fp32."""
     cuda_graphs: bool | None = None
     """Run the passes over a micro-batch as one CUDA graph, which the host only starts; gradients are then reduced
     behind the last micro-batch. Left out: on Hopper GPUs, where nothing stands in the way, memory is left

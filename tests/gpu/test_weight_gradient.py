@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +23,12 @@ LAYERS = ("torch", "transformer_engine")
 MODEL = {"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 2048, "vocab_size": 32000}
 
 
-def trained_job(layers: str, *, fused: bool) -> JobSpec:
+def trained_job(layers: str, *, in_fp32: bool, fused: bool) -> JobSpec:
     return tiny_job(
-        "fused" if fused else "plain",
+        f"{'fused' if fused else 'plain'}-{'fp32' if in_fp32 else 'bf16'}",
         model=MODEL,
         batch={"micro_batch_size": 2, "global_batch_size": 16},
-        precision={"dtype": "bf16"},
+        precision={"dtype": "bf16", "grad_reduce_in_fp32": in_fp32},
         schedule={"train_iters": 12},
         runtime={"layers": layers, "gradient_accumulation_fusion": fused},
     )
@@ -35,7 +36,8 @@ def trained_job(layers: str, *, fused: bool) -> JobSpec:
 
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file, which needs no text."""
-    return [trained_job(layers, fused=fused) for layers in LAYERS for fused in (False, True)]
+    choices = itertools.product(LAYERS, (True, False), (False, True))
+    return [trained_job(layers, in_fp32=in_fp32, fused=fused) for layers, in_fp32, fused in choices]
 
 
 def milliseconds(run: Callable[[], Any], times: int = 20) -> float:
@@ -81,13 +83,14 @@ def test_the_product_is_exact_and_in_place(tokens: int, outputs: int, inputs: in
     )
 
 
+@pytest.mark.parametrize("in_fp32", [True, False], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("layers", LAYERS)
-def test_trains_the_same(layers: str, ranks: Ranks, tmp_path: Path) -> None:
+def test_trains_the_same(layers: str, in_fp32: bool, ranks: Ranks, tmp_path: Path) -> None:
     if layers == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
         pytest.skip("Transformer Engine is not installed")
     curves, norms, said = [], [], []
     for fused in (False, True):
-        job = trained_job(layers, fused=fused)
+        job = trained_job(layers, in_fp32=in_fp32, fused=fused)
         run = ranks.must_train(make_run(tmp_path, job), job)
         curves.append(losses(run))
         norms.append(values(run, "train/grad_norm"))
@@ -96,8 +99,8 @@ def test_trains_the_same(layers: str, ranks: Ranks, tmp_path: Path) -> None:
         said.append(f"{seconds * 1000:.1f} ms per step, {peak:.2f} GiB")
     of_losses, of_norms = largest_difference(*curves), abs(norms[1][1] / norms[0][1] - 1)
     print(
-        f"\nRESULT gradient accumulation {layers}: apart {said[0]}; fused {said[1]}; losses differ by {of_losses:.1e}, "
-        f"the first gradient's norm by {of_norms:.1e}"
+        f"\nRESULT gradient accumulation {layers} in {'fp32' if in_fp32 else 'bf16'}: apart {said[0]}; "
+        f"fused {said[1]}; losses differ by {of_losses:.1e}, the first gradient's norm by {of_norms:.1e}"
     )
     assert of_losses < 5e-3
     assert of_norms < 5e-3, "a gradient that is missing or counted twice"

@@ -201,11 +201,10 @@ def adds_in_products(job: JobSpec) -> bool:
     """Whether the products that compute gradients of weights add them to their buffers, where torch can. By itself only
     on a GPU: the CPU has no product of 16-bit matrices that adds to fp32; and not where the matrices are frozen.
     """
-    choice, in_fp32 = job.runtime.gradient_accumulation_fusion, job.precision.grad_reduce_in_fp32
+    choice = job.runtime.gradient_accumulation_fusion
     if choice != "auto":
         return choice
-    possible = job.runtime.device != "cpu" and job.model.lora is None
-    return possible and job.precision.dtype != "fp32" and in_fp32
+    return job.runtime.device != "cpu" and job.model.lora is None and job.precision.dtype != "fp32"
 
 
 def rotary_width(job: JobSpec) -> int:

@@ -56,11 +56,13 @@ def fuses_accumulation(job: JobSpec, device: Device, dtype: torch.dtype) -> bool
     by_itself = job.runtime.gradient_accumulation_fusion == "auto"
     if not adds_in_products(job) or (by_itself and not device.is_cuda):
         return False
-    possible = _can_accumulate(device, dtype, torch.float32 if job.precision.grad_reduce_in_fp32 else dtype)
+    # The joined loss has a sum of its own where gradients are in 16 bits: in fp32.
+    in_fp32 = job.precision.grad_reduce_in_fp32 or job.runtime.fused_linear_cross_entropy
+    possible = _can_accumulate(device, dtype, torch.float32 if in_fp32 else dtype)
     if job.runtime.gradient_accumulation_fusion is True and not possible:
         raise MissingDependency(
             f"runtime.gradient_accumulation_fusion is true, but torch {torch.__version__} cannot add a product of "
-            f"{job.precision.dtype} matrices to gradients in fp32 on a GPU, as 2.10 and later do; "
+            f"{job.precision.dtype} matrices to sums in fp32 on a GPU, as 2.10 and later do; "
             "leave gradient_accumulation_fusion out"
         )
     return possible

@@ -45,8 +45,9 @@ def test_no_tokens_add_nothing() -> None:
         ("auto", "bf16", GPU, True, True),
         ("auto", "fp16", GPU, True, True),
         ("auto", "fp32", GPU, True, False),
-        ("auto", "bf16", GPU, False, False),
+        ("auto", "bf16", GPU, False, True),
         ("auto", "bf16", CPU, True, False),
+        ("auto", "bf16", CPU, False, False),
         (True, "bf16", CPU, True, True),
         (True, "fp32", CPU, False, True),
         (False, "bf16", GPU, True, False),
@@ -77,6 +78,18 @@ def test_an_older_torch(trouble: Exception | None, monkeypatch: pytest.MonkeyPat
     assert not fuses_accumulation(tiny("auto", "bf16", True), GPU, torch.bfloat16)
     with pytest.raises(MissingDependency, match=r"gradient_accumulation_fusion is true, but torch .* bf16 matrices"):
         fuses_accumulation(tiny(True, "bf16", True), GPU, torch.bfloat16)
+
+
+@pytest.mark.parametrize(("joined", "fused"), [(False, True), (True, False)])
+def test_a_torch_that_adds_only_to_its_own_dtype(joined: bool, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products add gradients in 16 bits there, but not where the joined loss sums its table's in fp32."""
+
+    def older(inputs: torch.Tensor, of_output: torch.Tensor, buffer: torch.Tensor) -> None:
+        buffer.addmm_(of_output.t(), inputs)  # refuses other dtypes
+
+    monkeypatch.setattr(weight_gradient, "accumulate", older)
+    precision, runtime = {"dtype": "bf16", "grad_reduce_in_fp32": False}, {"fused_linear_cross_entropy": joined}
+    assert fuses_accumulation(tiny_job("job", precision=precision, runtime=runtime), GPU, torch.bfloat16) is fused
 
 
 @pytest.fixture
