@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Fetch what the GPU tests need on a host that has torch with CUDA but no package registry:
 #
-#   scripts/gpu_wheels.sh [MEGATRON_CORE_VERSION]     here; writes .gpu-wheels/, to be copied along with the repository
+#   scripts/gpu_wheels.sh [MEGATRON_CORE_VERSION [PACKAGE...]]   here; writes .gpu-wheels/, to be copied along with the
+#                                                                repository; with PACKAGEs as well, each alone
 #   python3 -m pip install --no-index --no-deps --target /tmp/site .gpu-wheels/*.whl                         there
 #   PYTHONPATH=/tmp/site:$PWD make test-gpu PY=python3                                                       there
 #
-# The host's own torch, numpy and triton are used. MLflow is left out: the GPU tests do not track.
+# The host's own torch, numpy and triton are used. MLflow is left out: the GPU tests do not track. test_beside_titan.py
+# needs torchtitan==0.2.2 torchdata tyro docstring-parser typeguard datasets dill multiprocess besides.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 megatron_core=${1:-0.19.2}
@@ -26,5 +28,5 @@ versions=$(mktemp)
 trap 'rm -f "$versions"' EXIT
 grep -v '^megatron-core==' constraints.txt >"$versions"
 "${PYTHON:-python3}" -m pip download --quiet --no-deps --only-binary=:all: --python-version "$python_version" \
-    --implementation cp "${platforms[@]}" -c "$versions" -d .gpu-wheels "${packages[@]}" "megatron-core==$megatron_core"
+    --implementation cp "${platforms[@]}" -c "$versions" -d .gpu-wheels "${packages[@]}" "megatron-core==$megatron_core" "${@:2}"
 du -sh .gpu-wheels

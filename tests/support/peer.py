@@ -1,4 +1,4 @@
-"""The loop over megatron-core itself that ours is held against, and the rows in which it is."""
+"""The loops over megatron-core itself and over torchtitan that ours is held against, and the rows in which it is."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from support.measured import WARM_UP, Meter
 from support.ranks import RankStarter
 
 JOBS = Path(__file__).parents[2] / "jobs"
-_PLAIN_LOOP = Path(__file__).parents[1] / "benchmarks" / "plain_loop.py"
+_BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+PLAIN_LOOP, TITAN_LOOP = _BENCHMARKS / "plain_loop.py", _BENCHMARKS / "titan_loop.py"
 
 
-def peer_meter(starter: RankStarter, scratch: Path, kept: Path | None = None, warm_up: int = WARM_UP) -> Meter:
+def peer_meter(
+    starter: RankStarter,
+    scratch: Path,
+    kept: Path | None = None,
+    warm_up: int = WARM_UP,
+    program: Path = PLAIN_LOOP,
+) -> Meter:
     """Measures it, as a `Meter` measures ours; it needs a folder of its own for what is kept."""
-    return Meter(starter, scratch, kept, program=_PLAIN_LOOP, warm_up=warm_up)
+    return Meter(starter, scratch, kept, program=program, warm_up=warm_up)
 
 
 @dataclass(frozen=True)
@@ -70,3 +77,11 @@ ROWS = {
 as 7.1b-tp2-dp2; 7.1b-tp2-1x4 is what two GPUs of 80 GB have room for; 7.1b-tp2-pp2 has its 30 layers as `plan` advises.
 Ours overlaps tensor parallelism; the loop beside it waits for it, as it does by default.
 """
+_LLAMA = ("model.activation=swiglu", "model.normalization=RMSNorm")
+_LLAMA_1_7B, _LLAMA_7_1B = (*_LLAMA, "model.ffn_hidden_size=5632"), (*_LLAMA, "model.ffn_hidden_size=11008")
+TITAN_ROWS = {
+    "llama-1.7b": Row("gpt-1.7b", 1, 2, 4, _LLAMA_1_7B),
+    "llama-1.7b-dp2": Row("gpt-1.7b", 2, 2, 8, _LLAMA_1_7B),
+    "llama-7.1b-tp2": Row("gpt-7.1b", 2, 1, 4, (*_TP2, *_LLAMA_7_1B)),
+}
+"""Of the Llama that torchtitan has, in micro-batches that GPUs of 80 GB have room for with either."""
