@@ -42,12 +42,12 @@ class ParallelismSpec(Section):
     data_parallel_size: Positive | None = None
     """DP: replicas; world size / (TP · PP · CP) by default."""
     use_distributed_optimizer: bool = True
-    """Shard the optimizer's state over the data-parallel ranks."""
+    """Shard the optimizer's state over the data- and context-parallel ranks."""
     overlap_grad_reduce: bool = True
-    """Reduce gradients while the backward pass still runs (no effect at DP = 1)."""
+    """Reduce gradients while the backward pass still runs (no effect at DP · CP = 1)."""
     overlap_param_gather: bool | None = None
-    """Gather updated parameters while the forward pass starts (no effect at DP = 1). It needs the distributed optimizer
-    and `overlap_grad_reduce`, and is on by default where both are."""
+    """Gather updated parameters while the forward pass starts (no effect at DP · CP = 1). It needs the distributed
+    optimizer and `overlap_grad_reduce`, and is on by default where both are."""
     tp_comm_overlap: bool | None = None
     """Send what sequence parallelism gathers and sums while the matrices are multiplied, piece by piece, with
     Transformer Engine's layers on the GPUs of one machine (no effect at TP = 1). On by default where nothing stands in

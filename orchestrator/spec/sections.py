@@ -58,6 +58,18 @@ class JobSections(Section):
         return self.parallelism.data_parallel_size or self.world_size // self.parallelism.model_parallel_size
 
     @property
+    def weight_replicas(self) -> int:
+        """Ranks that hold the same weights: DP · CP."""
+        return self.data_parallel_size * self.parallelism.context_parallel_size
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts: DP · CP · TP / (ETP · EP)."""
+        degrees = self.parallelism
+        spread = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
+        return max(self.weight_replicas * degrees.tensor_model_parallel_size // spread, 1)
+
+    @property
     def global_batch_size(self) -> int:
         """Sequences per optimizer step at full size."""
         if self.batch.global_batch_size is not None:

@@ -267,7 +267,8 @@ class _Hunt:
         if first > 0:
             plain = Miss(asked[0], self._memory(asked[0]))
             self._does_not_fit(plain, first)
-            self._add(layout._replace(recompute=SELECTIVE))
+            if "recompute" not in self.space.kept:
+                self._add(layout._replace(recompute=SELECTIVE))
             joined = self._is_leaner_joined(plain) and self._fill(_joined(layout))
         if first + 1 < len(asked):
             why = f"recompute {recomputes[first].describe()} is enough"

@@ -11,9 +11,11 @@ from functools import cached_property
 from itertools import product
 
 from orchestrator.errors import Problem
+from orchestrator.spec.halves import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import refusals
 from orchestrator.spec.rules.base import divisors
+from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
 
 DEGREES = ("tp", "pp", "cp", "ep")
@@ -81,13 +83,14 @@ class Space:
         """What can be recomputed, each slower than the one before: nothing, a layer of each chunk, two, …, then all of
         them one by one (uniform 1) or in pairs (uniform 2). Each layer more is leaner; of the last two, either can be.
         """
-        layers = self.job.model.num_layers // (degrees.pp * vp)
         if "recompute" in self.kept:
             return [self.own.recompute]
         if not self._may_recompute:
             return [NO_RECOMPUTE]
-        some = [Recompute("full", "block", count) for count in range(1, layers)]
-        return [NO_RECOMPUTE, *some, *(Recompute("full", "uniform", size) for size in (1, 2) if layers % size == 0)]
+        lengths = _lengths(with_layout(self.job, degrees._replace(vp=vp)))
+        some = [Recompute("full", "block", count) for count in range(1, max(lengths))]
+        whole = [Recompute("full", "uniform", size) for size in (1, 2) if not any(held % size for held in lengths)]
+        return [NO_RECOMPUTE, *some, *whole]
 
     def replicas(self, layout: Layout) -> int:
         """DP."""
@@ -146,7 +149,7 @@ class Space:
 
     def _layout(self, tp: int, pp: int, cp: int, ep: int, *, sequence_parallel: bool) -> Layout:
         own = self.own
-        has_replicas = self.job.world_size > tp * pp * cp
+        has_replicas = self.job.world_size > tp * pp  # of the weights: ranks that share a sequence have the same
         wanted = Layout(
             tp=tp,
             pp=pp,
@@ -164,3 +167,14 @@ class Space:
             tp_comm_overlap=own.tp_comm_overlap,
         )
         return wanted._replace(**{name: getattr(own, name) for name in self.kept})
+
+
+def _lengths(job: JobSpec) -> set[int]:
+    """How many layers the chunks hold: each recomputes so many of its own, and as many of a T5's shorter half as of the
+    longer.
+    """
+    model, degrees = job.model, job.parallelism
+    if model.architecture != "t5":
+        return {held for stage in layers_of_chunks(model.num_layers, degrees) for held in stage}
+    stages = range(degrees.pipeline_model_parallel_size)
+    return {min(held for half in HALVES for stage in stages if (held := layers_of_stage(half, stage, model, degrees)))}

@@ -29,6 +29,16 @@ def item(self, index):
 RandomTokens.__getitem__ = item
 """
 """What does not count is at the beginning of a sequence, of which one rank has more than another."""
+OVERLAPS = """
+import os, sys
+from orchestrator.runtime.network import model
+_wrap = model.DistributedDataParallel
+def wrap(config, settings, chunk, **more):
+    with open(f"{sys.argv[1]}/overlaps-{os.environ['RANK']}", "w") as file:
+        file.write(f"{settings.overlap_grad_reduce} {settings.overlap_param_gather}")
+    return _wrap(config, settings, chunk, **more)
+model.DistributedDataParallel = wrap
+"""
 SEEDS = """
 import torch
 from orchestrator.runtime import startup
@@ -56,7 +66,7 @@ def job(name: str, parallelism: dict[str, Any], per_token: bool = False, **model
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("injected") / "masked.py"
-    path.write_text(MASKED)
+    path.write_text(MASKED + OVERLAPS)
     return path
 
 
@@ -94,6 +104,8 @@ def test_layout(name: str, ranks: Ranks, masked: Path, references: dict[bool, Ru
     split = job(name, LAYOUTS[name], per_token)
     run = ranks.must_train(make_run(tmp_path, split), split, inject=masked)
     agree(references[per_token], run)
+    # Ranks that share a sequence reduce gradients as replicas do, and as early.
+    assert (run.path / "overlaps-0").read_text() == "True True"
 
 
 def stop_and_go_on(ranks: Ranks, run: RunDir, before: JobSpec, after: JobSpec, inject: Path) -> None:

@@ -266,7 +266,7 @@ def layout_line(plan: Plan) -> str:
         f"{layout.virtual_pipeline_model_parallel_size} chunks per stage" if degrees.num_model_chunks > 1 else "",
         f"EP {layout.expert_model_parallel_size}" if layout.expert_model_parallel_size > 1 else "",
         "sequence parallel" if degrees.uses_sequence_parallel else "",
-        "distributed optimizer" if degrees.use_distributed_optimizer and layout.data_parallel_size > 1 else "",
+        "distributed optimizer" if degrees.use_distributed_optimizer and plan.job.weight_replicas > 1 else "",
     ]
     processes = f"{layout.world_size} process{'es' if layout.world_size > 1 else ''}"
     nodes = f"{layout.nodes} node{'s' if layout.nodes > 1 else ''}"

@@ -122,7 +122,7 @@ def _axes(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change]]
     degrees, micro = job.parallelism, job.batch.micro_batch_size
     tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
     axes: dict[str, list[Change]] = {}
-    if job.data_parallel_size > 1 and not degrees.use_distributed_optimizer:
+    if job.weight_replicas > 1 and not degrees.use_distributed_optimizer:
         path = "parallelism.use_distributed_optimizer"
         axes["optimizer"] = [Change("optimizer", "the distributed optimizer", {path: True})]
     if tp > 1 and not degrees.uses_sequence_parallel:
@@ -160,7 +160,12 @@ def _recomputation(job: JobSpec) -> list[Change]:
         return []
     layers = max(held for stage in layers_of_chunks(job.model.num_layers, degrees) for held in stage)
     path = "runtime.recompute_"
-    full = {f"{path}granularity": "full", f"{path}num_layers": 1}
+    full: dict[str, Any] = {f"{path}granularity": "full", f"{path}num_layers": 1}
+    # What the spec rules out beside whole layers goes, where the job has it.
+    if runtime.recompute_modules is not None:
+        full[f"{path}modules"] = None
+    if runtime.cpu_offloading_num_layers is not None:
+        full["runtime.cpu_offloading_num_layers"] = None
     changes = [
         Change(
             "recompute",
@@ -223,4 +228,6 @@ def _copy(job: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
 
 
 def _yaml(value: Any) -> str:
+    if value is None:
+        return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -353,13 +353,9 @@ def _shard(job: JobSpec, count: int, experts: int, width: int) -> int:
     """Bytes of `width` per parameter over this rank's part of the parameters. The data- and context-parallel ranks of a
     stage share them out; of experts those ranks that hold the same ones.
     """
-    degrees = job.parallelism
-    if not degrees.use_distributed_optimizer:
+    if not job.parallelism.use_distributed_optimizer:
         return count * width
-    ranks = job.data_parallel_size * degrees.context_parallel_size
-    same = ranks * degrees.tensor_model_parallel_size
-    same = max(same // (degrees.expert_tensor_parallel * degrees.expert_model_parallel_size), 1)
-    return -(-(count - experts) * width // ranks) + -(-experts * width // same)
+    return -(-(count - experts) * width // job.weight_replicas) + -(-experts * width // job.expert_replicas)
 
 
 def _start(job: JobSpec, padded_vocab: int, count: int, lasting: dict[str, int], has_table: bool) -> dict[str, int]:

@@ -8,6 +8,7 @@ from functools import partial
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.passes import Pass
 from orchestrator.planning.time.setting import Setting
+from orchestrator.spec.job import JobSpec
 
 
 def data_parallel_seconds(
@@ -19,32 +20,24 @@ def data_parallel_seconds(
     return max(map(partial(_wait, setting), held, experts, stages)) + _tied_embedding(setting)
 
 
-def ranks_with_the_same(setting: Setting) -> tuple[int, int]:
-    """How many ranks hold the same weights, and how many the same experts."""
-    degrees = setting.job.parallelism
-    replicas = setting.job.data_parallel_size * setting.cp
-    spread = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
-    return replicas, max(replicas * setting.tp // spread, 1)
-
-
 def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass]) -> float:
     """Gradients are reduced while the last backward passes run, and parameters gathered while the first forward passes
     do, bucket by bucket; with virtual stages, chunk by chunk over one group of micro-batches (as many as stages). The
     last bucket has nothing to hide behind; on the first stage it holds the embedding, which is not cut.
     """
     job, degrees = setting.job, setting.job.parallelism
-    replicas, same = ranks_with_the_same(setting)
-    group = group_of(job, setting.device, replicas, setting.tp)
+    group = group_of(job, setting.device, job.weight_replicas, setting.tp)
     spread = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
+    of_experts = group_of(job, setting.device, job.expert_replicas, spread)
     reduction = gathering = 0.0
-    for over, count in ((group, parameters - experts), (group_of(job, setting.device, same, spread), experts)):
+    for over, count in ((group, parameters - experts), (of_experts, experts)):
         if not count:
             continue
         gathered = over.gather_seconds(count * setting.gradient_size)
         reduction += gathered if degrees.use_distributed_optimizer else 2 * gathered
         gathering += over.gather_seconds(count * setting.size) if degrees.use_distributed_optimizer else 0.0
     table = 0.0 if setting.is_frozen else setting.padded_vocab / setting.tp * setting.model.hidden_size
-    together, last = 1, min(1.0, max(bucket_size(replicas), table) / parameters)
+    together, last = 1, min(1.0, max(bucket_size(job), table) / parameters)
     if len(chunks) > 1:
         together = min(degrees.pipeline_model_parallel_size, job.num_micro_batches)
         last = max(last, 1 / len(chunks))
@@ -60,9 +53,9 @@ def _beside(group: Group, seconds: float, window: float, last: float) -> float:
     return seconds * last + group.hidden(seconds * (1 - last), window * (1 - last))
 
 
-def bucket_size(replicas: int) -> int:
-    """Parameters whose gradients are reduced together, as runtime/network/model.py asks for."""
-    return max(40_000_000, 1_000_000 * replicas)
+def bucket_size(job: JobSpec) -> int:
+    """Parameters whose gradients are reduced together."""
+    return max(40_000_000, 1_000_000 * job.data_parallel_size)
 
 
 def _tied_embedding(setting: Setting) -> float:

@@ -13,7 +13,7 @@ from orchestrator.planning.parameters import layers_with_experts, parameters, st
 from orchestrator.planning.parameters.adapters import trained_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.adapters import MATRICES, adapted
-from orchestrator.planning.time.data_parallel import data_parallel_seconds, ranks_with_the_same
+from orchestrator.planning.time.data_parallel import data_parallel_seconds
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
 from orchestrator.planning.time.host import started_again, with_host
 from orchestrator.planning.time.hybrid import LAUNCHES as HYBRID_LAUNCHES
@@ -269,9 +269,9 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
         each //= 2
     tensors = each * max(sum(stage) for stage in stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
-    replicas, same = ranks_with_the_same(setting)
+    replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas
     updates = (
-        optimizer_seconds(setting, count - routed, replicas) + optimizer_seconds(setting, routed, same)
+        optimizer_seconds(setting, count - routed, replicas) + optimizer_seconds(setting, routed, of_experts)
         for count, routed in zip(held, experts, strict=True)
     )
     return {

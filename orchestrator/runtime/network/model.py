@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from orchestrator.errors import MissingDependency
 from orchestrator.planning.memory.layer import rotates_projection
+from orchestrator.planning.time.data_parallel import bucket_size
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.graphs import Graphs
@@ -199,7 +200,7 @@ def wrap_data_parallel(
     `graphs`: what captures the passes; communication is no part of them, so that none overlaps.
     """
     parallelism = job.parallelism
-    replicated = job.data_parallel_size > 1
+    replicated = job.weight_replicas > 1
     sharded = parallelism.use_distributed_optimizer
     overlap_reduce = parallelism.overlap_grad_reduce and replicated and graphs is None
     overlap_gather = parallelism.overlaps_param_gather and replicated and sharded and overlap_reduce
@@ -210,7 +211,7 @@ def wrap_data_parallel(
         overlap_param_gather=overlap_gather,
         check_for_nan_in_grad=False,
         # Each virtual stage but the first reduces as soon as it is done, so it is not split into buckets.
-        bucket_size=max(40_000_000, 1_000_000 * job.data_parallel_size) if overlap_reduce else None,
+        bucket_size=bucket_size(job) if overlap_reduce else None,
     )
     with nullcontext() if graphs is None else graphs.apart():
         wrapped = [

@@ -21,7 +21,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job
 from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.tuning.estimates import Candidate, Planned, front
-from orchestrator.tuning.layout import EVEN, NO_RECOMPUTE, Layout, Split, layout_of, on_machines, with_layout
+from orchestrator.tuning.layout import EVEN, NO_RECOMPUTE, SELECTIVE, Layout, Split, layout_of, on_machines, with_layout
 from orchestrator.tuning.overlay import overlay_text
 from orchestrator.tuning.search import ACROSS, NO_FIT, NOT_LEGAL, Found, search
 from orchestrator.tuning.space import Space
@@ -306,6 +306,17 @@ def test_what_is_kept_stays(space: Spaces) -> None:
     found = search(space(gpus=4, kept=frozenset({"tp", "recompute"})), laws(None))
     assert {each.layout.tp for each in found.fitting} == {1}
     assert {each.layout.recompute for each in found.fitting} == {NO_RECOMPUTE}
+
+
+def test_recomputation_that_is_kept_is_not_replaced_by_selective(space: Spaces) -> None:
+    def needed(job: JobSpec) -> int:
+        small = job.batch.micro_batch_size == 1 or layout_of(job).recompute != NO_RECOMPUTE
+        return GIB // 2 if small else 2 * GIB
+
+    law = replace(laws(None), memory_bytes=GIB, bytes_of=needed)
+    assert SELECTIVE in {each.layout.recompute for each in search(space(), law).fitting}
+    kept = search(space(kept=frozenset({"recompute"})), law)
+    assert {each.layout.recompute for each in kept.fitting} == {NO_RECOMPUTE}
 
 
 def test_the_own_layout_that_is_not_legal_is_told(space: Spaces) -> None:

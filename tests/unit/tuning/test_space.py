@@ -77,6 +77,22 @@ def test_recomputation_grows_step_by_step(space: Spaces) -> None:
         assert one.problem(layout) is None, with_layout(one.job, layout)
 
 
+def test_what_is_recomputed_is_legal_on_stages_of_any_length(space: Spaces) -> None:
+    """Chunks of 5 and 1 layers: in pairs they cannot be, and four can. A T5's encoder has fewer layers than it."""
+    uneven = {"pipeline_model_parallel_size": 2, "num_layers_in_last_pipeline_stage": 1}
+    kept = frozenset({"pp", "vp", "split"})
+    t5 = {"architecture": "t5", "encoder_num_layers": 4, "num_layers": 8, "decoder_seq_length": 256}
+    t5 |= {"position_embedding_type": "learned_absolute"}
+    for one, most in (
+        (space(gpus=2, kept=kept, parallelism=uneven, model={"num_layers": 6}), 4),
+        (space(gpus=1, model=t5), 3),
+    ):
+        [degrees] = [each for each in one.degrees()[0] if each.pp == one.own.pp and each.tp == each.cp == 1]
+        found = one.recomputes(degrees, 1)
+        assert max(each.num_layers or 0 for each in found) == most
+        assert [one.problem(degrees._replace(recompute=each)) for each in found] == [None] * len(found)
+
+
 def test_what_may_not_be_recomputed_is_not(space: Spaces) -> None:
     """As what drops elements, of a job that demands CUDA graphs."""
     graphs = space(runtime={"cuda_graphs": True}, model={"hidden_dropout": 0.1})

@@ -87,6 +87,30 @@ def test_nothing_more_than_needed() -> None:
         assert "parallelism.use_distributed_optimizer=true" not in remedy.overrides
 
 
+def test_ranks_that_share_a_sequence_share_the_optimizer_out() -> None:
+    changes = ("parallelism.context_parallel_size=8", "parallelism.tensor_model_parallel_size=1")
+    whole = shipped("gpt-1.7b", *changes, "parallelism.use_distributed_optimizer=false", "launch.gpus_per_node=8")
+    assert whole.data_parallel_size == 1
+    assert "the distributed optimizer" in {each.words for each in found(whole, 25 * GIB)}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ("runtime.recompute_granularity=selective", "runtime.recompute_modules=[core_attn]"),
+        ("runtime.cpu_offloading_num_layers=2", "runtime.layers=transformer_engine"),
+    ],
+)
+def test_layers_are_recomputed_in_place_of_what_a_job_has(written: tuple[str, ...]) -> None:
+    job = shipped("gpt-1.7b", *written)
+    recomputing = [each for each in found(job, 40 * GIB) if "recomputed" in each.words]
+    assert recomputing
+    for each in recomputing:
+        changed = shipped("gpt-1.7b", *written, *each.overrides)
+        assert changed.runtime.recompute_granularity == "full"
+        assert (changed.runtime.recompute_modules, changed.runtime.cpu_offloading_num_layers) == (None, None)
+
+
 def test_buffers_of_tensor_parallelism_can_be_done_without() -> None:
     job = shipped("gpt-7.1b")
     needed = estimate_memory(job, vocabulary(job).padded_size, "transformer_engine").device_bytes
