@@ -45,7 +45,8 @@ class CommandLine:
 def parse(words: Sequence[Value], takes: Callable[[str], int | None], *, up_to_a_stray: bool = False) -> CommandLine:
     """Read flags. `takes(name)` is how many values a flag has; None where it has any number.
 
-    With `up_to_a_stray` the first word that belongs to no flag ends them: it is a program of its own.
+    With `up_to_a_stray` the first word that belongs to no flag ends them, and all from it on are strays: a program of
+    its own with its arguments.
     """
     flags: dict[str, Flag] = {}
     repeated: list[Flag] = []
@@ -56,9 +57,10 @@ def parse(words: Sequence[Value], takes: Callable[[str], int | None], *, up_to_a
         position += 1
         name, value = _name(word)
         if name is None:
-            strays.append(word)
             if up_to_a_stray:
+                strays.extend(words[position - 1 :])
                 break
+            strays.append(word)
             continue
         values = [] if value is None else [value]
         most = takes(name)

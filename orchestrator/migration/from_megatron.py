@@ -15,13 +15,13 @@ from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.launchers import (
-    Options,
     launcher_options,
     note_processes,
     read_launch,
     sbatch_options,
     slurm_variables,
 )
+from orchestrator.migration.options import Options
 from orchestrator.migration.programs import (
     BERT,
     GPT,

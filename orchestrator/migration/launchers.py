@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
-from orchestrator.migration.defaults import default_of
-from orchestrator.migration.flags import Flag
+from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
-from orchestrator.migration.shell.values import Value, known
-from orchestrator.migration.together.training import as_name
+from orchestrator.migration.options import GPUS, NODES, TIME, Options, account, number_of, put, put_name, put_size
+from orchestrator.migration.report import Account, Migration, Source
+from orchestrator.migration.shell.values import Value, known, shown
 
-NODES, GPUS, TIME = "launch.nodes", "launch.gpus_per_node", "launch.time"
 _SIZES = {"nproc-per-node": GPUS, "nnodes": NODES, "num-gpus": GPUS, "num-nodes": NODES}
 """Options of torchrun and of deepspeed."""
 _TOTALS = ("np", "n", "num-processes")
@@ -74,33 +70,27 @@ _STARTERS = {
 """Programs that start the processes."""
 _STARTERS_SWITCHES = ("standalone", "no-python", "allow-run-as-root", "multi-gpu", "use-env")
 _IN_PROFILE = "the cluster profile says it (`orchestrator cluster init`)"
-_SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
+_SBATCH = re.compile(r"^#SBATCH(?=[ \t-])[ \t]*(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 _GRES = re.compile(r"gpu(?::(?!\d+$)[\w.-]+)?(?::(\d+))?", re.ASCII)
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of one program that starts the training."""
-
-    program: str
-    flags: dict[str, Flag]
-    exports: tuple[tuple[str, Value], ...] = ()
-    """Variables that it hands to the training with a value."""
-
-
 def sbatch_options(script: str) -> Options:
-    """The options of a batch script's #SBATCH lines; text that is no option is passed over."""
+    """The options of a batch script's #SBATCH lines.
+
+    sbatch refuses a script with another word among them: "Invalid directive found in batch script".
+    """
     words: list[Value] = []
     for line in _SBATCH.findall(script):
         try:
             words.extend((word,) for word in shlex.split(line))
         except ValueError:
             words.extend((word,) for word in line.split())
-    return Options("#SBATCH", _slurm_flags(words))
+    line = _slurm_options(words)
+    return Options("#SBATCH", line.flags, unread=line.strays)
 
 
-def _slurm_flags(words: Sequence[Value]) -> dict[str, Flag]:
+def _slurm_options(words: Sequence[Value]) -> CommandLine:
     long: list[Value] = []
     for word in words:
         text = known(word)
@@ -110,7 +100,7 @@ def _slurm_flags(words: Sequence[Value]) -> dict[str, Flag]:
         long.append((f"--{_SLURM_SHORT.get(text[1], text[1])}",))
         if text[2:]:
             long.append((text[2:].removeprefix("="),))
-    return parse_flags(long, lambda name: 0 if name in _SLURM_WITHOUT else 1, up_to_a_stray=True).flags
+    return parse_flags(long, lambda name: 0 if name in _SLURM_WITHOUT else 1, up_to_a_stray=True)
 
 
 def launcher_options(words: Sequence[Value]) -> list[Options]:
@@ -119,7 +109,7 @@ def launcher_options(words: Sequence[Value]) -> list[Options]:
     found: list[Options] = []
     for number, text in enumerate(texts):
         if text in ("srun", "sbatch", "salloc"):
-            found.append(Options(text, _slurm_flags(words[number + 1 :])))
+            found.append(Options(text, _slurm_options(words[number + 1 :]).flags))
         elif text in _STARTERS:
             line = parse_flags(words[number + 1 :], lambda name: 0 if name in _STARTERS_SWITCHES else 1)
             handed_on = [
@@ -146,25 +136,19 @@ def _export(word: Value) -> tuple[str, Value] | None:
 
 def slurm_variables(options: Options) -> dict[str, Value]:
     """What SLURM sets for a script with these #SBATCH lines."""
-    nodes, gpus = _number(options, "nodes"), _gpus(options)
-    tasks = _number(options, "ntasks-per-node")
+    nodes, gpus = number_of(options, "nodes"), _gpus(options)
+    tasks = number_of(options, "ntasks-per-node")
     values = {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
         **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus),
         "SLURM_NTASKS_PER_NODE": tasks,
-        "SLURM_NTASKS": _number(options, "ntasks") or (nodes * tasks if nodes and tasks else None),
-        "SLURM_CPUS_PER_TASK": _number(options, "cpus-per-task"),
+        "SLURM_NTASKS": number_of(options, "ntasks") or (nodes * tasks if nodes and tasks else None),
+        "SLURM_CPUS_PER_TASK": number_of(options, "cpus-per-task"),
     }
     given: dict[str, Value] = {name: (str(value),) for name, value in values.items() if value is not None}
     if "job-name" in options.flags:
         given["SLURM_JOB_NAME"] = options.flags["job-name"].words[0]
     return given
-
-
-def _number(options: Options, name: str) -> int | None:
-    flag = options.flags.get(name)
-    text = known(flag.words[0]) if flag is not None and flag.words else None
-    return int(text) if text is not None and text.isascii() and text.isdigit() and 0 < len(text) < 9 else None
 
 
 def _gpus(options: Options) -> int | None:
@@ -195,48 +179,14 @@ def read_launch(migration: Migration, started_by: Sequence[Options]) -> None:
             migration.sources.setdefault(path, Source("the script's launcher"))
 
 
-def _account(
-    migration: Migration,
-    options: Options,
-    flag: Flag,
-    outcome: Outcome,
-    path: str | None = None,
-    reason: str | None = None,
-    value: Any = None,
-) -> None:
-    migration.accounts.append(Account(outcome, f"{options.program} {flag.shown}", path, value, reason))
-
-
-def _size(
-    migration: Migration, options: Options, flag: Flag, path: str, sizes: dict[str, int], size: int | None
-) -> None:
-    if size is None:
-        if path in sizes:
-            _account(migration, options, flag, "no_effect", path, "another option says it")
-            return
-        unknown = flag.unknown
-        why = unknown.why if unknown is not None else "it is no number"
-        if unknown is not None and unknown.variable:
-            why += f": --set-var {unknown.variable}=VALUE"
-        _account(migration, options, flag, "not_known", path, why)
-        migration.missing[path] = f"{options.program} {flag.shown} ({why})"
-        migration.values[path] = WRITE_IT
-        migration.sources[path] = Source(f"write it: {migration.missing[path]}")
-        return
-    _account(migration, options, flag, "default" if size == default_of(path) else "carried", path, value=size)
-    sizes[path] = size
-    migration.missing.pop(path, None)
-    migration.sources[path] = Source(f"{options.program} {flag.shown}")
-
-
 def _read_starter(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
     for name, flag in options.flags.items():
         if name in _SIZES:
             text = known(flag.words[0]) if flag.words else None
             is_number = text is not None and text.isascii() and text.isdigit() and int(text) > 0
-            _size(migration, options, flag, _SIZES[name], sizes, int(text) if text and is_number else None)
+            put_size(migration, options, flag, _SIZES[name], sizes, int(text) if text and is_number else None)
         else:
-            _account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
+            account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
     if GPUS not in (_SIZES.get(name) for name in options.flags) and options.program == "torchrun":
         migration.notes.append("torchrun starts one process on each machine where --nproc-per-node is not given")
         sizes[GPUS] = 1
@@ -245,19 +195,19 @@ def _read_starter(migration: Migration, options: Options, sizes: dict[str, int])
 
 def _read_total(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
     """All processes, and on how many machines where that is said."""
-    each = next((_number(options, name) for name in _ON_EACH if name in options.flags), None)
-    nodes = _number(options, "num-machines") or sizes.get(NODES, 1)
+    each = next((number_of(options, name) for name in _ON_EACH if name in options.flags), None)
+    nodes = number_of(options, "num-machines") or sizes.get(NODES, 1)
     for name, flag in options.flags.items():
-        total = _number(options, name)
+        total = number_of(options, name)
         if name in _ON_EACH:
-            _size(migration, options, flag, GPUS, sizes, total)
+            put_size(migration, options, flag, GPUS, sizes, total)
         elif name in _TOTALS:
             path, count = (GPUS, nodes) if each is None else (NODES, each)
-            _size(migration, options, flag, path, sizes, total // count if total and total % count == 0 else None)
+            put_size(migration, options, flag, path, sizes, total // count if total and total % count == 0 else None)
         elif name == "num-machines":
-            _size(migration, options, flag, NODES, sizes, total)
+            put_size(migration, options, flag, NODES, sizes, total)
         else:
-            _account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
+            account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
 
 
 def _read_python(migration: Migration, options: Options, sizes: dict[str, int]) -> None:
@@ -271,37 +221,32 @@ def _read_slurm(migration: Migration, options: Options, sizes: dict[str, int]) -
     for name, flag in options.flags.items():
         text = known(flag.words[0]) if flag.words else None
         if name == "nodes":
-            _size(migration, options, flag, NODES, sizes, _number(options, name))
+            put_size(migration, options, flag, NODES, sizes, number_of(options, name))
         elif name in ("gpus-per-node", "gres"):
-            _size(migration, options, flag, GPUS, sizes, _gpus(options))
+            put_size(migration, options, flag, GPUS, sizes, _gpus(options))
         elif name == "ntasks-per-node":
-            tasks = _number(options, name)
+            tasks = number_of(options, name)
             if tasks is not None and tasks > 1 and GPUS not in sizes:
-                _size(migration, options, flag, GPUS, sizes, tasks)
+                put_size(migration, options, flag, GPUS, sizes, tasks)
             else:
-                _account(migration, options, flag, "no_effect", None, "processes are started by torchrun, one per GPU")
+                account(migration, options, flag, "no_effect", None, "processes are started by torchrun, one per GPU")
         elif name == "time" and text is not None and (seconds := _seconds(text)):
-            _put(migration, options, flag, TIME, seconds)
+            put(migration, options, flag, TIME, seconds)
         elif name in _SLURM_TEXTS and text is not None:
-            _put(migration, options, flag, _SLURM_TEXTS[name], text)
+            put(migration, options, flag, _SLURM_TEXTS[name], text)
         elif name == "job-name":
-            value = as_name(text) if text is not None else ""
-            if "name" in migration.values:
-                _account(migration, options, flag, "no_effect", "name", "the flags name the job")
-            elif value:
-                _put(migration, options, flag, "name", value)
-            else:
-                _account(migration, options, flag, "no_effect", "name", "it is only a name")
+            put_name(migration, options, flag)
         elif name in _SLURM_NO_EFFECT:
-            _account(migration, options, flag, "no_effect", None, _SLURM_NO_EFFECT[name])
+            account(migration, options, flag, "no_effect", None, _SLURM_NO_EFFECT[name])
         else:
-            _account(migration, options, flag, "no_counterpart", None, _IN_PROFILE)
-
-
-def _put(migration: Migration, options: Options, flag: Flag, path: str, value: Any) -> None:
-    _account(migration, options, flag, "carried", path, value=value)
-    migration.values[path] = value
-    migration.sources[path] = Source(f"{options.program} {flag.shown}")
+            account(migration, options, flag, "no_counterpart", None, _IN_PROFILE)
+    if options.unread:
+        written = f"{options.program} {' '.join(map(shown, options.unread))}"
+        reason = (
+            f"sbatch refuses the script at {shown(options.unread[0])}, which is no option, and nothing from there on "
+            "is read: take it out, and migrate again"
+        )
+        migration.accounts.append(Account("no_counterpart", written, None, None, reason))
 
 
 def _seconds(text: str) -> int | None:
