@@ -22,6 +22,7 @@ from orchestrator.migration.launchers import (
     slurm_variables,
 )
 from orchestrator.migration.options import Options
+from orchestrator.migration.pbs import pbs_options, pbs_variables
 from orchestrator.migration.programs import (
     BERT,
     GPT,
@@ -67,8 +68,8 @@ def migrate_script(
     `arguments` are the script's own, `given` are variables by name (a number: an argument), `which` of several training
     commands is meant, counted from 1. Nothing is run. Raises UserError where there is nothing to migrate.
     """
-    options = sbatch_options(text)
-    variables = _variables(arguments, given or {}, slurm_variables(options))
+    schedulers = [pbs_options(text), sbatch_options(text)]
+    variables = _variables(arguments, given or {}, pbs_variables(schedulers[0]) | slurm_variables(schedulers[1]))
     try:
         script = follow(text, variables, lambda words: _wanted(words) is not None, read_file)
     except ShellSyntaxError as error:
@@ -77,7 +78,7 @@ def migrate_script(
     command = _wanted(started.words)
     assert command is not None, "only such commands are kept"
     where = f"{source}:{started.line}" if command.program else source
-    started_by = [options, *launcher_options(command.launcher)]
+    started_by = [*schedulers, *launcher_options(command.launcher)]
     migration = migrate_command(command, where, started_by)
     migration.values.setdefault("name", name_of_file(source) or "migrated")
     environment = started.environment | {name: value for each in started_by for name, value in each.exports}
@@ -109,7 +110,7 @@ def _wanted(words: Sequence[Value]) -> TrainingCommand | None:
     return training_command(words)
 
 
-def _variables(arguments: Sequence[str], given: dict[str, str], slurm: dict[str, Value]) -> Variables:
+def _variables(arguments: Sequence[str], given: dict[str, str], scheduler: dict[str, Value]) -> Variables:
     positional: list[Value] = [(word,) for word in arguments]
     for name in sorted((name for name in given if name.isdigit() and name != "0"), key=int):
         number = int(name)
@@ -120,7 +121,7 @@ def _variables(arguments: Sequence[str], given: dict[str, str], slurm: dict[str,
             positional.append((Unknown(f"${missing}", f"argument {missing} of the script", missing),))
         positional[number - 1] = (given[name],)
     named: dict[str, Value] = {name: (value,) for name, value in given.items() if not name.isdigit()}
-    values: dict[str, Array] = {name: (value,) for name, value in slurm.items()}
+    values: dict[str, Array] = {name: (value,) for name, value in scheduler.items()}
     return Variables(given=named, values=values, arguments=positional)
 
 

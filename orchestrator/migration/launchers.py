@@ -11,6 +11,7 @@ from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.options import GPUS, NODES, TIME, Options, account, number_of, put, put_name, put_size
+from orchestrator.migration.pbs import read_pbs
 from orchestrator.migration.report import Account, Migration, Source
 from orchestrator.migration.shell.values import Value, known, shown
 
@@ -168,7 +169,7 @@ def read_launch(migration: Migration, started_by: Sequence[Options]) -> None:
     """Nodes, processes per node, and what is asked of SLURM; a program nearer to the training goes over one further."""
     sizes: dict[str, int] = {}
     readers = {"python": _read_python, "mpirun": _read_total, "accelerate": _read_total}
-    readers |= {"torchrun": _read_starter, "deepspeed": _read_starter}
+    readers |= {"torchrun": _read_starter, "deepspeed": _read_starter, "#PBS": read_pbs}
     for options in started_by:
         reader = readers.get(options.program, _read_slurm)
         reader(migration, options, sizes)

@@ -47,15 +47,21 @@ def account(
 
 
 def put_size(
-    migration: Migration, options: Options, flag: Flag, path: str, sizes: dict[str, int], size: int | None
+    migration: Migration,
+    options: Options,
+    flag: Flag,
+    path: str,
+    sizes: dict[str, int],
+    size: int | None,
+    otherwise: str = "it is no number",
 ) -> None:
-    """A number of machines or GPUs; None where it is not known."""
+    """A number of machines or GPUs; None where it is not known, or `otherwise`."""
     if size is None:
         if path in sizes:
             account(migration, options, flag, "no_effect", path, "another option says it")
             return
         unknown = flag.unknown
-        why = unknown.why if unknown is not None else "it is no number"
+        why = unknown.why if unknown is not None else otherwise
         if unknown is not None and unknown.variable:
             why += f": --set-var {unknown.variable}=VALUE"
         account(migration, options, flag, "not_known", path, why)

@@ -37,3 +37,70 @@ def test_what_sbatch_does_not_read_is_listed(lines: str, nodes: int | None, unre
     if unread:
         assert f"refuses the script at {unread.split()[1]}, which is no option" in str(listed[0].reason)
         assert "take it out, and migrate again" in job_text(migration)
+
+
+TORQUE = "#PBS -l nodes=4:ppn=64:gpus=8,walltime=10:00:00\n#PBS -q big -N first-run\n#PBS -A physics -j oe"
+CHUNKS = "-l select=4:ncpus=64:ngpus=8:mem=500gb:gpu_model=a100"
+PRO = f"#PBS {CHUNKS} -l place=scatter\n#PBS -l walltime=36000 # 10 h\n#PBS -V"
+
+
+@pytest.mark.parametrize("head", [TORQUE, PRO])
+def test_machines_gpus_and_time_of_pbs_are_read(head: str) -> None:
+    migration = migrated(head, "mpiexec --hostfile $PBS_NODEFILE python")
+    values = migration.values
+    assert (values["launch.nodes"], values["launch.gpus_per_node"], values["launch.time"]) == (4, 8, 36000)
+    told = {account.flag.removeprefix("#PBS "): account for account in migration.accounts}
+    if head is TORQUE:
+        assert values["name"] == "first-run"
+        assert "#   #PBS -q big: a queue of PBS: write the partition of SLURM into launch.partition" in job_text(
+            migration
+        )
+        assert "launch.account" in str(told["-A physics"].reason)
+        assert told["-j oe"].outcome == told["-l nodes=4:ppn=64:gpus=8: ppn=64"].outcome == "no_effect"
+    else:
+        assert told[f"{CHUNKS}: mem=500gb"].reason == "write launch.memory_per_node"
+        assert "cluster profile" in str(told[f"{CHUNKS}: gpu_model=a100"].reason)
+        assert told["-l place=scatter"].outcome == told["-V"].outcome == "no_effect"
+        assert f"each chunk of #PBS {CHUNKS} is taken as a machine of its own" in migration.notes
+
+
+@pytest.mark.parametrize(
+    ("head", "nodes", "gpus"),
+    [
+        ("#PBS -lselect=ngpus=4:ncpus=8+3:ngpus=4", 4, 4),
+        ("#PBS -l nodes=n1:ppn=4+n2:ppn=4", 2, None),
+        ("#PBS -l nodes=2:gpus=8\n#SBATCH --nodes=3 --gpus-per-node=4", 3, 4),
+    ],
+)
+def test_chunks_of_pbs(head: str, nodes: int, gpus: int | None) -> None:
+    migration = migrated(head, "mpiexec python")
+    assert (migration.values["launch.nodes"], migration.values.get("launch.gpus_per_node")) == (nodes, gpus)
+
+
+def test_what_pbs_sets_is_known_from_the_head_of_the_script() -> None:
+    starts = "torchrun --nnodes $PBS_NUM_NODES --node_rank $PBS_VNODENUM --nproc_per_node 8"
+    migration = migrated("#PBS -l nodes=4:gpus=8\n#PBS -N first\nexport WANDB_NAME=$PBS_JOBNAME", starts)
+    assert (migration.values["launch.nodes"], migration.values["launch.gpus_per_node"]) == (4, 8)
+    assert migration.values["launch.env"] == {"WANDB_NAME": "first"}
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome", "reason"),
+    [
+        ("-l ngpus=8", "no_counterpart", "write launch.nodes and launch.gpus_per_node"),
+        ("-l select=1:ngpus=4+1:ngpus=8", "not_known", "machines differ"),
+        ("-l walltime=<time>", "not_known", "write launch.time"),
+        ("-v DATA=/data,MODE", "no_counterpart", "launch.env"),
+        ("-J 0-3", "no_counterpart", "orchestrator sweep"),
+        ("-W depend=afterok:1", "no_counterpart", "cluster profile"),
+        ("-l filesystems=home", "no_counterpart", "cluster profile"),
+        ("stray", "no_counterpart", "cluster profile"),
+        ("-r y", "no_effect", "comes back by itself"),
+        ("-o 'my log'", "no_effect", "run directory"),
+    ],
+)
+def test_the_rest_of_pbs_is_listed_with_what_to_write(line: str, outcome: str, reason: str) -> None:
+    migration = migrated(f"#PBS {line}")
+    [*_, account] = [account for account in migration.accounts if account.flag == f"#PBS {line}".replace("'", "")]
+    assert account.outcome == outcome
+    assert reason in str(account.reason)
