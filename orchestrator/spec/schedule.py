@@ -25,9 +25,10 @@ class ScheduleSpec(Section):
     """Sequences over which the rate decays."""
     lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = "exponential"
     """WSD: shape of the decay at the end."""
-    lr_wsd_decay_iters: Count | None = None
-    """WSD: steps of the decay at the end; they are part of the decay as a whole."""
-    lr_wsd_decay_samples: Count | None = None
+    lr_wsd_decay_iters: NonNegativeCount | None = None
+    """WSD: steps of the decay at the end; they are part of the decay as a whole. With 0 the rate is `lr`
+    until that ends."""
+    lr_wsd_decay_samples: NonNegativeCount | None = None
     """WSD: the same in sequences."""
     lr_warmup_iters: NonNegativeCount | None = None
     """Steps of linear warm-up; at most one of the three warm-ups is written."""

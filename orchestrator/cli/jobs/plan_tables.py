@@ -102,6 +102,8 @@ def _learning_rate(plan: Plan) -> str:
     if rate.style == "WSD":
         last, end = short_count(rate.final_samples), short_count(rate.decay_samples)
         decay = f"{rate.lr:g}, and {rate.final_style} to {rate.min_lr:g} over the last {last} of {end} samples"
+        if not rate.final_samples:
+            decay = f"{rate.lr:g} over {end} samples, and {rate.min_lr:g} behind them"
     return (warmup if rate.warmup_samples else "") + (f"constant {rate.lr:g}" if rate.style == "constant" else decay)
 
 

@@ -227,6 +227,12 @@ def test_tables(orchestrator: Any, seed: Path) -> None:
     assert "Data blend" not in out
 
 
+def test_a_rate_that_stays_is_said_not_to_decay(orchestrator: Any, seed: Path) -> None:
+    style = ["--set", "schedule.lr_decay_style=WSD", "--set", "schedule.lr_wsd_decay_iters"]
+    assert "k samples, and 0 behind them" in orchestrator("plan", seed, *style[:-1], f"{style[-1]}=0").out
+    assert "exponential to 0 over the last 240 of" in orchestrator("plan", seed, *style[:-1], f"{style[-1]}=5").out
+
+
 def test_the_largest_layout_stays_readable(orchestrator: Any, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(LARGEST)

@@ -105,6 +105,7 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         (f"{SHARDED} --overlap-grad-reduce --overlap-param-gather", "parallelism.overlap_param_gather", None),
         ("--lr-warmup-iters 0 --lr-warmup-fraction 0.1", "schedule.lr_warmup_fraction", 0.1),
         ("--warmup 0.1", "schedule.lr_warmup_fraction", 0.1),
+        ("--lr-decay-style WSD --lr-wsd-decay-iters 0", "schedule.lr_wsd_decay_iters", 0),
         ("--lr-decay-style inverse-square-root", "schedule.lr_decay_style", "inverse-square-root"),
         ("--eval-iters 0 --eval-interval 10", "evaluation.eval_interval", None),
         ("--split 100,0,0", "evaluation.eval_interval", None),

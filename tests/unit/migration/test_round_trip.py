@@ -152,6 +152,7 @@ WSD = st.just({}) | st.fixed_dictionaries(
 ).flatmap(
     lambda style: st.sampled_from(
         (
+            {**style, "lr_wsd_decay_iters": 0},
             {**style, "lr_wsd_decay_iters": 2},
             {**style, "lr_wsd_decay_samples": 3},
             {**style, "lr_wsd_decay_samples": 20},

@@ -26,7 +26,7 @@ def schedules(draw: st.DrawFn) -> dict[str, Any]:
     lr, decoupled = draw(st.floats(1e-6, 1.0)), draw(st.floats(1e-6, 1.0))
     decay, steps = draw(st.integers(2, 60)), draw(st.integers(1, 60))
     warmup = draw(st.integers(0, decay - 1))
-    final = draw(st.integers(1, decay - warmup))
+    final = draw(st.integers(0, decay - warmup))
     style, final_style = draw(st.sampled_from(STYLES)), draw(st.sampled_from(FINAL_STYLES))
     in_samples = draw(st.booleans())
     kind, unit = ("samples", GLOBAL_BATCH) if in_samples else ("iters", 1)
