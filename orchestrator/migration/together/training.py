@@ -271,7 +271,26 @@ def write_recomputation(writer: FlagWriter) -> None:
     modules = writer.job.runtime.recompute_modules
     if modules is not None:
         writer.add("TRAINING", "recompute-modules", *modules)
-    writer.leave(OFFLOADED, "Megatron-LM has no flag for it")
+
+
+def read_offloading(given: Gathering) -> None:
+    """megatron-core's option, which core_r0.16.0 has as a flag; the runtime hands it on as it is."""
+    name = "cpu-offloading-num-layers"
+    if not given.has(name):
+        return
+    layers = given.number(name)
+    if layers is None:
+        given.write_it(name, OFFLOADED)
+    elif layers == 0:
+        given.settle(name, "default", OFFLOADED, 0, "none")
+    else:
+        given.carry(name, OFFLOADED, layers)
+
+
+def write_offloading(writer: FlagWriter) -> None:
+    layers = writer.job.runtime.cpu_offloading_num_layers
+    if layers is not None:
+        writer.add("TRAINING", "cpu-offloading-num-layers", layers)
 
 
 TRAINING = (
@@ -298,5 +317,6 @@ TRAINING = (
         write_evaluation,
         (INTERVAL, BATCHES, "evaluation.eval_at_start", "evaluation.eval_at_end"),
     ),
-    Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES, OFFLOADED)),
+    Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES,)),
+    Together({"cpu-offloading-num-layers": 1}, read_offloading, write_offloading, (OFFLOADED,)),
 )

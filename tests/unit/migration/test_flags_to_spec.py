@@ -129,6 +129,8 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--activations-checkpoint-method block --checkpoint-num-layers 2", "runtime.recompute_num_layers", 2),
         (LETTERED, "parallelism.pipeline_model_parallel_layout", "Et|t|t|tL"),
         (LETTERED, "parallelism.virtual_pipeline_model_parallel_size", 2),
+        ("--cpu-offloading-num-layers 2", "runtime.cpu_offloading_num_layers", 2),
+        ("--cpu-offloading-num-layers 0", "runtime.cpu_offloading_num_layers", None),
         ("--no-gradient-accumulation-fusion", "runtime.gradient_accumulation_fusion", False),
         ("--transformer-impl local", "runtime.layers", "torch"),
         ("--distributed-timeout-minutes 60", "runtime.hang_timeout", 3600),
@@ -332,6 +334,7 @@ def test_unknown_flags_and_stray_words_are_listed(flags: Flags) -> None:
         ("--seed x", "runtime.seed"),
         ("--lr-warmup-iters 2.5", "schedule.lr_warmup_iters"),
         ("--eval-iters many", "evaluation.eval_iters"),
+        ("--cpu-offloading-num-layers some", "runtime.cpu_offloading_num_layers"),
     ],
 )
 def test_values_that_are_none_have_to_be_written(flags: Flags, words: str, path: str) -> None:

@@ -245,6 +245,7 @@ RUNTIMES = _maybe(
     }
 ) | st.sampled_from(
     (
+        {"cpu_offloading_num_layers": 2},
         {"recompute_granularity": "selective"},
         {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
         {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
