@@ -89,6 +89,15 @@ MergesOption = Annotated[
     str | None,
     typer.Option("--tokenizer-merges", metavar="PATH", help="gpt2_bpe: merges.txt.", show_default=False),
 ]
+CaseOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--tokenizer-lower-case/--tokenizer-keep-case",
+        help="wordpiece: whether the text is lower-cased; where no word of the vocabulary has an upper-case letter by "
+        "default.",
+        show_default=False,
+    ),
+]
 
 
 def build_app(run: Run) -> typer.Typer:
@@ -117,6 +126,7 @@ def build_app(run: Run) -> typer.Typer:
         tokenizer_type: TypeOption = None,
         tokenizer_path: PathOption = None,
         tokenizer_merges: MergesOption = None,
+        tokenizer_lower_case: CaseOption = None,
         json_key: JsonKeys = None,
         append_eod: Annotated[
             bool, typer.Option("--append-eod", help="End each document with the end-of-document token.")
@@ -154,6 +164,10 @@ def build_app(run: Run) -> typer.Typer:
             _refuse_with_chat(json_key, append_eod, split_sentences)
         elif chat_template is not None:
             raise UserError("--chat-template is how conversations become text: add --chat, or leave it out")
+        kind = _type(tokenizer_type, tokenizer_path, tokenizer_merges) or "byte_level"
+        if tokenizer_lower_case is not None and kind != "wordpiece":
+            option = "--tokenizer-lower-case" if tokenizer_lower_case else "--tokenizer-keep-case"
+            raise UserError(f"{option} is for wordpiece, and the tokenizer is {kind}, whose files say it: leave it out")
         request = TokenizeRequest(
             inputs=tuple(inputs),
             json_keys=_keys(json_key),
@@ -162,9 +176,10 @@ def build_app(run: Run) -> typer.Typer:
             txt_documents=txt_documents,
             on_error=on_error,
             output_prefix=_prefix(output_prefix),
-            tokenizer_type=_type(tokenizer_type, tokenizer_path, tokenizer_merges) or "byte_level",
+            tokenizer_type=kind,
             tokenizer_path=tokenizer_path,
             tokenizer_merges=tokenizer_merges,
+            tokenizer_lower_case=tokenizer_lower_case,
             append_eod=append_eod,
             split_sentences=split_sentences,
             chat=chat,

@@ -177,6 +177,7 @@ def tokenize_request(
         tokenizer_type=tokenizer.type,
         tokenizer_path=tokenizer.path,
         tokenizer_merges=tokenizer.merges,
+        tokenizer_lower_case=tokenizer.lower_case,
         append_eod=entry.append_eod and not sentences and data.chat is None,
         split_sentences=sentences,
         chat=data.chat is not None,

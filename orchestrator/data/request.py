@@ -47,6 +47,7 @@ class TokenizeRequest(TextRequest):
     tokenizer_type: str = "byte_level"
     tokenizer_path: str | None = None
     tokenizer_merges: str | None = None
+    tokenizer_lower_case: bool | None = None
     append_eod: bool = False
     """End each document with the tokenizer's end-of-document token."""
     split_sentences: bool = False
@@ -65,7 +66,12 @@ class TokenizeRequest(TextRequest):
     def tokenizer(self) -> TokenizerSpec:
         """The tokenizer to use."""
         return TokenizerSpec.model_validate(
-            {"type": self.tokenizer_type, "path": self.tokenizer_path, "merges": self.tokenizer_merges}
+            {
+                "type": self.tokenizer_type,
+                "path": self.tokenizer_path,
+                "merges": self.tokenizer_merges,
+                "lower_case": self.tokenizer_lower_case,
+            }
         )
 
     def prefix(self, key: str) -> Path:

@@ -22,6 +22,8 @@ from orchestrator.data.vocabulary import (
     MASKED_LM_TOKENS,
     WORDPIECE_EOD,
     content_hash,
+    is_special_wordpiece,
+    lower_cases,
     merges_file,
     own_vocabulary_size,
     special_tokens,
@@ -263,7 +265,7 @@ def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
         return SentencePieceTokenizer(spec)
     path = tokenizer_file(spec)
     if spec.type == "wordpiece":
-        return RustTokenizer(spec, _wordpiece(path), WORDPIECE_EOD, "[CLS]")
+        return RustTokenizer(spec, _wordpiece(path, lower_cases(spec)), WORDPIECE_EOD, "[CLS]")
     if spec.type == "gpt2_bpe":
         return RustTokenizer(spec, _gpt2(path, merges_file(spec)), GPT2_EOD)
     special = special_tokens(path)
@@ -291,13 +293,12 @@ def _gpt2(vocabulary: Path, merges: Path) -> LibraryTokenizer:
     return tokenizer
 
 
-def _wordpiece(path: Path) -> LibraryTokenizer:
-    """BERT's normaliser; lower-cased when no token of the vocabulary, special ones apart, has an upper-case letter."""
+def _wordpiece(path: Path, lowercase: bool) -> LibraryTokenizer:
+    """BERT's normaliser and its way to cut."""
     vocabulary = wordpiece_vocabulary(path)
-    special = [token for token in vocabulary if token.startswith("[") and token.endswith("]") and len(token) > 2]
-    words = vocabulary.keys() - set(special)
+    special = [token for token in vocabulary if is_special_wordpiece(token)]
     tokenizer = LibraryTokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=all(word == word.lower() for word in words))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_special_tokens([token for token in special if not token.startswith("[unused")])

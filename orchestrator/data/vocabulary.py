@@ -70,6 +70,8 @@ def content_hash(tokenizer: TokenizerSpec) -> str:
     if tokenizer.type == "huggingface":
         special = special_tokens(tokenizer_file(tokenizer))
         digest.update(repr((special.eos, special.bos)).encode())
+    if tokenizer.lower_case is not None and tokenizer.lower_case != _has_no_capitals(tokenizer):
+        digest.update(f"lower_case {tokenizer.lower_case}".encode())
     return digest.hexdigest()
 
 
@@ -152,6 +154,22 @@ def wordpiece_vocabulary(path: Path) -> dict[str, int]:
     if len(vocabulary) != len(lines) or "[UNK]" not in vocabulary:
         raise UserError(f"{path} is not a WordPiece vocabulary: it needs [UNK], and each token once, one a line")
     return vocabulary
+
+
+def lower_cases(tokenizer: TokenizerSpec) -> bool:
+    """Whether a wordpiece tokenizer lower-cases the text."""
+    return _has_no_capitals(tokenizer) if tokenizer.lower_case is None else tokenizer.lower_case
+
+
+def _has_no_capitals(tokenizer: TokenizerSpec) -> bool:
+    """Special tokens apart."""
+    words = wordpiece_vocabulary(tokenizer_file(tokenizer))
+    return all(word == word.lower() for word in words if not is_special_wordpiece(word))
+
+
+def is_special_wordpiece(token: str) -> bool:
+    """Whether a token stands for no text: `[CLS]`, `[unused0]`."""
+    return token.startswith("[") and token.endswith("]") and len(token) > 2
 
 
 def _files(tokenizer: TokenizerSpec) -> Iterator[Path]:

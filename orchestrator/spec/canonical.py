@@ -16,6 +16,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
         "webhook_fields": {},
         "timeout": 20,
     },
+    ("data", "tokenizer", "lower_case"): None,
     ("parallelism", "tp_comm_overlap"): None,
     ("runtime", "attention_backend"): "auto",
     ("runtime", "cuda_graphs"): None,

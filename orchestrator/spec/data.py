@@ -116,6 +116,8 @@ class TokenizerSpec(Section):
     gpt2_bpe: vocab.json."""
     merges: Text | None = None
     """gpt2_bpe: merges.txt."""
+    lower_case: bool | None = None
+    """wordpiece: lower-case the text; where no word of the vocabulary has an upper-case letter by default."""
     vocab_extra_ids: Size = 0
     """Sentinels for T5's spans, added after the vocabulary. With 0 they are the tokenizer's own `<extra_id_0>`,
     `<extra_id_1>`, …"""

@@ -309,6 +309,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "data.tokenizer.type": ("forbidden", "token ids have another meaning"),
     "data.tokenizer.path": ("forbidden", "token ids may have another meaning"),
     "data.tokenizer.merges": ("forbidden", "token ids may have another meaning"),
+    "data.tokenizer.lower_case": ("forbidden", "text may become other tokens"),
     "data.tokenizer.vocab_extra_ids": ("forbidden", "the ids of T5's sentinels have another meaning"),
     "data.prepare": ("safe", "only what happens when a data set is missing changes"),
     "data.cache_dir": ("safe", "the order of samples does not depend on where it is cached"),

@@ -13,6 +13,7 @@ from orchestrator.spec.data import BlendEntry
 
 BLEND, VALIDATION, TEST, SPLIT = "data.blend", "data.validation", "data.test", "data.split"
 TYPE, PATH, MERGES = "data.tokenizer.type", "data.tokenizer.path", "data.tokenizer.merges"
+CASE = "data.tokenizer.lower_case"
 VOCABULARY, RANDOM = "model.vocab_size", "data.random_tokens"
 TRAINING_ALONE = "1,0,0"
 _BYTES = 256
@@ -28,11 +29,11 @@ _TYPES = {
     "BertWordPieceLowerCase": "wordpiece",
     "BertWordPieceCase": "wordpiece",
 }
+_LOWER_CASE = {"BertWordPieceLowerCase": True, "BertWordPieceCase": False}
 _WRITTEN_TYPES = {
     "gpt2_bpe": "GPT2BPETokenizer",
     "huggingface": "HuggingFaceTokenizer",
     "sentencepiece": "GPTSentencePieceTokenizer",  # in every release without tokens that the model lacks
-    "wordpiece": "BertWordPieceCase",
 }
 _SOURCES = {
     "data-path": BLEND,
@@ -180,6 +181,8 @@ def _read_files(given: Gathering, kind: str, is_random: bool) -> None:
         return
     else:
         given.default(TYPE, found, f"{MEGATRON}: {kind}")
+    if kind in _LOWER_CASE:
+        given.put(CASE, _LOWER_CASE[kind], f"--tokenizer-type {kind}", not given.has("tokenizer-type"))
     files = {PATH: "vocab-file" if found in ("gpt2_bpe", "wordpiece") else "tokenizer-model"}
     if found == "gpt2_bpe":
         files[MERGES] = "merge-file"
@@ -227,7 +230,7 @@ def write_tokenizer(writer: FlagWriter) -> None:
         if size is not None:
             writer.unsaid_value(VOCABULARY, f"it is that of the bytes: {_BYTES + 1}")
         return
-    writer.add("DATA", "tokenizer-type", _WRITTEN_TYPES[tokenizer.type])
+    writer.add("DATA", "tokenizer-type", _WRITTEN_TYPES.get(tokenizer.type) or _wordpiece(writer))
     if tokenizer.path is not None:
         by_vocabulary = tokenizer.type in ("gpt2_bpe", "wordpiece")
         path, folder = tokenizer.path, PurePath(tokenizer.path).parent
@@ -239,6 +242,14 @@ def write_tokenizer(writer: FlagWriter) -> None:
         writer.add("DATA", "merge-file", tokenizer.merges)
     if size is not None:
         writer.unsaid_value(VOCABULARY, "Megatron-LM takes it from the tokenizer's files")
+
+
+def _wordpiece(writer: FlagWriter) -> str:
+    """Its name says whether text is lower-cased, which here the vocabulary says where the job does not."""
+    is_lower = writer.job.data.tokenizer.lower_case
+    if is_lower is None:
+        writer.say_otherwise(CASE, "BertWordPieceLowerCase: for a vocabulary with capitals write BertWordPieceCase")
+    return next(name for name, lowers in _LOWER_CASE.items() if lowers == (is_lower is not False))
 
 
 def read_seed(given: Gathering) -> None:
@@ -284,7 +295,7 @@ DATA = (
         },
         read_tokenizer,
         write_tokenizer,
-        (TYPE, PATH, MERGES, VOCABULARY),
+        (TYPE, PATH, MERGES, CASE, VOCABULARY),
     ),
     Together({}, read_conversations, write_conversations, ("data.chat",)),
     Together({"seed": 1}, read_seed, write_seed, ("runtime.seed", "data.seed")),

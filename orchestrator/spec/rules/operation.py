@@ -121,6 +121,14 @@ def tokenizer_merges(job: JobSections) -> Iterator[Problem]:
         yield Problem(f"is for type gpt2_bpe, and type is {kind}", paths, "leave it out")
 
 
+def tokenizer_case(job: JobSections) -> Iterator[Problem]:
+    """Whether text is lower-cased is in the other tokenizers' files."""
+    tokenizer = job.data.tokenizer
+    if tokenizer.lower_case is not None and tokenizer.type != "wordpiece":
+        paths = ("data.tokenizer.lower_case", "data.tokenizer.type")
+        yield Problem(f"is for type wordpiece, and type is {tokenizer.type}", paths, "leave it out")
+
+
 def _tokenizer_file(kind: str) -> str:
     files = {
         "huggingface": "tokenizer.json, or the folder it is in",
@@ -285,6 +293,7 @@ RULES = (
     made_once,
     tokenizer_path,
     tokenizer_merges,
+    tokenizer_case,
     *fp16_only,
     loss_scales,
     fp16_on_cpu,

@@ -74,6 +74,7 @@ def test_the_path_of_a_tokenizer_tells_its_type(
         (["--tokenizer-path", "."], "say it with --tokenizer-type: huggingface"),
         (["--tokenizer-type", "byte_level", "--tokenizer-path", "tokenizer.json"], "byte_level tokenizer has no files"),
         (["--tokenizer-merges", "merges.txt"], "--tokenizer-merges is for gpt2_bpe"),
+        (["--tokenizer-keep-case"], "--tokenizer-keep-case is for wordpiece, and the tokenizer is byte_level"),
         (
             ["--tokenizer-path", "words.lst"],
             "--tokenizer-path words.lst does not exist (looked for as {here}/words.lst)",

@@ -155,6 +155,15 @@ def test_data_of_another_tokenizer_is_refused(project: Path) -> None:
     assert "is damaged or not a manifest" in troubles(data)[0]
 
 
+def test_data_is_made_with_the_case_that_the_job_says(project: Path) -> None:
+    (project / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "book"]))
+    data = spec(**ONE, tokenizer={"type": "wordpiece", "path": "vocab.txt", "lower_case": False})
+    made(data)
+    assert troubles(data) == []
+    usual = data.model_copy(update={"tokenizer": data.tokenizer.model_copy(update={"lower_case": None})})
+    assert "made with another tokenizer" in troubles(usual)[0]
+
+
 def test_a_tokenizer_that_is_not_there_matters_where_something_is_made() -> None:
     tokenizer = {"type": "wordpiece", "path": "gone.txt"}
     assert "tokenizer gone.txt does not exist" in troubles(spec(**ONE, tokenizer=tokenizer))[0]

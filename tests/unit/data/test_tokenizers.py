@@ -79,6 +79,22 @@ def test_every_kind(kind: str, tmp_path: Path, bpe: Path, gpt2: TokenizerSpec) -
     assert tokenizer.unique_identifiers["content_hash"] == content_hash(spec) == tokenizer.content_hash
 
 
+@pytest.mark.parametrize("words", [WORDPIECES, [*WORDPIECES, "The"]])
+def test_text_is_lower_cased_as_the_vocabulary_is_or_as_is_asked(words: list[str], tmp_path: Path) -> None:
+    """Where what is asked is what the vocabulary says, it is the same tokenizer."""
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(words))
+    usual = TokenizerSpec(type="wordpiece", path=str(path))
+    lower, cased = (usual.model_copy(update={"lower_case": asked}) for asked in (True, False))
+    known = "The" in words
+    the, unknown, capital = words.index("the"), words.index("[UNK]"), len(words) - 1
+    assert load_tokenizer(lower).encode("The") == [the]
+    assert load_tokenizer(cased).encode("The") == [capital if known else unknown]
+    same, other = (cased, lower) if known else (lower, cased)
+    assert load_tokenizer(usual).encode("The") == load_tokenizer(same).encode("The")
+    assert content_hash(usual) == content_hash(same) != content_hash(other)
+
+
 @given(UNICODE)
 def test_byte_level_round_trip(text: str) -> None:
     tokenizer = load_tokenizer(TokenizerSpec())

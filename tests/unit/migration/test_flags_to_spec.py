@@ -195,6 +195,7 @@ def test_parts_with_sources_of_their_own(flags: Flags) -> None:
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t", "huggingface", "t"),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model t.model", "sentencepiece", "t.model"),
         ("--tokenizer-type BertWordPieceCase", "wordpiece", "vocab.json"),
+        ("--tokenizer-type BertWordPieceLowerCase", "wordpiece", "vocab.json"),
         ("--tokenizer-type NullTokenizer --vocab-size 256", "byte_level", None),
     ],
 )

@@ -70,6 +70,21 @@ def test_gelu_with_a_bias_is_the_approximation(flags: str, activation: str, flag
 
 
 @pytest.mark.parametrize(
+    ("kind", "lower_case"),
+    [("BertWordPieceLowerCase", True), ("BertWordPieceCase", False), (None, True)],
+)
+def test_the_case_of_wordpieces_is_kept(kind: str | None, lower_case: bool) -> None:
+    """There and back; without the flag BERT's program takes the lower-cased one."""
+    words = [*FLAGS.split(), *(["--tokenizer-type", kind] if kind else [])]
+    job = load_text(job_text(migrate_words(["torchrun", "pretrain_bert.py", *words], "flags"))).job
+    assert (job.data.tokenizer.type, job.data.tokenizer.lower_case) == ("wordpiece", lower_case)
+    command = to_megatron(job)
+    assert command.words[command.words.index("--tokenizer-type") + 1] == (kind or "BertWordPieceLowerCase")
+    again = load_text(job_text(migrate_words(["torchrun", command.program, *command.words], "back"))).job
+    assert again.data.tokenizer == job.data.tokenizer
+
+
+@pytest.mark.parametrize(
     ("export", "outcome", "reason"),
     [
         ("NVTE_FUSED_ATTN=0", "no_counterpart", "runtime.attention_backend"),
