@@ -50,6 +50,10 @@ _WORDS |= {name: count for together in TOGETHER for name, count in together.flag
 _WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
 _WORDS |= {name: 0 for name in IMPLIED if name not in _WORDS}
 _SHOWN_COMMANDS = 5
+_UNKNOWN = (
+    "take it out where the training does not depend on it, or write what it stands for (--set KEY=VALUE; what a "
+    "training step of your own takes is runtime.train_step_arguments)"
+)
 _SAYS_HOW_MANY = re.compile(r"(SLURM_|SLURM_JOB_)?(N|NUM_)NODES|(SLURM_)?GPUS_(PER|ON)_NODE|WORLD_SIZE")
 """Variables of the launcher's whose defaults are sizes of the job."""
 
@@ -284,8 +288,8 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
     found = elsewhere(name)
     if found is None:
         near = closest(name, list(_WORDS))
-        hint = f": did you mean --{' or --'.join(near)}?" if near else ""
-        given.settle(name, "no_counterpart", reason=f"not a flag that is known here{hint}")
+        hint = f"did you mean --{' or --'.join(near)}? Else " if near else ""
+        given.settle(name, "no_counterpart", reason=f"not a flag that is known here: {hint}{_UNKNOWN}")
         for word in flag.words[1:]:  # how many values it has is not known: a variable behind them may hold flags
             if unknowns(word) and known(word) is None:
                 _read_stray(given.migration, word)

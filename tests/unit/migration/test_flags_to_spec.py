@@ -315,7 +315,10 @@ def test_unknown_flags_and_stray_words_are_listed(flags: Flags) -> None:
     assert [account.flag for account in migrated.migration.of("no_counterpart")] == [
         *("--num-layer 9", "--my-own-switch", "--another 1", "true"),
     ]
-    assert "--num-layers" in migrated.reason("--num-layer")
+    way_out = "take it out where the training does not depend on it, or write what it stands for (--set KEY=VALUE; "
+    assert f"known here: did you mean --num-layers? Else {way_out}" in migrated.reason("--num-layer")
+    assert f"known here: {way_out}" in migrated.reason("--my-own-switch")
+    assert "runtime.train_step_arguments)" in migrated.text, "whole, at the top of the job"
     assert migrated.job.precision.dtype == "bf16"
 
 
