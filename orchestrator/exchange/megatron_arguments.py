@@ -32,7 +32,7 @@ SAME_OF_EXPERTS = (
     *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type"),
 )
 """The same where there are experts."""
-_ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu", "openai_gelu": "gelu_tanh"}
+_ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu"}
 _POSITIONS = ("learned_absolute", "rope", "none")
 _NOT_HERE = {
     "multi_latent_attention": "multi-latent attention",
@@ -82,7 +82,7 @@ def to_model(arguments: Mapping[str, Any]) -> dict[str, Any]:
         model["max_position_embeddings"] = arguments["max_position_embeddings"]
     if arguments.get("group_query_attention") and arguments.get("num_query_groups"):
         model["num_query_groups"] = arguments["num_query_groups"]
-    # In one kernel with a bias GeLU is its approximation; in none with experts.
+    # In one kernel with a bias GeLU is its approximation; in none with experts. Nothing reads `openai_gelu`.
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
@@ -159,7 +159,6 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "num_query_groups": model.query_groups,
         "swiglu": model.activation == "swiglu",
         "squared_relu": model.activation == "squared_relu",
-        "openai_gelu": model.activation == "gelu_tanh",
         "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear and model.num_experts is None,
         "position_embedding_type": model.position_embedding_type,
         "add_position_embedding": True,

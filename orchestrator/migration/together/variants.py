@@ -10,13 +10,16 @@ from orchestrator.migration.writing_flags import FlagWriter
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
 _MAMBA_LAYERS = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
-_UNFUSED = "no-bias-gelu-fusion"
-_FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu", "openai-gelu": "gelu_tanh"}
+_UNFUSED, _APPROXIMATE, _BY_ENGINE = "no-bias-gelu-fusion", "openai-gelu", "use-te-activation-func"
+_FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu"}
+_OWN_LAYERS = ("use-legacy-models", "deepspeed")
+"""Flags of those whose layers are not megatron-core's."""
 _LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Megatron-LM's --use-rope-scaling has these figures of Llama 3.1."""
 
 
 def read_activation(given: Gathering) -> None:
+    """megatron-core's GeLU is exact, but for its kernel that adds a bias; no flag of it asks for the approximation."""
     for flag, activation in _FLAGS.items():
         if given.has(flag) and given.get(ACTIVATION) in ("gelu", activation):
             given.carry(flag, ACTIVATION, activation)
@@ -24,23 +27,49 @@ def read_activation(given: Gathering) -> None:
             given.not_supported(flag, f"Megatron-LM refuses it beside --{given.get(ACTIVATION)}", ACTIVATION)
     has_experts = given.has("num-experts") and given.number("num-experts") != 0
     fuses = given.get("model.add_bias_linear") is not False and not has_experts
-    if given.get(ACTIVATION) != "gelu" or not fuses:
+    if given.get(ACTIVATION) != "gelu":
+        given.no_effect(_UNFUSED, "there is no GeLU that a bias is added in")
+        given.no_effect((_APPROXIMATE, _BY_ENGINE), "it is for GeLU")
+    elif given.has(_APPROXIMATE) and any(given.has(flag) for flag in _OWN_LAYERS):
+        given.carry(_APPROXIMATE, ACTIVATION, "gelu_tanh")
+        given.no_effect(_UNFUSED, f"--{_APPROXIMATE} says which GeLU it is")
+    elif not fuses:
         given.no_effect(_UNFUSED, "there is no GeLU that a bias is added in")
     elif given.has(_UNFUSED):
         given.settle(_UNFUSED, "default", ACTIVATION, "gelu", "the exact function")
     else:
         given.default(ACTIVATION, "gelu_tanh", f"{MEGATRON}: with a bias GeLU is its approximation")
+    if given.get(ACTIVATION) == "gelu_tanh":
+        given.no_effect((_APPROXIMATE, _BY_ENGINE), "GeLU is this approximation without it")
+        return
+    if given.has(_APPROXIMATE) and _APPROXIMATE not in given.settled:
+        given.no_effect(_APPROXIMATE, "megatron-core takes no notice of it")
+        given.migration.notes.append(
+            f"--{_APPROXIMATE} changes nothing in megatron-core, whose GeLU is exact here; where the script is for "
+            "layers of Megatron-LM's own (until core_v0.7.0 without --use-mcore-models), write model.activation: "
+            "gelu_tanh"
+        )
+    if given.has(_BY_ENGINE) and _BY_ENGINE not in given.settled:
+        reason = "Transformer Engine's GeLU is the approximation: write gelu_tanh if your release builds it"
+        given.not_supported(_BY_ENGINE, reason, ACTIVATION)
 
 
 def write_activation(writer: FlagWriter) -> None:
     model = writer.job.model
-    activation = model.activation
+    activation, has_bias = model.activation, model.add_bias_linear
     flag = next((flag for flag, meant in _FLAGS.items() if meant == activation), None)
-    if activation == "gelu" and model.add_bias_linear and model.num_experts is None:
+    if activation == "gelu" and has_bias:
         writer.add("MODEL", _UNFUSED)
         writer.say_otherwise(ACTIVATION, f"--{_UNFUSED}: in one kernel with a bias it would be an approximation")
+    elif activation == "gelu_tanh" and has_bias:
+        return  # Megatron-LM's default
+    elif activation == "gelu_tanh":
+        reason = f"without biases megatron-core has the exact function alone, with --{_APPROXIMATE} too"
+        writer.unsaid_value(ACTIVATION, reason)
     elif flag is not None:
         writer.add("MODEL", flag)
+        if activation == "squared_relu" and has_bias:
+            writer.add("MODEL", _UNFUSED)  # megatron-core refuses to add a bias in the kernel of another function
     else:
         writer.leave(ACTIVATION, "Megatron-LM has no flag for it")
 
@@ -138,7 +167,12 @@ def write_window(writer: FlagWriter) -> None:
 
 
 VARIANTS = (
-    Together(dict.fromkeys((*_FLAGS, _UNFUSED), 0), read_activation, write_activation, (ACTIVATION,)),
+    Together(
+        dict.fromkeys((*_FLAGS, _UNFUSED, _APPROXIMATE, _BY_ENGINE), 0),
+        read_activation,
+        write_activation,
+        (ACTIVATION,),
+    ),
     Together(
         {"use-rope-scaling": 0, "rope-scaling-factor": 1, "rotary-seq-len-interpolation-factor": 1},
         read_scaling,

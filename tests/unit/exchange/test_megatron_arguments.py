@@ -61,10 +61,10 @@ def test_gelu_that_is_fused_with_a_bias_is_the_approximation(activation: str, fu
     job = tiny_job("job", model={"activation": activation, "add_bias_linear": True})
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
     assert arguments["bias_gelu_fusion"] == fuses
-    theirs = {**arguments, "openai_gelu": False}
-    assert to_model(theirs)["activation"] == activation
-    assert differences(job, {**theirs, "bias_gelu_fusion": not fuses}) != []
-    assert to_model({**theirs, "bias_gelu_fusion": True, "add_bias_linear": False})["activation"] == "gelu"
+    assert to_model(arguments)["activation"] == activation
+    assert differences(job, {**arguments, "bias_gelu_fusion": not fuses}) != []
+    without = {**arguments, "bias_gelu_fusion": True, "add_bias_linear": False, "openai_gelu": True}
+    assert to_model(without)["activation"] == "gelu", "megatron-core takes no notice of openai_gelu"
 
 
 def test_another_network_is_named() -> None:
@@ -90,6 +90,7 @@ def test_another_network_is_named() -> None:
     [
         ({"position_embedding_type": "alibi"}, "model.position_embedding_type is alibi"),
         ({"final_logit_softcapping": 9.0}, "model.final_logit_softcapping is 9.0"),
+        ({"activation": "gelu_tanh", "add_bias_linear": False}, "model.activation is gelu_tanh .without biases"),
     ],
 )
 def test_what_megatron_has_not_is_refused(model: dict[str, Any], said: str) -> None:

@@ -58,15 +58,46 @@ def test_what_others_call_by_another_name(flags: str, path: str, value: Any) -> 
         ("--disable-bias-linear", "gelu", None),
         ("--swiglu --no-bias-gelu-fusion", "swiglu", None),
         ("--num-experts 8 --disable-bias-linear", "gelu", None),
+        ("--squared-relu --no-bias-gelu-fusion", "squared_relu", "--no-bias-gelu-fusion"),
+        ("--squared-relu --disable-bias-linear", "squared_relu", None),
+        ("--openai-gelu", "gelu_tanh", None),
+        ("--openai-gelu --disable-bias-linear", "gelu", None),
+        ("--openai-gelu --no-bias-gelu-fusion", "gelu", "--no-bias-gelu-fusion"),
+        ("--openai-gelu --no-bias-gelu-fusion --use-legacy-models", "gelu_tanh", None),
+        ("--use-te-activation-func --disable-bias-linear", "gelu", None),
     ],
 )
 def test_gelu_with_a_bias_is_the_approximation(flags: str, activation: str, flag: str | None) -> None:
-    """Megatron-LM adds the bias in one kernel with it, unless it is told not to; and back."""
+    """Megatron-LM adds the bias in one kernel with it, unless it is told not to; and back.
+
+    megatron-core refuses that kernel for other functions, and takes no notice of --openai-gelu.
+    """
     job = load_text(job_text(of_flags(flags))).job
     assert job.model.activation == activation
     written = to_megatron(job).words
     assert ("--no-bias-gelu-fusion" in written) == (flag is not None)
     assert load_text(job_text(migrate_words(written, "flags"))).job.model.activation == activation
+
+
+def test_what_openai_gelu_did_in_earlier_releases_is_said() -> None:
+    [note] = [each for each in of_flags("--openai-gelu --disable-bias-linear").notes if "openai-gelu" in each]
+    assert "write model.activation: gelu_tanh" in note
+    [(outcome, _)] = told(of_flags("--openai-gelu --disable-bias-linear"), "--openai-gelu")
+    assert outcome == "no_effect"
+    by_engine = of_flags("--use-te-activation-func --disable-bias-linear")
+    assert [(each.flag, each.path) for each in by_engine.of("not_supported")] == [
+        ("--use-te-activation-func", "model.activation")
+    ]
+    assert not of_flags("--openai-gelu --use-te-activation-func --swiglu").of("not_supported")
+
+
+def test_an_approximation_that_megatron_does_not_compute_is_listed() -> None:
+    job = load_text(job_text(of_flags("--disable-bias-linear"))).job
+    tanh = job.model_copy(update={"model": job.model.model_copy(update={"activation": "gelu_tanh"})})
+    command = to_megatron(tanh)
+    assert "--openai-gelu" not in command.words
+    [listed] = [each for each in command.unsaid if each.path == "model.activation"]
+    assert "megatron-core has the exact function alone" in listed.reason
 
 
 @pytest.mark.parametrize(
