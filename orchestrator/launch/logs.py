@@ -32,7 +32,7 @@ class LineTail:
         """Start at about the last `count` lines."""
         try:
             data = self.path.read_bytes() if count else b""
-            self.offset = self.path.stat().st_size
+            self.offset = len(data) if count else self.path.stat().st_size
         except FileNotFoundError:
             return
         for line in data.splitlines(keepends=True)[-count:] if count else []:

@@ -48,7 +48,7 @@ def saved_by_torch(job: JobSpec, padded_vocab: int, device: Device) -> float:
     """The share of a step with Transformer Engine's layers that torch's save, where the GPU waits for the host and they
     can take the others' place and fit; else 0.
     """
-    if device.generation != MEASURED_ON or demands_engine(job) or _prefers_engine(job):
+    if device.generation != MEASURED_ON or demands_of_engine(job) or _prefers_engine(job):
         return 0.0
     engines = settled(job, padded_vocab, "transformer_engine", device)
     time = estimate_time(engines, padded_vocab, "transformer_engine", device)
@@ -58,11 +58,15 @@ def saved_by_torch(job: JobSpec, padded_vocab: int, device: Device) -> float:
     return max(1 - estimate_time(torchs, padded_vocab, "torch", device).step_seconds / time.step_seconds, 0.0)
 
 
-def demands_engine(job: JobSpec) -> bool:
-    """Whether only Transformer Engine's layers can do what is asked for."""
-    needed = (job.precision.fp8, job.runtime.cpu_offloading_num_layers)
-    demanded = (job.parallelism.tp_comm_overlap, job.model.moe_grouped_gemm)
-    return any(each is not None for each in needed) or any(each is True for each in demanded)
+def demands_of_engine(job: JobSpec) -> list[str]:
+    """Fields that ask for what only Transformer Engine's layers can do."""
+    asked = {
+        "precision.fp8": job.precision.fp8 is not None,
+        "runtime.cpu_offloading_num_layers": job.runtime.cpu_offloading_num_layers is not None,
+        "model.moe_grouped_gemm": job.model.moe_grouped_gemm is True,
+        "parallelism.tp_comm_overlap": job.parallelism.tp_comm_overlap is True,
+    }
+    return [path for path, is_asked in asked.items() if is_asked]
 
 
 def _prefers_engine(job: JobSpec) -> bool:

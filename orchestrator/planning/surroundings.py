@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator.errors import Problem
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
+from orchestrator.planning.layers import demands_of_engine
 from orchestrator.planning.plan import Plan
 from orchestrator.rundir import nearest_folder
 from orchestrator.spec.cluster import ClusterSpec
@@ -75,16 +76,10 @@ def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: Clust
     if plan.job.runtime.layers != "auto" or there:
         return
     why = "the device is a CPU" if forecast.device.is_cpu else "it is not installed here"
-    asked = {
-        "precision.fp8": plan.job.precision.fp8,
-        "runtime.cpu_offloading_num_layers": plan.job.runtime.cpu_offloading_num_layers,
-        "model.moe_grouped_gemm": plan.job.model.moe_grouped_gemm,
-    }
-    for path, value in asked.items():
-        if value:
-            message = f"needs Transformer Engine's layers, and {why}: with runtime.layers auto a run may have none"
-            hint = "write runtime.layers: transformer_engine where the nodes have it; else leave it out"
-            yield Problem(message, (path, "runtime.layers"), hint)
+    for path in demands_of_engine(plan.job):
+        message = f"needs Transformer Engine's layers, and {why}: with runtime.layers auto a run may have none"
+        hint = "write runtime.layers: transformer_engine where the nodes have it; else leave it out"
+        yield Problem(message, (path, "runtime.layers"), hint)
 
 
 def kernels_are_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
+from orchestrator.planning.graphs import with_attention
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.parameters.choice import parameters
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
@@ -106,12 +107,14 @@ def open_session(
         goes_on = ranks.is_first and not from_scratch
         before = control.from_first(LastStart.of(run, layout(job)) if goes_on else LastStart())
     layers = choose_layers(job, device, words.padded_size, ranks, control, host, before.layers)
-    graphs = choose_graphs(job, device, words.padded_size, layers, ranks, control, host, before.cuda_graphs)
+    flash_attention = choose_attention(job, device, ranks, control)
+    computed = with_attention(job, "flash") if flash_attention else job
+    graphs = choose_graphs(computed, device, words.padded_size, layers, ranks, control, host, before.cuda_graphs)
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
     clock.ends("process_groups")
     require_fp8(job.precision, layers)
     config = transformer_config(job, device, layers)
-    config.flash_attention = choose_attention(job, device, ranks, control)
+    config.flash_attention = flash_attention
     begin_overlap(job, config, layers, device, ranks, control, closing)
     modules = build_chunks(job, config, device, layers, words, ranks)
     chunks = wrap_data_parallel(job, config, modules, graphs)

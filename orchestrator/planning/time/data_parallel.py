@@ -59,9 +59,12 @@ def bucket_size(job: JobSpec) -> int:
 
 
 def _tied_embedding(setting: Setting) -> float:
-    """With tied embeddings the first and the last stage sum their gradients of the table, at the end."""
+    """With tied embeddings the first and the last stage sum their gradients of the table, at the end. A task's head has
+    weights of its own.
+    """
     stages = setting.job.parallelism.pipeline_model_parallel_size
-    if stages == 1 or setting.is_frozen or setting.model.untie_embeddings_and_output_weights:
+    is_tied = not setting.model.untie_embeddings_and_output_weights and setting.job.task is None
+    if stages == 1 or setting.is_frozen or not is_tied:
         return 0.0
     stride = setting.tp * setting.cp * setting.job.data_parallel_size * (stages - 1)
     table = setting.padded_vocab / setting.tp * setting.model.hidden_size * setting.gradient_size

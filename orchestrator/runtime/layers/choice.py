@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.planning.hardware import device_named
-from orchestrator.planning.layers import WORTH, demands_engine, saved_by_torch
+from orchestrator.planning.layers import WORTH, demands_of_engine, saved_by_torch
 from orchestrator.runtime.layers.engine import has_engine, trouble
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
@@ -51,7 +51,7 @@ def choose_layers(
         own = _against_engine(job, device, padded_vocab, start_seconds)
         why = of_any(control, own)
         found = _Found("transformer_engine" if why is None else "torch", why)
-        demanded = before == "torch" and demands_engine(job)
+        demanded = before == "torch" and demands_of_engine(job)
         if before in _KINDS and before != found.layers and not demanded:
             found = _Found(cast("Layers", before), "this run began with them, and runtime.layers changes that")
     if ranks.is_first and (found.why or (before in _KINDS and before != found.layers)):

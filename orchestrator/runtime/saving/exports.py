@@ -28,7 +28,7 @@ EXCHANGE_MODULE = "orchestrator.exchange"
 LOG_NAME = "export.log"
 _MOST_BYTES = 5_000_000_000
 _MOST_SPARED = 3
-"""Checkpoints that wait for their export and are kept until then."""
+"""The newest checkpoints that wait for their export are kept."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,9 @@ class Exports:
             self._waiting.append(iteration)
 
     def needs(self, iteration: int) -> bool:
-        """Whether a checkpoint must not be removed: it is being exported, or is one of the next. Where exports take
-        longer than the steps between them, the disk is not to be filled with what waits.
+        """Whether a checkpoint must not be removed: it is being exported, or is one of the newest that wait. Where
+        exports take longer than the steps between them, the disk is not to be filled with what waits, and what is
+        exported is not to be ever older.
         """
         under_way = self._running is not None and self._running.iteration == iteration
         return under_way or iteration in list(self._waiting)[-_MOST_SPARED:]

@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,6 +280,23 @@ def test_logs_of_all_ranks_with_labels_and_those_that_appear_later(run: RunDir) 
     assert follower.poll() == [("launcher", "=== launch a"), ("0", "2"), ("0", "3")]
     run.rank_log(1).write_text("late\nbut whole\nand all\n")
     assert follower.poll() == [("1", "late"), ("1", "but whole"), ("1", "and all")]
+
+
+def test_what_is_written_meanwhile_does_not_cut_a_line(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run.rank_log(0)
+    path.write_bytes(b"one\ntwo\n")
+    read = Path.read_bytes
+
+    def read_and_write(self: Path) -> bytes:
+        data = read(self)
+        with open(self, "ab") as file:
+            file.write(b"written meanwhile\n")
+        return data
+
+    tail = LineTail(path)
+    monkeypatch.setattr(Path, "read_bytes", read_and_write)
+    tail.skip_to_last(1)
+    assert tail.poll() == ["two", "written meanwhile"]
 
 
 def test_log_of_one_rank(run: RunDir) -> None:

@@ -99,6 +99,7 @@ def test_the_folder_of_the_indices_is_looked_at(make_job: Any, tmp_path: Path, m
 
 
 WITH_EXPERTS = {"num_experts": 4, "add_bias_linear": False}
+OVERLAPPING = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "tp_comm_overlap": True}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,7 @@ WITH_EXPERTS = {"num_experts": 4, "add_bias_linear": False}
         ("runtime.cpu_offloading_num_layers", {"runtime": {"cpu_offloading_num_layers": 2}}),
         ("model.moe_grouped_gemm", {"model": {**WITH_EXPERTS, "moe_grouped_gemm": True}}),
         ("precision.fp8", {"precision": {"dtype": "bf16", "fp8": {}}}),
+        ("parallelism.tp_comm_overlap", {"parallelism": OVERLAPPING, "launch": {"gpus_per_node": 2}}),
     ],
 )
 def test_transformer_engine_may_be_missing(

@@ -64,6 +64,14 @@ def test_there_are_no_logits(make_job: Any) -> None:
     assert estimate_memory(mnli, 30080, "torch").peak_bytes < estimate_memory(masked, 30080, "torch").peak_bytes
 
 
+@pytest.mark.parametrize(("task", "is_summed"), [(None, True), ("mnli", False)])
+def test_no_output_layer_shares_the_embedding(make_job: Any, task: str | None, is_summed: bool) -> None:
+    """What the first and the last stage sum of it, where there is one replica."""
+    stages = {"parallelism": {"pipeline_model_parallel_size": 2}, "launch": {"gpus_per_node": 2}}
+    time = estimate_time(job_of(make_job, task, **stages), 30080, "torch", device_named("H100"))
+    assert (time.parts["data_parallel"] > 0) == is_summed
+
+
 def test_files_that_are_not_here_are_doubted(make_job: Any) -> None:
     said = [(doubt.message, doubt.paths[0]) for doubt in make_plan(job_of(make_job, "race")).doubts]
     assert ("nowhere is not there", "task.train") in said
