@@ -18,8 +18,10 @@ _WORK = 4.0
 sequence, docs/benchmarks/2026-11-23-h200-3.md), of which 11 are no layer's."""
 _GAP = 1 / 6
 """Between two kernels the GPU idles for this part of the time in which the host starts one."""
-_GAP_IN_A_GRAPH = 1 / 9
-"""The same where they are of one CUDA graph."""
+_GAP_IN_A_GRAPH = 2e-6 / 3
+"""Seconds between two of one CUDA graph, however fast the host is: 1.7B DP2 1x8 took 645.5 ms where it took 2.8 times
+as long as planned, and 648.6 with another (docs/benchmarks/2026-11-25-h100.md).
+"""
 _COLLECTIVES = {True: Passes(4, 6), False: Passes(2, 2)}
 """Of a layer under tensor parallelism, with and without sequence parallelism."""
 _DROPPING = Passes(14, 26)
@@ -47,7 +49,7 @@ def with_host(setting: Setting, each: Pass, layers: float, share: float, again: 
         work * layers * (kernels.forward + beside.forward),
         work * (layers * (kernels.backward + beside.backward) + again),
     )
-    gap_of_one = device.efficiency.launch * (_GAP_IN_A_GRAPH if setting.captured else _GAP)
+    gap_of_one = _GAP_IN_A_GRAPH if setting.captured else _GAP * device.efficiency.launch
     gaps = (count * layers * gap_of_one for count in (kernels.forward, kernels.backward))
     waits: list[Parts] = [
         {"overhead": gap, "host": max(host - gap - sum(parts.values()), 0.0)}

@@ -134,6 +134,16 @@ def test_what_a_measured_host_bounds_is_within_20_percent() -> None:
     assert sum(as_planned) / len(as_planned) < -0.35
 
 
+def test_a_slow_host_holds_no_graph_up() -> None:
+    """Nor are the gaps between its kernels longer, which the GPU starts."""
+    captured = [row for row in two_h100s_rows() if "captured" in row.label]
+    sheet = device("H100")
+    slow = replace(sheet, efficiency=replace(sheet.efficiency, launch=2.8 * sheet.efficiency.launch))
+    assert captured
+    for row in captured:
+        assert miss(row, slow) == pytest.approx(miss(row, sheet), abs=0.01)
+
+
 def test_torchs_layers_ask_less_of_the_host() -> None:
     """0.57 as much of one GPU's, 0.64 to 0.8 of a stage's under TP2 (docs/benchmarks/2026-11-24-h200-4.md)."""
     job = job_of("gpt-1.7b", micro=1, batch=16)
