@@ -30,7 +30,7 @@ _ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "communication not hidden",
         ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "bubble", "data_parallel"),
     ),
-    ("host_copies", "copies to and from the host, not hidden", ()),
+    ("host_copies", "copies to and from the host, not hidden", ("host_copies",)),
     (IDLE, "host gaps, idle", ("overhead", "host")),
     (RECOMPUTE, "recomputation (in the rows above)", (RECOMPUTE,)),
 )

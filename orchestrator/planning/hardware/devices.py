@@ -86,6 +86,8 @@ class Device:
     """B/s in one direction, from one GPU to the others of its machine (NVLink, Infinity Fabric, PCIe)."""
     network_bandwidth: float
     """B/s in one direction and per GPU, to other machines."""
+    host_bandwidth: float
+    """B/s in one direction and per GPU, to the memory of its own machine."""
     gpus_per_node: int
     multiprocessors: int
     """What works on the tiles of a matrix product at once: streaming multiprocessors, compute units."""
@@ -185,6 +187,7 @@ def _device(entry: Mapping[str, Any]) -> Device:
         memory_bandwidth=entry["memory_gb_per_s"] * 1e9,
         link_bandwidth=entry["link_gb_per_s"] * 1e9,
         network_bandwidth=entry["network_gb_per_s"] * 1e9,
+        host_bandwidth=entry["host_gb_per_s"] * 1e9,
         gpus_per_node=entry["gpus_per_node"],
         multiprocessors=entry["multiprocessors"],
         power_watts=float(entry["power_watts"]),

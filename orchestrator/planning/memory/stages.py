@@ -203,6 +203,19 @@ def _without_frozen(job: JobSpec, lasting: dict[str, int], trained: int, count: 
     return lasting | {part: -(-lasting[part] * trained // count) for part in ("gradients", "optimizer")}
 
 
+def offloaded_bytes(job: JobSpec, layers: Layers) -> int:
+    """What a pass over one micro-batch moves to the host's memory, of layers that are alike but for their experts."""
+    count, sizes = job.runtime.cpu_offloading_num_layers or 0, layer_sizes(job)
+    if not count:
+        return 0
+    routed = sum(map(sum, layers_with_experts(job)))
+    whole = (job.model.num_layers - routed) * saved_by_layer(job, sizes, layers, selective=False)
+    if routed:
+        experts = saved_by_experts(job, sizes, layers)
+        whole += routed * saved_by_layer(job, sizes, layers, selective=False, experts=experts)
+    return whole * count // job.model.num_layers
+
+
 def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, routed: int) -> _Activations:
     """Of one model chunk of `count` layers, `routed` of them with experts, over one micro-batch: its transformer layers
     only.

@@ -19,6 +19,7 @@ from orchestrator.planning.time.host import started_again, with_host
 from orchestrator.planning.time.hybrid import LAUNCHES as HYBRID_LAUNCHES
 from orchestrator.planning.time.hybrid import layer_passes
 from orchestrator.planning.time.kernels import Kernels, kernels_of
+from orchestrator.planning.time.offloading import with_offloading
 from orchestrator.planning.time.passes import (
     Parts,
     Pass,
@@ -55,6 +56,7 @@ PARTS = (
     "optimizer",
     "overhead",
     "host",
+    "host_copies",
 )
 
 _TENSORS_PER_LAYER = 6
@@ -193,7 +195,9 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
             share = routed[stage][chunk] / max(layers, 1)
             layer = _blend(dense, with_experts, share)
             again = recomputed(setting, layer, layers, share)
-            plain = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
+            plain = with_offloading(
+                setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
+            )
             each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
             backward = add(*(one.backward for one in each), accumulation)
             whole = Pass(add(*(one.forward for one in each)), backward)

@@ -51,6 +51,7 @@ def test_every_shipped_device_is_whole(name: str) -> None:
     assert peaks["fp32"] <= peaks["fp16"] or device.is_cpu
     assert peaks.get("fp8", peaks["fp16"]) >= peaks["fp16"]
     assert device.memory_bandwidth > device.link_bandwidth > device.network_bandwidth * 0.4
+    assert device.memory_bandwidth >= device.host_bandwidth > 0
     assert all(0 < share <= 1 for share in vars(device.efficiency).values())
 
 

@@ -1,0 +1,44 @@
+"""Activations that wait in the host's memory: what the passes do not cover of their way there and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.timed_jobs import device
+
+from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.time import estimate_time
+
+MODEL = {"num_layers": 16, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 8192}
+
+
+def offloading(make_job: Any, count: int | None, **model: Any) -> Any:
+    runtime = {"layers": "transformer_engine", "cpu_offloading_num_layers": count, "cuda_graphs": False}
+    return make_job(model={**MODEL, **model}, runtime=runtime, precision={"dtype": "bf16"})
+
+
+def copies(make_job: Any, count: int | None, gpu: Any = None, **model: Any) -> float:
+    job = offloading(make_job, count, **model)
+    return estimate_time(job, 51200, "transformer_engine", gpu or device()).parts["host_copies"]
+
+
+def test_few_layers_travel_while_the_others_compute(make_job: Any) -> None:
+    assert copies(make_job, None) == 0
+    assert copies(make_job, 2) == 0
+
+
+@pytest.mark.parametrize("model", [{}, {"num_experts": 4, "moe_router_topk": 2, "add_bias_linear": False}])
+def test_what_more_of_them_take_is_waited_for(make_job: Any, model: dict[str, Any]) -> None:
+    """Each way, of each micro-batch: bytes over the link, less what is computed meanwhile."""
+    slow = replace(device(), host_bandwidth=8e9)
+    fewer, more = (copies(make_job, count, slow, **model) for count in (14, 15))
+    plain, kept = (
+        estimate_memory(offloading(make_job, count, **model), 51200, "transformer_engine").stages[0].parts
+        for count in (None, 15)
+    )
+    of_layer = (plain["activations"] - kept["activations"]) / 14  # one is on its way
+    micro_batches = offloading(make_job, 15, **model).num_micro_batches
+    assert more - fewer == pytest.approx(2 * micro_batches * of_layer / (0.85 * 8e9), rel=0.02)
+    assert copies(make_job, 15, device(), **model) < more
