@@ -18,6 +18,9 @@ from orchestrator.planning.topology import Topology, topology
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.spec.job import JobSpec
 
+_LONG = 8192
+"""Tokens of a sequence up to which published steps are planned within a tenth in the mean."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -106,9 +109,13 @@ def make_plan(job: JobSpec) -> Plan:
 
 
 def _time_notes(job: JobSpec) -> list[str]:
-    if job.model.num_experts is None:
-        return []
-    return ["a step with experts may take a third longer than is planned: `orchestrator bench` measures it"]
+    """What others published took longer than planned (docs/benchmarks/2026-11-25-published.md)."""
+    unsure = []
+    if job.model.num_experts is not None:
+        unsure.append("a step with experts")
+    if job.model.seq_length > _LONG:
+        unsure.append(f"a step with sequences of more than {_LONG:,} tokens")
+    return [f"{each} may take a third longer than is planned: `orchestrator bench` measures it" for each in unsure]
 
 
 def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[Problem]:

@@ -81,6 +81,7 @@ def judge(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None, stops: It
             *found,
             *_data_stops(plan, said),
             *_cannot_multiply(plan, forecast),
+            *_cannot_scale_blocks(plan, forecast),
             *_does_not_fit(plan, forecast, cluster),
         ),
         doubts=tuple(each for each in doubts if each.message not in said),
@@ -102,6 +103,15 @@ def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
     message = f"{device.name} does not multiply in FP8"
     hint = "leave precision.fp8 out, or take a GPU of Ada's or Hopper's generation or later"
     yield Problem(message, ("precision.fp8", "launch.gpu"), hint)
+
+
+def _cannot_scale_blocks(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
+    """Transformer Engine has blockwise scaling for Hopper's and later GPUs."""
+    device, fp8 = forecast.device, plan.job.precision.fp8
+    if fp8 is None or fp8.recipe != "blockwise" or device.generation != "Ada" or forecast.device_is_assumed:
+        return
+    message = f"{device.name}, of Ada's generation, scales whole tensors only"
+    yield Problem(message, ("precision.fp8.recipe", "launch.gpu"), "write delayed or tensorwise")
 
 
 def too_large(forecast: Forecast) -> list[Problem]:

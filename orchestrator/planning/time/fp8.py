@@ -8,9 +8,10 @@ from orchestrator.planning.time.gemm import Linear
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
 
-_CAST = {"delayed": 4, "tensorwise": 6, "blockwise": 4}
+_CAST = {"delayed": 4, "tensorwise": 6, "blockwise": 10}
 """Bytes per element: bf16 is read, FP8 and its transpose (Hopper multiplies in one order only) are written; the largest
-value of a tensor has to be looked for before."""
+value of a tensor has to be looked for before. Blockwise is what it took beside the others, its slower products included
+(1,160 ms for 1,071 and 1,096: docs/benchmarks/2026-11-21-parallelism-h200.md)."""
 LAUNCHES = Passes(4, 4)
 """Kernels of the casts of a layer's four linears."""
 

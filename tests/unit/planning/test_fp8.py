@@ -76,6 +76,13 @@ def test_recipes_differ_in_what_they_cast_and_share() -> None:
     for recipe in ("delayed", "tensorwise", "blockwise"):
         seconds[recipe], gib[recipe] = taken(job("gpt-1.7b", 1, 1, 1, f"precision.fp8.recipe={recipe}"))
     assert seconds["tensorwise"] > seconds["delayed"], "the largest value of each tensor is looked for first"
+    several = {
+        recipe: taken(job("gpt-1.7b", 1, 1, 4, f"precision.fp8.recipe={recipe}"))[0]
+        for recipe in ("delayed", "tensorwise", "blockwise")
+    }
+    # Milliseconds of 4x4 on an H200 with an earlier runtime (docs/benchmarks/2026-11-21-parallelism-h200.md).
+    for recipe, measured in (("tensorwise", 1096), ("blockwise", 1160)):
+        assert several[recipe] / several["delayed"] == pytest.approx(measured / 1071, abs=0.015)
     assert gib["tensorwise"] == gib["blockwise"] < gib["delayed"], "the attention's output is kept once"
 
 
@@ -167,3 +174,10 @@ def test_a_gpu_that_cannot_is_a_stop(gpu: str, able: bool) -> None:
     plan = make_plan(job("gpt-1.7b", 1, 1, 1, "precision.fp8.recipe=delayed", f"launch.gpu={gpu}"))
     stops = [each.message for each in judge(plan, forecast(plan), None).stops]
     assert (f"{gpu} does not multiply in FP8" in stops) != able
+
+
+@pytest.mark.parametrize(("gpu", "able"), [("H200", True), ("L40S", False)])
+def test_blocks_are_scaled_from_hopper_on(gpu: str, able: bool) -> None:
+    plan = make_plan(job("gpt-1.7b", 1, 1, 1, "precision.fp8.recipe=blockwise", f"launch.gpu={gpu}"))
+    stops = [each.message for each in judge(plan, forecast(plan), None).stops]
+    assert (f"{gpu}, of Ada's generation, scales whole tensors only" in stops) != able

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.plan import make_plan
 
@@ -46,3 +48,16 @@ def test_doubts_and_notes(make_job: Any) -> None:
     assert not any("test data" in note for note in make_plan(make_job(data={**away, "split": "9,1,0"})).notes)
     tested = make_plan(make_job(data={**away, "test": ["held/back"]})).notes
     assert "test data (data.test) is not evaluated during training" in tested
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"seq_length": 8192}, []),
+        ({"seq_length": 16384}, ["a step with sequences of more than 8,192 tokens"]),
+        ({"num_experts": 4, "add_bias_linear": False}, ["a step with experts"]),
+    ],
+)
+def test_what_published_steps_took_longer_for(make_job: Any, model: dict[str, Any], said: list[str]) -> None:
+    notes = [note for note in make_plan(make_job(model=model)).notes if "a third longer" in note]
+    assert [note.partition(" may")[0] for note in notes] == said
