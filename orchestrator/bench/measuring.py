@@ -51,14 +51,14 @@ class Measurement:
     """What the ranks found, as rank 0 wrote it."""
 
     @property
-    def is_captured(self) -> bool:
-        """Whether the passes were CUDA graphs."""
-        return self._choices.get("cuda_graphs") is True
-
-    @property
-    def attention(self) -> str:
-        """What computed it, in the words of `runtime.attention_backend`."""
-        return "flash" if self._choices.get("flash_attention") is True else "fused"
+    def choices(self) -> dict[str, Any]:
+        """What the job left open, as the event `started` of a run says it."""
+        found = self._choices
+        return {
+            "attention_backend": "flash" if found.get("flash_attention") is True else "fused",
+            "cuda_graphs": found.get("cuda_graphs") is True,
+            "tp_comm_overlap": found.get("tp_comm_overlap") is True,
+        }
 
     @property
     def _choices(self) -> dict[str, Any]:

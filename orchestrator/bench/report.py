@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from orchestrator.bench.measuring import Measurement
 from orchestrator.errors import UserError
-from orchestrator.planning.graphs import on_device, with_attention, with_graphs
+from orchestrator.planning.graphs import on_device
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.memory import Memory, estimate_memory
+from orchestrator.planning.started import as_started
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.planning.time.roofline import roofline
 
@@ -202,7 +203,7 @@ class Report:
 def report_of(measured: Measurement) -> Report:
     """Hold a measurement against the plan for the device that it ran on."""
     result = measured.result
-    job = with_attention(with_graphs(measured.job, measured.is_captured), measured.attention)
+    job = as_started(measured.job, measured.choices)
     padded, layers = result["padded_vocab"], result["layers"]
     try:
         device = device_named(result["device"])

@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.errors import UserError
+from orchestrator.launch.choices import FIELDS
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.graphs import with_attention, with_graphs
+from orchestrator.planning.graphs import with_graphs
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.started import as_started
 from orchestrator.planning.time import step_timeline
 from orchestrator.review.charts import Reference
 from orchestrator.review.series import Series
@@ -67,9 +69,10 @@ def planned_of(run: RunDir) -> Planned:
     names. Plans of the runs that were asked for last are kept. Raises UserError where none can be made.
     """
     started = last(run.events(), "started")
-    captured = started.get("cuda_graphs") is True if started else None  # before there were graphs nothing was said
-    on = str(started.get("device")), str(started.get("layers")), str(started.get("attention_backend"))
-    return _planned(run.resolved(), _version(run.resolved()), *on, captured)
+    chosen = {name: started.get(name) for name in FIELDS} if started else {}
+    if started and chosen["cuda_graphs"] is None:
+        chosen["cuda_graphs"] = False  # before there were graphs nothing was said
+    return _planned(run.resolved(), _version(run.resolved()), tuple(chosen.items()))
 
 
 def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[Row]:
@@ -152,15 +155,13 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=_KEPT_PLANS)
-def _planned(
-    path: Path, version: tuple[int, int], device: str, layers: str, attention: str, captured: bool | None
-) -> Planned:
-    """The plan of a spec; `version` changes with the file."""
+def _planned(path: Path, version: tuple[int, int], choices: tuple[tuple[str, Any], ...]) -> Planned:
+    """The plan of a spec; `version` changes with the file. `choices`: what its last start said, by name."""
+    chosen = dict(choices)
     job = load_resolved(path)
     cluster = job.launch.cluster
     profile = load_profile(cluster) if cluster is not None and cluster in known_profiles() else None
-    job = with_attention(job if captured is None else with_graphs(job, captured), attention)
-    job, said = _on(job, device, layers)
+    job, said = _on(as_started(job, chosen), str(chosen.get("device")), str(chosen.get("layers")))
     plan = make_plan(job)
     taken = forecast(plan, profile)
     return Planned(plan, taken, said or taken.device_from)

@@ -14,8 +14,9 @@ from typing import Any
 
 from orchestrator.cli.running import label
 from orchestrator.errors import JobError, MissingDependency, UserError
+from orchestrator.launch.choices import FIELDS
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.graphs import with_attention, with_graphs
+from orchestrator.planning.started import as_started
 from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary
@@ -99,17 +100,14 @@ def measured_run(run: RunDir) -> MeasuredRun:
             f"run {label(run)} has no step time at its full batch size after its first {_WARM_UP} steps: "
             "let it run longer, with a small tracking.log_interval"
         )
-    job = with_attention(job, starts[-1].get("attention_backend"))
+    job = as_started(job, starts[-1])
     kernels = kernels_of(job, starts[-1]["layers"])
-    job = with_graphs(job, starts[-1].get("cuda_graphs") is True)
     observation = Observation(job, vocabulary(job).padded_size, kernels, statistics.median(seconds.values()))
     return MeasuredRun(label(run), starts[-1]["device"], observation)
 
 
 def _alike(starts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last starts, as far back as they computed on the same by the same kernels."""
-    choices = [
-        tuple(start.get(name) for name in ("device", "layers", "attention_backend", "cuda_graphs")) for start in starts
-    ]
+    choices = [tuple(start.get(name) for name in FIELDS) for start in starts]
     others = [index for index, each in enumerate(choices) if each != choices[-1]]
     return starts[others[-1] + 1 :] if others else starts

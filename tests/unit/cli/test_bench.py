@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,20 @@ def test_attention_is_held_against_the_one_that_computed_it(tmp_path: Path) -> N
     )
     planned = [next(row.predicted for row in each.rows if row.part == "attention") or 0.0 for each in (flash, own)]
     assert 0 < planned[0] < 0.9 * planned[1]
+
+
+def test_buffers_that_were_not_had_are_no_part_of_the_plan(tmp_path: Path) -> None:
+    of_two = measurement(tmp_path)
+    degrees = of_two.job.parallelism.model_copy(update={"tensor_model_parallel_size": 2, "sequence_parallel": True})
+    launch = of_two.job.launch.model_copy(update={"gpus_per_node": 2})
+    of_two = replace(of_two, job=of_two.job.model_copy(update={"parallelism": degrees, "launch": launch}))
+    had, had_none = (
+        report_of(replace(of_two, result={**of_two.result, "layers": "transformer_engine", "setup": {"choices": each}}))
+        for each in ({"tp_comm_overlap": True}, {"tp_comm_overlap": False})
+    )
+    assert had.memory is not None
+    assert had_none.memory is not None
+    assert had_none.memory.device_bytes < had.memory.device_bytes
 
 
 def test_figures_beside_the_plan_and_the_roofline(tmp_path: Path) -> None:

@@ -151,3 +151,15 @@ def test_a_plan_is_of_the_attention_that_a_run_started_with(
     run = created(tiny_job("run", model={"hidden_size": 256, "num_attention_heads": 4}), tmp_path)
     run.append_event("started", device="NVIDIA H200", layers="torch", **said)
     assert planned_of(run).forecast.flash_attention == is_flash
+
+
+def test_a_plan_is_without_buffers_that_a_run_did_not_get(tmp_path: Path) -> None:
+    parallelism = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    model = {"hidden_size": 256, "num_attention_heads": 4, "add_bias_linear": False}
+    needed = []
+    for number, overlaps in enumerate((True, False)):
+        job = tiny_job("run", model=model, parallelism=parallelism, precision={"dtype": "bf16"})
+        run = created(job, tmp_path / str(number))
+        run.append_event("started", device="NVIDIA H200", layers="transformer_engine", tp_comm_overlap=overlaps)
+        needed.append(planned_of(run).forecast.memory.device_bytes)
+    assert needed[1] < needed[0]
