@@ -22,6 +22,8 @@ On H200s they took 0.4 to 0.5 GiB.
 """
 _ALWAYS = 4
 """Communicators of every job: of all ranks, of the loss, of the gradients and of their norm."""
+_OF_EXPERTS = 2
+"""Those of the gradients of experts, and of their norm, whatever their size."""
 _FRAGMENTATION = 0.03
 """Of what is made and freed in every step: the caching allocator holds on to partly free blocks."""
 _GATHERING, _KEPT_IN_BF16, _SUMMING = 6, 2, 4
@@ -46,8 +48,8 @@ class Outside:
 
 
 def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
-    """The context, what every job uses, a communicator for every kind of group of more than one rank, and buffers where
-    tensor parallelism overlaps. Nothing on the CPU.
+    """The context, what every job uses, a communicator for every kind of group of more than one rank, also for the
+    stages that share an embedding, and buffers where tensor parallelism overlaps. Nothing on the CPU.
     """
     if job.runtime.device == "cpu":
         return Outside(0, 0.0)
@@ -57,8 +59,11 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
         degrees.pipeline_model_parallel_size,
         degrees.context_parallel_size,
         job.data_parallel_size,
+        degrees.expert_model_parallel_size,
     )
-    groups = sum(size > 1 for size in sizes)
+    groups = sum(size > 1 for size in sizes) + (_OF_EXPERTS if job.model.num_experts is not None else 0)
+    is_tied = not job.model.untie_embeddings_and_output_weights and job.task is None
+    groups += is_tied and degrees.pipeline_model_parallel_size > 1
     buffers = 0
     if layers == "transformer_engine" and overlaps_tensor_parallel(job):
         groups += 1  # over which the buffers are opened

@@ -15,6 +15,7 @@ from support.earlier_memory import plan_compiled_rotation, plan_megatrons_loss
 
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.memory.layer import Layers, rotates_projection
+from orchestrator.planning.memory.outside import outside_the_allocator
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import STORED, JobSpec
@@ -413,3 +414,19 @@ def test_projections_of_heads_of_ones_own_are_rotated_in_one_kernel(
     runtime = job.runtime.model_copy(update={key: changes[key] for key in changes.keys() & {"device"}})
     model = job.model.model_copy(update={key: changes[key] for key in changes.keys() - of_layout.keys() - {"device"}})
     assert rotates_projection(job.model_copy(update={"model": model, "runtime": runtime}), layers) == rotates
+
+
+def test_experts_and_shared_embeddings_have_communicators_of_their_own(make_job: Any) -> None:
+    """The gradients of experts and their norm two, the exchange of tokens one; the stages that share a table one."""
+
+    def outside(**sections: Any) -> int:
+        job = make_job(launch={"gpus_per_node": 8}, **sections)
+        return outside_the_allocator(job, "torch").fixed // (448 * 2**20)
+
+    experts = {"num_experts": 8, "add_bias_linear": False}
+    dense = outside()
+    assert outside(model=experts) == dense + 2
+    assert outside(model=experts, parallelism={"expert_model_parallel_size": 8}) == dense + 3
+    stages = {"pipeline_model_parallel_size": 2}
+    assert outside(parallelism=stages) == dense + 2
+    assert outside(parallelism=stages, model={"untie_embeddings_and_output_weights": True}) == dense + 1
