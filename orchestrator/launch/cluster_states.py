@@ -10,7 +10,7 @@ from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.slurm import JobState, job_states
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.preparation import failed_preparation, waiting_for
-from orchestrator.launch.state_words import State, state_after, working_state, written_end
+from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun
 from orchestrator.lease import Holder
 from orchestrator.rundir import RunDir
@@ -31,7 +31,6 @@ _CAUSES = {
     "OUT_OF_MEMORY": "host_out_of_memory",
     "CANCELLED": "cancelled",
 }
-_SECONDS_TO_TAKE_THE_LEASE = 600.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _by_the_run_itself(
     if trouble and (not job.launches or job.requeued is not None):
         return "queued", None, reason
     started = float(job.launches[-1]["time"]) if job.launches else job.submitted
-    if trouble and time.time() - started < _SECONDS_TO_TAKE_THE_LEASE:
+    if trouble and time.time() - started < SECONDS_TO_TAKE_THE_LEASE:
         return working_state(run), None, reason
     end = _word_of_the_ranks(run, job) or Exit.of("lost", "the scheduler no longer knows its job", None)
     return state_after(end.cause), end, None

@@ -12,6 +12,9 @@ State = Literal[
     "created", "imported", "queued", "running", "stopping", "completed", "stopped", "cancelled", "failed", "lost"
 ]
 
+SECONDS_TO_TAKE_THE_LEASE = 600.0
+"""In which a start that was launched may still be on its way."""
+
 _STATES: dict[str, State] = {
     "completed": "completed",
     "stopped": "stopped",

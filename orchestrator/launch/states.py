@@ -14,7 +14,7 @@ from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
 from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
 from orchestrator.launch.startable import imported_from, last_launch
-from orchestrator.launch.state_words import State, state_after, working_state, written_end
+from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
 from orchestrator.planning.batch import BatchSchedule
@@ -23,7 +23,6 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.latest import speeds_of, spread, usual
 
-_SECONDS_TO_TAKE_THE_LEASE = 600.0
 _METRIC_TAIL_BYTES = 64 << 10
 _MOST_METRIC_TAILS = 128
 """How far back from its end a log is searched for the last evaluation: 8 MB, some 25,000 steps."""
@@ -224,7 +223,7 @@ def _launcher_is_gone(launched: dict[str, Any], holder: Holder | None) -> bool:
     if process.is_here:
         return process.is_dead
     took_lease = holder is not None and holder.launch_id == launched["launch_id"]
-    return took_lease or time.time() - float(launched["time"]) > _SECONDS_TO_TAKE_THE_LEASE
+    return took_lease or time.time() - float(launched["time"]) > SECONDS_TO_TAKE_THE_LEASE
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
@@ -174,15 +174,14 @@ def training_seconds(job: JobSpec, batch: BatchSchedule, step_seconds: float) ->
     return seconds + evaluations(job, batch) * job.evaluation.eval_iters * step_seconds * FORWARD_SHARE
 
 
-_FP32 = 4
-_WEIGHT_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": _FP32}
+_FP32 = DTYPE_BYTES["fp32"]
 
 
 def checkpoint_bytes(job: JobSpec, parameters: int) -> int:
     """Size of one checkpoint on disk: each weight as it is; and of each trained one the optimizer's state and its fp32
     copy. The distributed optimizer saves that copy of fp32 weights, too.
     """
-    weight, sharded = _WEIGHT_BYTES[job.precision.dtype], job.parallelism.use_distributed_optimizer
+    weight, sharded = DTYPE_BYTES[job.precision.dtype], job.parallelism.use_distributed_optimizer
     copies = job.optimizer.state_tensors + (weight < _FP32 or sharded)
     trained = parameters if job.model.lora is None else job.model.num_layers * adapter_parameters(job.model, 1)
     return weight * parameters + _FP32 * copies * trained

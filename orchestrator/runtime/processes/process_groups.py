@@ -1,4 +1,6 @@
-"""The processes of a job and their groups. The only module that touches megatron-core's global parallel state."""
+"""The processes of a job and their groups. This alone makes and ends megatron-core's global parallel state, which
+others only ask for groups.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.tracking.description import ENVIRONMENT_FILE
 
-_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy", "tokenizers", "mlflow", "megatron-orchestrator")
+_PACKAGES = (
+    *("torch", "megatron-core", "transformer-engine", "flash-attn-4", "triton", "numpy", "tokenizers", "mlflow"),
+    "megatron-orchestrator",
+)
 
 logger = logging.getLogger(__name__)
 
