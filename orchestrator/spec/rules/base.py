@@ -97,5 +97,14 @@ def around(path: str, present: int) -> Offer:
 
 
 def quotient(number: int, divisor: int) -> str:
-    """`20 / 3 = 6.67`."""
-    return f"{number} / {divisor} = {number / divisor:.4g}"
+    """`20 / 3 = 6.667`."""
+    return f"{number} / {divisor} = {ratio(number, divisor)}"
+
+
+def ratio(number: int, divisor: int) -> str:
+    """`6.667` for 20 / 3; `1024.5`, where four digits would look whole."""
+    whole, rest = divmod(number, divisor)
+    if rest == 0:
+        return str(whole)
+    texts = (f"{number / divisor:.{digits}g}" for digits in range(4, 18))
+    return next((text for text in texts if float(text) % 1), f"{whole} + {rest} / {divisor}")

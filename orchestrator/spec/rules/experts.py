@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, Unavailable, divisors_of, multiples_of, quotient
+from orchestrator.spec.rules.base import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
 from orchestrator.spec.rules.topology import CP, DP, EP, GPUS, TP
 from orchestrator.spec.sections import JobSections
 
@@ -117,7 +117,7 @@ def expert_ranks(job: JobSections) -> Iterator[Problem]:
         return
     message = (
         f"experts are spread over the ranks of a stage: TP · CP · DP / (ETP · EP) = {stage} / ({etp} · {ep}) "
-        f"= {stage / (etp * ep):.4g} is not whole"
+        f"= {ratio(stage, etp * ep)} is not whole"
     )
     offers = (divisors_of(stage, EP, ep), divisors_of(stage, ETP, etp))
     yield Refusal(message, (EP, ETP, DP, GPUS, TP, CP), offers=offers)

@@ -13,6 +13,7 @@ from orchestrator.spec.rules.base import (
     divisors_of,
     multiples_of,
     quotient,
+    ratio,
 )
 from orchestrator.spec.rules.topology import PP, VP
 from orchestrator.spec.sections import JobSections
@@ -69,7 +70,7 @@ def layers_by_stages(job: JobSections) -> Iterator[Problem]:
         offers = [divisors_of(units, PP, pp)]
         paths: tuple[str, ...] = (PP, LAYERS, *counted)
     else:
-        message = f"{total} / (PP · VP) must be whole: {units} / ({pp} · {chunks}) = {units / (pp * chunks):.4g}"
+        message = f"{total} / (PP · VP) must be whole: {units} / ({pp} · {chunks}) = {ratio(units, pp * chunks)}"
         offers = [divisors_of(units // pp, VP, chunks), divisors_of(units // chunks, PP, pp)]
         paths = (VP, PP, LAYERS, *counted)
     yield Refusal(message, paths, offers=(*offers, multiples_of(pp * chunks, LAYERS, layers, less=extra)))
@@ -94,7 +95,7 @@ def layers_between(job: JobSections) -> Iterator[Problem]:
         per = f"{stages}" if chunks == 1 else f"({stages} · {chunks})"
         message = (
             f"the {stages} other stage{'s share' if stages > 1 else ' takes'} the layers that are left, one or more "
-            f"per {'stage' if chunks == 1 else 'chunk'}: ({layers} - {taken}) / {per} = {left / (stages * chunks):.4g}"
+            f"per {'stage' if chunks == 1 else 'chunk'}: ({layers} - {taken}) / {per} = {ratio(left, stages * chunks)}"
         )
         yield Refusal(message, paths, offers=offers)
 

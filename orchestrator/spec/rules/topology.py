@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import Refusal, divisors_of, micro_batches, multiples_of, replicas
+from orchestrator.spec.rules.base import Refusal, divisors_of, micro_batches, multiples_of, ratio, replicas
 from orchestrator.spec.sections import JobSections
 
 TP = "parallelism.tensor_model_parallel_size"
@@ -102,7 +102,7 @@ def context_parallel(job: JobSections) -> Iterator[Problem]:
         return
     if length % (2 * cp):
         message = (
-            f"the sequence is cut into 2 · CP chunks: {length} / (2 · {cp}) = {length / (2 * cp):.4g} is not whole"
+            f"the sequence is cut into 2 · CP chunks: {length} / (2 · {cp}) = {ratio(length, 2 * cp)} is not whole"
         )
         offers = (divisors_of(length, CP, cp), multiples_of(2 * cp, LENGTH, length))
         yield Refusal(message, (CP, LENGTH), offers=offers)

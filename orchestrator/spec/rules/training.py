@@ -13,6 +13,7 @@ from orchestrator.spec.rules.base import (
     divisors_of,
     multiples_of,
     quotient,
+    ratio,
     replicas,
     stages_of,
 )
@@ -62,7 +63,7 @@ def rampup_sizes(job: JobSections) -> Iterator[Problem]:
     elif (full - start) % increment:
         message = (
             f"(global_batch_size - start_global_batch_size) / increment must be whole: "
-            f"({full} - {start}) / {increment} = {(full - start) / increment:.4g}"
+            f"({full} - {start}) / {increment} = {ratio(full - start, increment)}"
         )
         offers = (
             divisors_of(full - start, INCREMENT, increment),

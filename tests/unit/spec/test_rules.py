@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.spec.rules.base import ratio
+
 TP = "parallelism.tensor_model_parallel_size"
+CP = "parallelism.context_parallel_size"
 PP = "parallelism.pipeline_model_parallel_size"
 VP = "parallelism.virtual_pipeline_model_parallel_size"
 DP = "parallelism.data_parallel_size"
@@ -100,3 +103,34 @@ def test_a_mistake_beside_it_hides_no_rule(small: Any, overrides: list[str], mes
 )
 def test_a_mistake_causes_no_bogus_ones(small: Any, overrides: list[str]) -> None:
     assert len(small.messages(*overrides)) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.seq_length=8196", f"{CP}=2", f"{TP}=4", f"{SP}=true"], "must be whole: 8196 / 8 = 1024.5"),
+        (["model.seq_length=8190", f"{CP}=2"], "8190 / (2 · 2) = 2047.5 is not whole"),
+        (["batch.rampup_batch_size=[2, 4, 1000]", "batch.global_batch_size=8192"], "(8192 - 2) / 4 = 2047.5"),
+    ],
+    ids=["sequence", "context", "rampup"],
+)
+def test_what_is_not_whole_does_not_look_whole(small: Any, overrides: list[str], said: str) -> None:
+    messages = small.messages(*overrides, "launch.gpus_per_node=8", "batch.micro_batch_size=1")
+    assert any(said in each for each in messages), messages
+
+
+@pytest.mark.parametrize(
+    ("number", "divisor", "text"),
+    [
+        (72, 2, "36"),
+        (200_000, 2, "100000"),
+        (4, 3, "1.333"),
+        (128, 6, "21.33"),
+        (8196, 8, "1024.5"),
+        (200_001, 2, "100000.5"),
+        (3_000_001, 1000, "3000.001"),
+        (10**20 + 1, 2, "50000000000000000000 + 1 / 2"),
+    ],
+)
+def test_digits_of_a_ratio(number: int, divisor: int, text: str) -> None:
+    assert ratio(number, divisor) == text
