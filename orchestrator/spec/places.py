@@ -12,8 +12,12 @@ from orchestrator.spec.written import Written
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
-_OF_THE_FIRST = ("is ", "has ", "says ", "does ")
+_OF_THE_FIRST = re.compile(
+    "(are|does|exports|has|is|joins|keeps|leaves|names|needs|pads|recomputes|says|splits|stands|starts) "
+)
 """How messages begin whose subject is the first field. Where another is pointed at, they need its name."""
+_THE_FIRST_OUT = "leave it out"
+"""So do hints that offer this: `it` is the field that is pointed at."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,13 @@ class Places:
         if problem.location is not None:
             return problem
         paths, location = self._first_written(problem.paths)
-        hints = [problem.hint] if problem.hint else []
+        message, hint = problem.message, problem.hint or ""
+        if paths[:1] != problem.paths[:1]:
+            first = problem.paths[0]
+            message = f"{first} {message}" if _OF_THE_FIRST.match(message) else message
+            hint = hint.replace(_THE_FIRST_OUT, f"leave {first} out")
+        hints = [hint] if hint else []
         hints += [note for path in problem.paths if (note := self._elsewhere(path, location))]
-        message = problem.message
-        if paths[:1] != problem.paths[:1] and message.startswith(_OF_THE_FIRST):
-            message = f"{problem.paths[0]} {message}"
         return replace(problem, message=message, paths=paths, location=location, hint="\n".join(hints) or None)
 
     def ordered(self, problems: list[Problem]) -> list[Problem]:

@@ -21,10 +21,10 @@ def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
         message = f"joins the output layer and the loss of a decoder, and architecture is {job.model.architecture}"
         yield Problem(message, (JOINED, "model.architecture"), hint)
     if job.model.final_logit_softcapping is not None:
-        message = "there are no logits to cap: final_logit_softcapping is written"
+        message = "leaves no logits to cap, and final_logit_softcapping is written"
         yield Problem(message, (JOINED, "model.final_logit_softcapping"), hint)
     if job.runtime.train_step is not None:
-        message = "a training step of your own may ask the model for logits, and there are none"
+        message = "leaves no logits, and a training step of your own may ask the model for them"
         yield Problem(message, (JOINED, "runtime.train_step"), hint)
 
 

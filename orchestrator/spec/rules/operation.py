@@ -260,22 +260,24 @@ def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """What is asked for in words is had, or refused."""
     if job.parallelism.tp_comm_overlap:
         for field, reason in tensor_overlap.obstacles(job):
-            yield Problem(f"cannot be had: {reason}", (tensor_overlap.OVERLAP, field), "leave it out")
+            message = f"overlapped tensor parallelism cannot be had: {reason}"
+            yield Problem(message, (tensor_overlap.OVERLAP, field), "leave it out")
 
 
 def demanded_flash_attention(job: JobSections) -> Iterator[Problem]:
     """FlashAttention 4 that is asked for in words is had, or refused."""
     if job.runtime.attention_backend == "flash":
         for field, reason in attention_backend.obstacles(job):
-            hint = "write auto or fused, or leave it out"
-            yield Problem(f"flash cannot be had: {reason}", (attention_backend.ATTENTION, field), hint)
+            message = f"FlashAttention 4 cannot be had: {reason}"
+            hint = "write attention_backend: auto or fused, or leave it out"
+            yield Problem(message, (attention_backend.ATTENTION, field), hint)
 
 
 def demanded_graphs(job: JobSections) -> Iterator[Problem]:
     """Passes that are to be a CUDA graph are one, or refused."""
     if job.runtime.cuda_graphs:
         for field, reason in cuda_graphs.obstacles(job):
-            yield Problem(f"cannot be had: {reason}", (cuda_graphs.GRAPHS, field), "leave it out")
+            yield Problem(f"CUDA graphs cannot be had: {reason}", (cuda_graphs.GRAPHS, field), "leave it out")
 
 
 def _shares(job: JobSections) -> list[float]:

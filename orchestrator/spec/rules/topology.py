@@ -113,7 +113,8 @@ def context_parallel_family(job: JobSections) -> Iterator[Problem]:
     cp, architecture = job.parallelism.context_parallel_size, job.model.architecture
     if cp > 1 and architecture not in ("gpt",):
         message = f"context parallelism cuts causal attention, and architecture is {architecture}: CP = {cp}"
-        yield Problem(message, (CP, "model.architecture"), "write 1; sequence_parallel also saves activation memory")
+        hint = "write context_parallel_size: 1; sequence_parallel also saves activation memory"
+        yield Problem(message, (CP, "model.architecture"), hint)
 
 
 RULES = (

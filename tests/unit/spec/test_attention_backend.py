@@ -59,7 +59,7 @@ def test_what_cannot_does_not_and_is_refused_where_it_is_demanded(
 ) -> None:
     assert not may_use_flash(small.job(*PLAIN, *overrides))
     messages = small.messages(*PLAIN, *overrides, f"{ATTENTION}=flash")
-    assert any(each.startswith("flash cannot be had: ") and reason in each for each in messages), messages
+    assert any(each.startswith("FlashAttention 4 cannot be had: ") and reason in each for each in messages), messages
 
 
 def test_a_spec_that_says_nothing_of_it_has_the_identity_it_had(small: Any) -> None:

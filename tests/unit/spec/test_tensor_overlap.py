@@ -77,7 +77,8 @@ def test_what_cannot_does_not_and_is_refused_where_it_is_demanded(
 ) -> None:
     assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
     messages = small.messages(*PLAIN, *overrides, f"{OVERLAP}=true")
-    assert any(each.startswith("cannot be had: ") and reason in each for each in messages), messages
+    begins = "overlapped tensor parallelism cannot be had: "
+    assert any(each.startswith(begins) and reason in each for each in messages), messages
 
 
 def test_without_tensor_parallelism_it_means_nothing(small: Any) -> None:
