@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.checkpoints import find_weights
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, UserError
+from orchestrator.planning.bubble import pipeline_idles
 from orchestrator.planning.figures import disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.hardware.here import gpus_counted
@@ -35,8 +36,6 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import duration
 
-LARGE_BUBBLE = 0.15
-"""Share of a step that a pipeline may idle before it is worth a word."""
 LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""
 LONG_LOSS = 4 * 3600
@@ -49,7 +48,6 @@ SHOWN_WAYS = 4
 
 _LAYOUT = ("parallelism.tensor_model_parallel_size", "launch.gpus_per_node", "launch.nodes")
 _MEMORY = ("batch.micro_batch_size", "runtime.recompute_granularity", *_LAYOUT)
-_BUBBLE = ("parallelism.pipeline_model_parallel_size", "batch.global_batch_size", "batch.num_micro_batches")
 _SAVING = ("checkpoint.save_interval", "checkpoint.save_seconds")
 _DATA = ("data.blend",)
 
@@ -195,18 +193,6 @@ def _tensor_groups_cross_nodes(plan: Plan, forecast: Forecast, cluster: ClusterS
         yield Problem(message, _LAYOUT, hint)
 
 
-def _bubble(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    share = forecast.time.parts.get("bubble", 0.0) / forecast.time.step_seconds
-    if share > LARGE_BUBBLE:
-        job = plan.job
-        message = (
-            f"the pipeline idles {share:.0%} of the step: {job.num_micro_batches} micro-batches through "
-            f"{job.parallelism.pipeline_model_parallel_size} stages"
-        )
-        hint = "more micro-batches (a larger global batch, a smaller micro-batch), virtual stages, or fewer stages"
-        yield Problem(message, _BUBBLE, hint)
-
-
 def _communication(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     kinds = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "data_parallel")
     parts = {kind: forecast.time.parts.get(kind, 0.0) for kind in kinds}
@@ -321,7 +307,7 @@ def _weights_to_start_from(plan: Plan, forecast: Forecast, cluster: ClusterSpec 
 DOUBTS = (
     _tight_or_unsure,
     _tensor_groups_cross_nodes,
-    _bubble,
+    pipeline_idles,
     _communication,
     _work_at_risk,
     _saved_at_the_end_only,

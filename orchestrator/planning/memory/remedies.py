@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
+from orchestrator.planning.changes import overrides, with_fields
 from orchestrator.planning.memory.stages import Memory, estimate_memory
 from orchestrator.planning.vocabulary import padded_vocab_size
-from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import refusals
 from orchestrator.spec.runtime import Layers
@@ -74,7 +74,7 @@ def remedies(
         seconds = price(changed)
         remedy = Remedy(
             words=", ".join(change.words for change in changes),
-            overrides=tuple(f"{path}={_yaml(value)}" for path, value in fields.items()),
+            overrides=overrides(fields),
             job=changed,
             memory=memory,
             gpus=changed.world_size,
@@ -206,28 +206,10 @@ def _apply(job: JobSpec, changes: tuple[Change, ...], machine: int) -> tuple[Job
         return None
     if job.batch.num_micro_batches is not None and job.num_micro_batches != job.global_batch_size // one_pass:
         fields["batch.num_micro_batches"] = job.global_batch_size // one_pass
-    return _copy(job, fields), fields
+    return with_fields(job, fields), fields
 
 
 def _more_gpus(nodes: int, gpus_per_node: int, factor: int, machine: int) -> dict[str, int]:
     if gpus_per_node * factor <= machine:
         return {"launch.gpus_per_node": gpus_per_node * factor}
     return {"launch.nodes": nodes * factor}
-
-
-def _copy(job: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
-    """The job with these fields. They are right one by one; what holds between them is for `refusals`."""
-    by_section: dict[str, dict[str, Any]] = {}
-    for path, value in fields.items():
-        section, _, name = path.partition(".")
-        by_section.setdefault(section, {})[name] = value
-    sections: dict[str, Section] = {
-        name: getattr(job, name).model_copy(update=values) for name, values in by_section.items()
-    }
-    return job.model_copy(update=sections)
-
-
-def _yaml(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)

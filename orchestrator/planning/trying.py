@@ -1,0 +1,56 @@
+"""A job with other values of some fields: whether the rules allow it, whether it fits, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.planning.changes import set_options, with_fields
+from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.graphs import settled
+from orchestrator.planning.memory import Fit, capacity, estimate_memory
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.time import StepTime, estimate_time
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules import refusals
+
+_MAY_RUN: tuple[Fit, ...] = ("unknown", "fits", "tight")
+"""The roomiest first."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A changed job that may run."""
+
+    fields: Mapping[str, Any]
+    job: JobSpec
+    time: StepTime
+
+    @property
+    def options(self) -> str:
+        """The change, as a command takes it."""
+        return set_options(self.fields)
+
+    @property
+    def sample_seconds(self) -> float:
+        """Seconds of a step for each sample in it: what compares jobs of several global batches on the same GPUs."""
+        return self.time.step_seconds / self.job.global_batch_size
+
+
+def tried(plan: Plan, forecast: Forecast, fields: Mapping[str, Any]) -> Trial | None:
+    """The planned job with these fields, on the GPUs that it is planned for; None where a rule refuses it, where it
+    does not fit, or fits less well than as it is.
+
+    The fields are right one by one, and none is TP, which pads the vocabulary.
+    """
+    words, layers, device = plan.vocabulary.padded_size, forecast.layers, forecast.device
+    job = with_fields(plan.job, fields)
+    if any(refusals(job)):
+        return None
+    job = settled(job, words, layers, device)
+    fit = capacity(estimate_memory(job, words, layers), device)
+    as_it_is = _MAY_RUN if forecast.fit == "does not fit" else _MAY_RUN[: _MAY_RUN.index(forecast.fit) + 1]
+    if fit not in as_it_is:
+        return None
+    return Trial(fields, job, estimate_time(job, words, layers, device))
