@@ -38,8 +38,6 @@ class Forecast:
     layers: Layers
     layers_from: str
     """Why these layers are planned for."""
-    micro_batches: int
-    """Of a replica in a step."""
     tensor_ranks: int
     """Ranks of a stage that hold the same amount: the tensor-parallel size."""
     memory: Memory
@@ -130,7 +128,6 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         device_is_assumed=choice.is_assumed,
         layers=layers,
         layers_from=why,
-        micro_batches=job.num_micro_batches,
         tensor_ranks=job.parallelism.tensor_model_parallel_size,
         memory=memory,
         fit=fit,

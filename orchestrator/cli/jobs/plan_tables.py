@@ -70,7 +70,7 @@ def _summary(judged: Judged) -> Table:
     rows = [
         *describe(plan),
         *([("cluster", cluster_line(plan.job, judged.cluster))] if judged.cluster is not None else []),
-        *forecast_rows(judged.plan.job, judged.forecast),
+        *forecast_rows(judged.plan, judged.forecast),
         ("vocabulary", f"{words.size:,} tokens, padded to {words.padded_size:,}"),
         ("parameters", f"{plan.parameters.total:,}, at most {plan.parameters.largest_rank:,} on one rank"),
         *([("active parameters", f"{plan.parameters.active:,}")] if plan.parameters.inactive else []),

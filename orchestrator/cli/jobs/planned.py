@@ -20,6 +20,7 @@ from orchestrator.exchange.wanted import export_problems, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
+from orchestrator.planning.host_bound import ways_to_fill
 from orchestrator.planning.layers import WORTH
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
@@ -173,7 +174,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def forecast_rows(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
+def forecast_rows(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
     """What the job would take, a line for each aspect."""
     device, time = forecast.device, forecast.time
     of_which = " of the bf16 peak" if forecast.in_fp8 else ""
@@ -195,27 +196,23 @@ def forecast_rows(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
             f"{amount(time.tokens_per_second_per_gpu)} tokens/s per {processor}, "
             f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
         ),
-        *_bound_by_host(job, forecast),
+        *_bound_by_host(plan, forecast),
         *_bound_by_last_stage(forecast),
         ("takes", f"{time_span(forecast.training_seconds)}, {amount(forecast.gpu_hours)} {processor} hours{energy}"),
         ("checkpoint", f"{disk_size(forecast.checkpoint_bytes)} each"),
     ]
 
 
-def _bound_by_host(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
+def _bound_by_host(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
     share = forecast.time.parts["host"] / forecast.time.step_seconds
     if share < WAITING:
         return _near_the_hosts_limit(forecast)
     waits = f"{share:.0%} of a step the GPU waits for it to start kernels"
-    instead = (
-        "larger micro-batches that fill this cost nothing"
-        if forecast.micro_batches > 1
-        else "a larger global batch takes no longer, this one little longer on fewer GPUs"
-    )
-    refused = GRAPHS if job.runtime.cuda_graphs is False else None
-    field = next((name for name, _ in obstacles(job)), refused)
-    graphs = "" if field is None else f"; {field} rules out a CUDA graph, which would spare it"
-    return [("bound by", f"the host: {waits}; {instead}{graphs}{_torchs_layers(forecast)}")]
+    refused = GRAPHS if plan.job.runtime.cuda_graphs is False else None
+    field = next((name for name, _ in obstacles(plan.job)), refused)
+    graphs = [] if field is None else [f"{field} rules out a CUDA graph, which would spare it"]
+    said = "; ".join([waits, *ways_to_fill(plan, forecast), *graphs])
+    return [("bound by", f"the host: {said}{_torchs_layers(forecast)}")]
 
 
 def _near_the_hosts_limit(forecast: Forecast) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ def command(
     rows = [
         *describe(plan),
         *([("cluster", cluster_line(plan.job, profile))] if profile is not None else []),
-        *forecast_rows(judged.plan.job, judged.forecast),
+        *forecast_rows(judged.plan, judged.forecast),
     ]
     for label, text in rows:
         typer.echo(f"  {label:<13}{text}")

@@ -1,0 +1,74 @@
+"""What a job whose GPUs wait for their host could do in the time that they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.trying import Trial, tried
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.base import divisors
+
+_DIFFERENCE = 0.05
+"""Share of a step below which two take as long as each other, and above which one takes less time."""
+_GROWTHS = (2, 4, 8)
+
+
+def ways_to_fill(plan: Plan, forecast: Forecast) -> list[str]:
+    """What the same host starts in the same time, or less time for the same: each a sentence with its options."""
+    fewer = list(_tried(plan, forecast, _larger_micro_batches(plan.job)))
+    step = forecast.time.step_seconds
+    if fewer:
+        fastest = min(fewer, key=lambda trial: trial.time.step_seconds)
+        saved = 1 - fastest.time.step_seconds / step
+        if saved > _DIFFERENCE:
+            return [f"a step takes {saved:.0%} less with {fastest.options}"]
+    found = []
+    if (larger := _furthest(plan, forecast, _larger_batches(plan.job))) is not None:
+        growth = larger.job.global_batch_size // plan.job.global_batch_size
+        found.append(f"a step of {growth} times the samples takes as long with {larger.options}")
+    if (smaller := _furthest(plan, forecast, _fewer_gpus(plan.job))) is not None:
+        size = smaller.job.world_size
+        found.append(f"this one takes as long on {size} GPU{'s' if size > 1 else ''} with {smaller.options}")
+    return found
+
+
+def _tried(plan: Plan, forecast: Forecast, changes: Iterable[Mapping[str, Any]]) -> Iterator[Trial]:
+    return (trial for each in changes if (trial := tried(plan, forecast, each)) is not None)
+
+
+def _furthest(plan: Plan, forecast: Forecast, changes: Iterable[Mapping[str, Any]]) -> Trial | None:
+    """The last that takes no longer than the job as it is."""
+    most = (1 + _DIFFERENCE) * forecast.time.step_seconds
+    as_long = [each for each in _tried(plan, forecast, changes) if each.time.step_seconds <= most]
+    return as_long[-1] if as_long else None
+
+
+def _larger_micro_batches(job: JobSpec) -> Iterator[dict[str, Any]]:
+    """Fewer of them for the same global batch."""
+    count = job.num_micro_batches
+    for growth in divisors(count)[1:]:
+        counted = {} if job.batch.num_micro_batches is None else {"batch.num_micro_batches": count // growth}
+        yield {"batch.micro_batch_size": growth * job.batch.micro_batch_size} | counted
+
+
+def _larger_batches(job: JobSpec) -> Iterator[dict[str, Any]]:
+    """As many micro-batches, each larger."""
+    for growth in _GROWTHS:
+        written = job.batch.global_batch_size
+        batch = {} if written is None else {"batch.global_batch_size": growth * written}
+        yield batch | {"batch.micro_batch_size": growth * job.batch.micro_batch_size}
+
+
+def _fewer_gpus(job: JobSpec) -> Iterator[dict[str, Any]]:
+    """Of each machine, with larger micro-batches for fewer replicas."""
+    gpus, replicas = job.launch.gpus_per_node, job.parallelism.data_parallel_size
+    for factor in _GROWTHS:
+        if job.data_parallel_size % factor or (gpus is not None and gpus % factor):
+            return
+        fields: dict[str, Any] = {} if gpus is None else {"launch.gpus_per_node": gpus // factor}
+        if replicas is not None:
+            fields["parallelism.data_parallel_size"] = replicas // factor
+        yield fields | {"batch.micro_batch_size": factor * job.batch.micro_batch_size}

@@ -1,0 +1,74 @@
+"""What is offered to a job that waits for its host is what the plan of the changed job says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.planning.forecast import forecast
+from orchestrator.planning.host_bound import ways_to_fill
+from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.spec.loading import load_text
+
+WAITING = """\
+name: waits
+model: {preset: qwen3-0.6b, seq_length: 512, vocab_size: 151936}
+batch: {micro_batch_size: 1, global_batch_size: 8}
+data: {random_tokens: true}
+optimizer: {lr: 1e-4}
+schedule: {train_iters: 100}
+runtime: {layers: transformer_engine, cuda_graphs: false}
+launch: {gpus_per_node: 8, gpu: H100}
+"""
+COUNTED = ("batch.global_batch_size=null", "batch.num_micro_batches=1", "parallelism.data_parallel_size=8")
+
+
+def planned(*overrides: str) -> Plan:
+    return make_plan(load_text(WAITING, overrides=list(overrides)).job)
+
+
+def ways(*overrides: str) -> list[tuple[str, list[str]]]:
+    """(the sentence, the overrides in it) of each."""
+    plan = planned(*overrides)
+    return [(each, re.findall(r"--set (\S+)", each)) for each in ways_to_fill(plan, forecast(plan))]
+
+
+def seconds(*overrides: str) -> float:
+    return forecast(planned(*overrides)).time.step_seconds
+
+
+def test_neither_a_larger_batch_nor_fewer_gpus_alone_take_as_long() -> None:
+    """Both are one micro-batch more, which the host has to start."""
+    assert seconds("batch.global_batch_size=16") > 1.8 * seconds()
+    assert seconds("launch.gpus_per_node=4") > 1.8 * seconds()
+
+
+@pytest.mark.parametrize("written", [(), COUNTED], ids=["global batch", "micro-batches"])
+def test_with_one_micro_batch_a_larger_batch_or_fewer_gpus_go_with_a_larger_one(written: tuple[str, ...]) -> None:
+    (larger, of_batch), (fewer, of_gpus) = ways(*written)
+    assert larger.startswith("a step of 8 times the samples takes as long with --set ")
+    assert fewer.startswith("this one takes as long on 1 GPU with --set launch.gpus_per_node=1 ")
+    for options in (of_batch, of_gpus):
+        assert "batch.micro_batch_size=8" in options
+        assert seconds(*written, *options) <= 1.05 * seconds(*written)
+    assert planned(*written, *of_batch).job.global_batch_size == 64
+    assert planned(*written, *of_gpus).job.global_batch_size == 8
+
+
+def test_with_several_a_larger_one_takes_less_time_for_the_same_batch() -> None:
+    [(said, options)] = ways("batch.global_batch_size=32")
+    assert options == ["batch.micro_batch_size=4"]
+    saved = 1 - seconds("batch.global_batch_size=32", *options) / seconds("batch.global_batch_size=32")
+    assert said.startswith(f"a step takes {saved:.0%} less with ")
+    assert saved > 0.5
+
+
+def test_nothing_is_offered_where_nothing_takes_as_long() -> None:
+    assert ways("batch.global_batch_size=64", "batch.micro_batch_size=8", "model.seq_length=2048") == []
+
+
+def test_what_would_not_fit_is_not_offered() -> None:
+    """Eight GPUs share out the optimizer's state of 8B; one has no room for it."""
+    large = ("model.preset=llama3.1-8b", "model.vocab_size=128256", "model.seq_length=128")
+    assert not any("launch.gpus_per_node=1" in options for _, options in ways(*large))
