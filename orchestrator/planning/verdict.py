@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +11,8 @@ from orchestrator.checkpoints import find_weights
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, UserError
 from orchestrator.planning.bubble import pipeline_idles
-from orchestrator.planning.figures import disk_size, memory_size, time_span
+from orchestrator.planning.checkpoint_room import room_for_checkpoints
+from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.limits import what_is_refused
@@ -241,46 +240,6 @@ def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) ->
         yield Problem(message, ("launch.time", "launch.max_requeues"), "raise launch.time or launch.max_requeues")
 
 
-def _room_for_checkpoints(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    """The newest ones, one being written, those that are kept for good, and those that are exported."""
-    saving, steps = plan.job.checkpoint, plan.batch.train_iters
-    saves = 1.0  # at the end
-    if saving.save_interval is not None:
-        saves += steps // saving.save_interval
-    if saving.save_seconds is not None:
-        saves += forecast.training_seconds // saving.save_seconds
-    kept = int(min(saves, saving.keep_last + 1)) + (steps // saving.keep_every if saving.keep_every else 0)
-    exports, export_bytes = _exports_kept(plan)
-    needed = kept * forecast.checkpoint_bytes + exports * export_bytes
-    folder = Path(plan.job.launch.runs_dir).absolute()
-    # os.path.exists: a folder that may not be looked into is none, where Path.exists raises.
-    there = next((parent for parent in (folder, *folder.parents) if os.path.exists(parent)), None)
-    if there is None:
-        return
-    free = shutil.disk_usage(there).free
-    if needed > free:
-        several = f"{kept} checkpoints" if kept > 1 else "a checkpoint"
-        exported = f" and {exports} exports of {disk_size(export_bytes)}" if exports else ""
-        message = (
-            f"{several} of {disk_size(forecast.checkpoint_bytes)}{exported} "
-            f"{'are kept at once' if kept > 1 or exports else 'is kept'}, and {there} has {disk_size(free)} free"
-        )
-        hint = "keep fewer, or write to another disk with launch.runs_dir"
-        exporting = ("checkpoint.export.keep_last",) if exports else ()
-        paths = ("checkpoint.keep_last", "checkpoint.keep_every", *exporting, "launch.runs_dir")
-        yield Problem(message, paths, hint)
-
-
-def _exports_kept(plan: Plan) -> tuple[int, int]:
-    """How many exports there are at once, one being written included, and the bytes of the weights of one."""
-    export = plan.job.checkpoint.export
-    if export is None:
-        return 0, 0
-    made = plan.batch.train_iters // export.interval
-    kept = made if export.keep_last is None else min(made, export.keep_last + 1)
-    return kept, plan.parameters.total * (4 if plan.job.precision.dtype == "fp32" else 2)
-
-
 def _arithmetic(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     dtype, device = plan.job.precision.dtype, forecast.device
     if dtype not in device.peak_flops:
@@ -312,7 +271,7 @@ DOUBTS = (
     _work_at_risk,
     _saved_at_the_end_only,
     _end_in_time,
-    _room_for_checkpoints,
+    room_for_checkpoints,
     _arithmetic,
     _data,
     _weights_to_start_from,

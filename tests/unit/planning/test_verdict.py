@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -196,32 +195,6 @@ def test_an_interval_that_a_short_try_never_reaches_is_no_doubt(verdict: Judge) 
         in said
     )
     assert "never reached" not in messages(verdict(**sections, schedule={"train_iters": 10}, launch=H100))
-
-
-def test_room_for_the_checkpoints_that_are_written(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at the end; on the way, as many as are kept and the one that is being written."""
-    sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "launch": H100}
-    counted = []
-    for saving in ({}, {"save_interval": 50}, {"save_interval": 10}, {"save_interval": 10, "keep_every": 20}):
-        said = messages_without_room(verdict, monkeypatch, checkpoint=saving, **sections)
-        counted.append(said.split(" of ")[0])
-    assert counted == ["a checkpoint", "3 checkpoints", "4 checkpoints", "9 checkpoints"]
-
-
-def test_room_for_exports(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the format of the weights, all of them or those that are kept and the one that is being written."""
-    counted = []
-    for more in ({}, {"keep_last": 1}):
-        saving = {"save_interval": 10, "export": {"interval": 20, **more}}
-        said = messages_without_room(verdict, monkeypatch, checkpoint=saving, model=LARGE, launch=H100)
-        counted.append(said.split(" and ")[1].split(" of ")[0])
-    assert counted == ["5 exports", "2 exports"]
-
-
-def messages_without_room(verdict: Judge, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> str:
-    with monkeypatch.context() as patched:
-        patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
-        return messages(verdict(**sections))
 
 
 def test_a_folder_that_may_not_be_looked_into(verdict: Judge) -> None:
