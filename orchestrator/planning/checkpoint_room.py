@@ -14,6 +14,7 @@ from orchestrator.planning.figures import disk_size
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.precision import DTYPE_BYTES
 
 _LAST, _EVERY, _EXPORTS = "checkpoint.keep_last", "checkpoint.keep_every", "checkpoint.export.keep_last"
 
@@ -77,7 +78,7 @@ def _writing(plan: Plan, forecast: Forecast) -> _Writing:
     if saving.save_seconds is not None:
         saves += int(forecast.training_seconds // saving.save_seconds)
     exports = 0 if saving.export is None else steps // saving.export.interval
-    export_bytes = plan.parameters.total * (4 if plan.job.precision.dtype == "fp32" else 2)
+    export_bytes = plan.parameters.total * DTYPE_BYTES[plan.job.precision.dtype]
     return _Writing(saves, steps, forecast.checkpoint_bytes, exports, export_bytes)
 
 

@@ -37,6 +37,8 @@ from orchestrator.spec.words import duration
 
 LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""
+LARGE_COPIES = 0.1
+"""Share of a step that may wait for copies to the host's memory."""
 LONG_LOSS = 4 * 3600
 """Seconds of work that a crash may cost before it is worth a word."""
 SHORT_TRY = 15 * 60
@@ -202,6 +204,14 @@ def _communication(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) 
         yield Problem(message, _LAYOUT, "orchestrator tune searches for a layout with less")
 
 
+def _copies_to_the_host(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    share = forecast.time.parts["host_copies"] / forecast.time.step_seconds
+    if share > LARGE_COPIES:
+        message = f"{share:.0%} of the step waits for activations on their way to the host's memory and back"
+        hint = "offload fewer layers, or recompute some instead: recompute_granularity: full, recompute_method: block"
+        yield Problem(message, ("runtime.cpu_offloading_num_layers",), hint)
+
+
 def _work_at_risk(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """A clean stop saves first; a crash loses what came after the last checkpoint."""
     saving = plan.job.checkpoint
@@ -268,6 +278,7 @@ DOUBTS = (
     _tensor_groups_cross_nodes,
     pipeline_idles,
     _communication,
+    _copies_to_the_host,
     _work_at_risk,
     _saved_at_the_end_only,
     _end_in_time,

@@ -173,6 +173,13 @@ def test_between_fitting_and_not(make_job: Any, verdict: Judge) -> None:
                 "batch": {"micro_batch_size": 32, "global_batch_size": 32},
             },
         ),
+        (
+            "waits for activations on their way to the host's memory",
+            {
+                "model": {**LARGE, "hidden_size": 1024, "num_layers": 4},
+                "runtime": {"layers": "transformer_engine", "cpu_offloading_num_layers": 3},
+            },
+        ),
     ],
 )
 def test_what_is_doubtful(verdict: Judge, expected: str, sections: dict[str, Any]) -> None:
