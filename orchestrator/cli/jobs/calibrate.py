@@ -17,7 +17,7 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.planning.hardware.devices import Device, calibrated, shipped, shipped_names
+from orchestrator.planning.hardware.devices import CPU, Device, calibrated, shipped, shipped_names
 from orchestrator.planning.hardware.profile_text import profile_text
 from orchestrator.planning.hardware.profiles import (
     GPU_NAME,
@@ -99,7 +99,7 @@ def _from_measurements(
     seconds: float, cpu: bool, gpu_name: str | None, base: str | None, output: Path | None, as_json: bool
 ) -> None:
     if base is not None:
-        _datasheet(base, base)  # a slip is told before minutes of measuring
+        _datasheet(CPU if cpu else base, base)  # a slip is told before minutes of measuring
     found = measure_machine(seconds, cpu=cpu)
     sheet = _datasheet(found["device"], base)
     name = _name(gpu_name, sheet)
@@ -189,6 +189,8 @@ def _datasheet(device: str, base: str | None) -> Device:
         raise UserError(
             f"no datasheet of {base or device} is known here: name the nearest with --base (known: {known})"
         )
+    if device == CPU and not sheet.is_cpu:
+        raise UserError(f"what is measured is the CPU, and --base {sheet.name} is a GPU: leave --base out")
     return sheet
 
 

@@ -180,6 +180,8 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
         (("--from", "runs/eight/run"), "run eight/run multiplied in FP8, and efficiencies are those of bf16"),
         (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known here: name the nearest with --base"),
         (("--base", "H1O0"), "no datasheet of H1O0 is known here"),
+        (("--cpu", "--base", "H100"), "what is measured is the CPU, and --base H100 is a GPU: leave --base out"),
+        (("--from", "runs/slow/run", "--base", "H100"), "what is measured is the CPU, and --base H100 is a GPU"),
         (("--from", "runs/one/run", "--gpu-name", "taken"), "is the profile of another GPU, A100"),
         (
             ("--from", "runs/one/run", "--gpu-name", "h100"),
@@ -201,6 +203,7 @@ def test_what_cannot_be_is_refused(
         run_on(tmp_path, "one", factor=1.0)
         run_on(tmp_path, "other", factor=1.0, device="NVIDIA A100-SXM4-80GB")
         run_on(tmp_path, "strange", factor=1.0, device="NVIDIA Z1")
+        run_on(tmp_path, "slow", factor=1.0, device="cpu")
         run_on(tmp_path, "eight", factor=1.0, precision={"dtype": "bf16", "fp8": {"recipe": "delayed"}})
         make_run(tmp_path / "runs", tiny_job("fresh")).append_event("created")
         short = make_run(tmp_path / "runs", tiny_job("short"))
