@@ -61,10 +61,11 @@ def remedies(
     """The cheapest single changes and small combinations with which every stage takes at most `limit_bytes`.
 
     The global batch stays as it is, and no more than `machine` GPUs (or those that the job takes) are taken of one
-    machine. Of those that change the same things, the cheapest is named. Cheapest first, by GPU-seconds per step; none
-    where nothing here helps.
+    machine; of several machines no more than the job takes of each. Of those that change the same things, the cheapest
+    is named. Cheapest first, by GPU-seconds per step; none where nothing here helps.
     """
-    machine = max(machine, job.launch.gpus_per_node or 1)
+    # Who takes part of several machines has no more of them: a tensor-parallel group that is wider spans them.
+    machine = max(machine, job.processes_per_node) if job.launch.nodes == 1 else job.processes_per_node
     fitting = list(itertools.islice(_fitting(job, padded_vocab, layers, limit_bytes, machine), _MOST_PRICED))
     if not fitting:
         return []
@@ -196,20 +197,35 @@ def _apply(job: JobSpec, changes: tuple[Change, ...], machine: int) -> tuple[Job
         replicas //= shared
         if degrees.data_parallel_size is not None:
             fields["parallelism.data_parallel_size"] = replicas
-        if growth > shared and launch.gpus_per_node is not None:
-            fields.update(_more_gpus(launch.nodes, launch.gpus_per_node, growth // shared, machine))
-        if growth > shared and launch.gpus_per_node is None and job.world_size * growth // shared > machine:
-            return None
+        if growth > shared:
+            more = _more_gpus(job, growth // shared, machine)
+            if more is None:
+                return None
+            fields.update(more)
     micro = fields.get("batch.micro_batch_size", job.batch.micro_batch_size)
     one_pass = micro * replicas
     if job.global_batch_size % one_pass:
         return None
     if job.batch.num_micro_batches is not None and job.num_micro_batches != job.global_batch_size // one_pass:
         fields["batch.num_micro_batches"] = job.global_batch_size // one_pass
-    return with_fields(job, fields), fields
+    changed = with_fields(job, fields)
+    if tensor > 1 and changed.processes_per_node % changed.parallelism.tensor_model_parallel_size:
+        return None  # a group of them would span machines
+    return changed, fields
 
 
-def _more_gpus(nodes: int, gpus_per_node: int, factor: int, machine: int) -> dict[str, int]:
-    if gpus_per_node * factor <= machine:
-        return {"launch.gpus_per_node": gpus_per_node * factor}
-    return {"launch.nodes": nodes * factor}
+def _more_gpus(job: JobSpec, factor: int, machine: int) -> dict[str, int] | None:
+    """What takes `factor` times the GPUs: more of one machine as far as it goes, then whole ones. None where the spec
+    leaves to the degrees how many there are, and one machine has too few.
+    """
+    nodes, gpus_per_node = job.launch.nodes, job.launch.gpus_per_node
+    if nodes > 1:
+        return {"launch.nodes": nodes * factor}
+    gpus = job.world_size * factor
+    if gpus_per_node is None:
+        return {} if gpus <= machine else None
+    if gpus <= machine:
+        return {"launch.gpus_per_node": gpus}
+    if gpus % machine:
+        return {"launch.nodes": factor}
+    return {"launch.gpus_per_node": machine, "launch.nodes": gpus // machine}

@@ -144,3 +144,14 @@ def test_the_number_of_micro_batches_keeps_the_global_batch() -> None:
 
 def test_a_job_that_cannot_fit_has_no_remedy() -> None:
     assert found(shipped("gpt-7.1b"), 2 * GIB) == []
+
+
+@pytest.mark.parametrize(("nodes", "gpus", "limit", "widest"), [(2, 4, 24, 4), (1, 2, 14, 8)])
+def test_tensor_parallelism_is_not_widened_across_machines(nodes: int, gpus: int, limit: int, widest: int) -> None:
+    """Of several machines no more is taken than the job has of each; one is filled before there is another."""
+    written = ("parallelism.tensor_model_parallel_size=2", f"launch.nodes={nodes}", f"launch.gpus_per_node={gpus}")
+    every = [each.job for each in found(shipped("gpt-7.1b", *written), limit * GIB)]
+    wider = [each for each in every if each.parallelism.tensor_model_parallel_size > 2 and each.launch.nodes > 1]
+    assert max(each.parallelism.tensor_model_parallel_size for each in wider) == widest
+    for each in wider:
+        assert each.processes_per_node % each.parallelism.tensor_model_parallel_size == 0
