@@ -111,14 +111,32 @@ class Forecast:
         }
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What a job is estimated to need and to take, with all that a run would settle for it."""
+
+    job: JobSpec
+    """The job that says all of it."""
+    layers: Layers
+    layers_from: str
+    memory: Memory
+    time: StepTime
+
+
+def estimated(job: JobSpec, padded_vocab: int, device: Device) -> Estimate:
+    """The estimate of a job on a device."""
+    layers, why = layers_of(job, padded_vocab, device)
+    job = settled(job, padded_vocab, layers, device)
+    memory = estimate_memory(job, padded_vocab, layers)
+    return Estimate(job, layers, why, memory, estimate_time(job, padded_vocab, layers, device))
+
+
 def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     """Forecast a planned job on the GPUs that it names, or else its cluster's, this machine's, or assumed ones."""
     words = plan.vocabulary.padded_size
     choice = device_of(plan.job, cluster)
-    layers, why = layers_of(plan.job, words, choice.device)
-    job = settled(plan.job, words, layers, choice.device)
-    memory = estimate_memory(job, words, layers)
-    time = estimate_time(job, words, layers, choice.device)
+    estimate = estimated(plan.job, words, choice.device)
+    job, layers, memory, time = estimate.job, estimate.layers, estimate.memory, estimate.time
     fit = capacity(memory, choice.device)
     seconds = training_seconds(job, plan.batch, time.step_seconds)
     hours = seconds / 3600 * job.world_size
@@ -127,7 +145,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         device_from=choice.how,
         device_is_assumed=choice.is_assumed,
         layers=layers,
-        layers_from=why,
+        layers_from=estimate.layers_from,
         tensor_ranks=job.parallelism.tensor_model_parallel_size,
         memory=memory,
         fit=fit,

@@ -13,9 +13,10 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.planning.bubble import pipeline_idles
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.figures import memory_size, time_span
-from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.limits import what_is_refused
+from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.memory.remedies import Remedy, remedies
 from orchestrator.planning.plan import Plan
@@ -29,8 +30,8 @@ from orchestrator.planning.surroundings import (
     transformer_engine_is_missing,
     variables_are_unset,
 )
-from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.communication import linked_ranks
+from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import duration
@@ -136,17 +137,27 @@ def _memory_line(forecast: Forecast) -> str:
     )
 
 
-def _ways(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> str:
-    """The cheapest changes that the cluster can give and after which the job fits with room to spare, with prices."""
-    device, words = forecast.device, plan.vocabulary.padded_size
+def ways_out(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> list[Remedy]:
+    """The changes that the cluster can give and after which the job fits with room to spare, the cheapest first: each
+    sized and priced as the plan of the changed job is.
+    """
+    device, vocabulary = forecast.device, plan.vocabulary
 
-    def price(job: JobSpec) -> float:
-        return estimate_time(job, words, forecast.layers, device).step_seconds
+    def planned(job: JobSpec) -> tuple[Memory, float]:
+        divisible_by, tp = job.model.make_vocab_size_divisible_by, job.parallelism.tensor_model_parallel_size
+        estimate = estimated(job, padded_vocab_size(vocabulary.size, divisible_by, tp), device)
+        return estimate.memory, estimate.time.step_seconds
 
     limit = int(TIGHT * (device.memory_bytes or 0))
-    ways = remedies(plan.job, words, forecast.layers, limit, price, machine=device.gpus_per_node)
+    ways = remedies(plan.job, vocabulary.size, forecast.layers, limit, planned, machine=device.gpus_per_node)
     if cluster is not None and not what_is_refused(plan.job, cluster):
-        ways = [way for way in ways if not what_is_refused(way.job, cluster)]
+        return [way for way in ways if not what_is_refused(way.job, cluster)]
+    return ways
+
+
+def _ways(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> str:
+    """The cheapest ways out, with prices."""
+    ways = ways_out(plan, forecast, cluster)
     if not ways:
         return "no small change makes it fit; `orchestrator tune` searches all layouts"
     lines = [

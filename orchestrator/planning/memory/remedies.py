@@ -17,8 +17,8 @@ from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
-Price = Callable[[JobSpec], float]
-"""Seconds of a step of a job."""
+Planner = Callable[[JobSpec], tuple[Memory, float]]
+"""What a job needs and the seconds of its step, with all that a run would settle for it, as its own plan has them."""
 
 _MOST_CHANGES = 3
 _MOST_PRICED = 60
@@ -56,23 +56,23 @@ class Remedy:
 
 
 def remedies(
-    job: JobSpec, padded_vocab: int, layers: Layers, limit_bytes: int, price: Price, machine: int = 8
+    job: JobSpec, vocab_size: int, layers: Layers, limit_bytes: int, planned: Planner, machine: int = 8
 ) -> list[Remedy]:
     """The cheapest single changes and small combinations with which every stage takes at most `limit_bytes`.
 
     The global batch stays as it is, and no more than `machine` GPUs (or those that the job takes) are taken of one
     machine; of several machines no more than the job takes of each. Of those that change the same things, the cheapest
-    is named. Cheapest first, by GPU-seconds per step; none where nothing here helps.
+    is named. Cheapest first, by GPU-seconds per step; none where nothing here helps. `vocab_size` counts the tokens
+    before padding.
     """
     # Who takes part of several machines has no more of them: a tensor-parallel group that is wider spans them.
     machine = max(machine, job.processes_per_node) if job.launch.nodes == 1 else job.processes_per_node
-    fitting = list(itertools.islice(_fitting(job, padded_vocab, layers, limit_bytes, machine), _MOST_PRICED))
+    fitting = list(itertools.islice(_fitting(job, vocab_size, layers, limit_bytes, planned, machine), _MOST_PRICED))
     if not fitting:
         return []
-    before = price(job) * job.world_size
+    before = planned(job)[1] * job.world_size
     cheapest: dict[frozenset[str], Remedy] = {}
-    for changes, changed, fields, memory in fitting:
-        seconds = price(changed)
+    for changes, changed, fields, memory, seconds in fitting:
         remedy = Remedy(
             words=", ".join(change.words for change in changes),
             overrides=overrides(fields),
@@ -95,8 +95,8 @@ def remedies(
 
 
 def _fitting(
-    job: JobSpec, padded_vocab: int, layers: Layers, limit: int, machine: int
-) -> Iterator[tuple[tuple[Change, ...], JobSpec, dict[str, Any], Memory]]:
+    job: JobSpec, vocab_size: int, layers: Layers, limit: int, planned: Planner, machine: int
+) -> Iterator[tuple[tuple[Change, ...], JobSpec, dict[str, Any], Memory, float]]:
     """What fits, fewest changes first; nothing that does more than something before it along the same axes."""
     axes = _axes(job, machine, layers)
     found: list[frozenset[str]] = []
@@ -111,11 +111,14 @@ def _fitting(
                     continue
                 changed, fields = applied
                 tp = changed.parallelism.tensor_model_parallel_size
-                padded = padded_vocab_size(padded_vocab, job.model.make_vocab_size_divisible_by, tp)
-                memory = estimate_memory(changed, padded, layers)
+                padded = padded_vocab_size(vocab_size, job.model.make_vocab_size_divisible_by, tp)
+                # Most are too large with what the job leaves open still open, which is a tenth of a plan's work.
+                if estimate_memory(changed, padded, layers).device_bytes > limit:
+                    continue
+                memory, seconds = planned(changed)
                 if memory.device_bytes <= limit:
                     found.append(words)
-                    yield changes, changed, fields, memory
+                    yield changes, changed, fields, memory, seconds
 
 
 def _axes(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change]]:
@@ -184,7 +187,7 @@ def _apply(job: JobSpec, changes: tuple[Change, ...], machine: int) -> tuple[Job
     fields: dict[str, Any] = {}
     for change in changes:
         fields.update(change.fields)
-    degrees, launch = job.parallelism, job.launch
+    degrees = job.parallelism
     tensor, pipeline = prod(change.tensor for change in changes), prod(change.pipeline for change in changes)
     growth, replicas = tensor * pipeline, job.data_parallel_size
     if growth > 1:

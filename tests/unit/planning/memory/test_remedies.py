@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.memory.remedies import Remedy, remedies
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
@@ -30,12 +30,16 @@ def price(job: JobSpec) -> float:
     return work * (1 + (stages - 1) / job.num_micro_batches) / job.world_size
 
 
+def planned(job: JobSpec) -> tuple[Memory, float]:
+    return estimate_memory(job, vocabulary(job).padded_size, "torch"), price(job)
+
+
 def shipped(name: str, *overrides: str) -> JobSpec:
     return load_job([JOBS / f"{name}.yaml"], overrides).job
 
 
 def found(job: JobSpec, limit: float) -> list[Remedy]:
-    return remedies(job, vocabulary(job).padded_size, "torch", int(limit), price)
+    return remedies(job, vocabulary(job).size, "torch", int(limit), planned)
 
 
 EVERY_LAYER_A_CHUNK = (
@@ -114,10 +118,12 @@ def test_layers_are_recomputed_in_place_of_what_a_job_has(written: tuple[str, ..
 def test_buffers_of_tensor_parallelism_can_be_done_without() -> None:
     job = shipped("gpt-7.1b")
     needed = estimate_memory(job, vocabulary(job).padded_size, "transformer_engine").device_bytes
-    words = vocabulary(job).padded_size
-    [waits] = [
-        each for each in remedies(job, words, "transformer_engine", needed - 1, price) if "overlap" in each.words
-    ]
+
+    def with_engine(changed: JobSpec) -> tuple[Memory, float]:
+        return estimate_memory(changed, vocabulary(changed).padded_size, "transformer_engine"), price(changed)
+
+    every = remedies(job, vocabulary(job).size, "transformer_engine", needed - 1, with_engine)
+    [waits] = [each for each in every if "overlap" in each.words]
     assert waits.overrides == ("parallelism.tp_comm_overlap=false",)
     assert needed - waits.memory.device_bytes > GIB
     assert not any("overlap" in each.words for each in found(job, needed / 2)), "torch's layers have none"

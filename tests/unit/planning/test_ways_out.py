@@ -1,0 +1,73 @@
+"""What `plan` offers to a job that does not fit, beside what it says of the job that took the offer."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from collections.abc import Sequence
+
+import pytest
+
+from orchestrator.planning import graphs
+from orchestrator.planning.forecast import Forecast, forecast
+from orchestrator.planning.memory.remedies import Remedy
+from orchestrator.planning.plan import make_plan
+from orchestrator.planning.verdict import ways_out
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_text
+
+JOB = """
+name: large
+model: {preset: %s}
+batch: {micro_batch_size: 1, global_batch_size: 512}
+data: {random_tokens: true}
+optimizer: {lr: 3e-4}
+schedule: {train_iters: 1000}
+launch: {nodes: 1, gpus_per_node: 8, gpu: H100}
+"""
+
+
+def job_of(preset: str, changes: Sequence[str]) -> JobSpec:
+    return load_text(JOB % preset, "large.yaml", list(changes)).job
+
+
+def planned(job: JobSpec) -> Forecast:
+    return forecast(make_plan(job))
+
+
+def offered(job: JobSpec) -> list[Remedy]:
+    return ways_out(make_plan(job), planned(job), None)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformer Engine and FlashAttention 4 are there, as far as a plan looks."""
+    found = importlib.machinery.ModuleSpec("transformer_engine", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(graphs, "has_flash", lambda: True)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        ("t5-220m", ("batch.micro_batch_size=512", "launch.gpus_per_node=1")),
+        ("gpt-345m", ("batch.micro_batch_size=64", "parallelism.use_distributed_optimizer=false")),
+        ("gpt-1.7b", ("batch.micro_batch_size=8", "launch.gpus_per_node=2", "model.vocab_size=50257")),
+        ("llama3.1-8b", ("launch.gpus_per_node=2", "batch.global_batch_size=16")),
+        ("llama3.1-8b", ("model.seq_length=32768",)),
+        ("mixtral-8x7b", ("launch.nodes=8",)),
+    ],
+)
+def test_the_plan_says_the_same_once_it_is_applied(preset: str, changes: tuple[str, ...]) -> None:
+    """What a run settles by itself is settled anew: graphs, attention, layers, the padded vocabulary."""
+    job = job_of(preset, changes)
+    before = planned(job).time.step_seconds * job.world_size
+    every = offered(job)
+    assert every
+    for way in every:
+        applied = planned(job_of(preset, [*changes, *way.overrides]))
+        assert applied.fit == "fits"
+        assert applied.memory == way.memory
+        assert applied.time.step_seconds == way.step_seconds
+        assert way.slower == pytest.approx(applied.time.step_seconds * way.gpus / before - 1)
