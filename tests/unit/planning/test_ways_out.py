@@ -71,3 +71,27 @@ def test_the_plan_says_the_same_once_it_is_applied(preset: str, changes: tuple[s
         assert applied.memory == way.memory
         assert applied.time.step_seconds == way.step_seconds
         assert way.slower == pytest.approx(applied.time.step_seconds * way.gpus / before - 1)
+
+
+def set_by(way: Remedy) -> dict[str, str]:
+    return {path.rpartition(".")[2]: value for path, _, value in (each.partition("=") for each in way.overrides)}
+
+
+def test_experts_are_spread_over_the_ranks_that_are_there() -> None:
+    """Faster than what the job has, with its gradients; eight stages would be slower."""
+    job = job_of("mixtral-8x7b", ("launch.nodes=8", "runtime.layers=transformer_engine"))
+    best = next(way for way in offered(job) if not way.rounds)
+    assert set_by(best) == {"expert_model_parallel_size": "8", "pipeline_model_parallel_size": "2"}
+    assert best.slower < 0
+    assert best.gpus == job.world_size
+    dense = offered(job_of("llama3.1-8b", ("batch.micro_batch_size=8",)))
+    assert dense
+    assert not any("expert_model_parallel_size" in set_by(way) for way in dense)
+
+
+def test_sequences_are_shared_out_over_replicas() -> None:
+    job = job_of("llama3.1-8b", ("model.seq_length=32768", "runtime.layers=transformer_engine"))
+    best = offered(job)[0]
+    assert set_by(best) == {"context_parallel_size": "4", "pipeline_model_parallel_size": "2"}
+    assert best.gpus == job.world_size
+    assert best.job.data_parallel_size == 1

@@ -78,7 +78,16 @@ def test_remedies_fit_and_are_legal(name: str, overrides: tuple[str, ...], limit
         assert memory == remedy.memory
         assert remedy.step_seconds == price(changed)
         assert remedy.slower == pytest.approx(price(changed) * changed.world_size / price(job) / job.world_size - 1)
-    assert [remedy.slower for remedy in every] == sorted(remedy.slower for remedy in every)
+    assert [remedy.cost for remedy in every] == sorted(remedy.cost for remedy in every)
+
+
+def test_what_leaves_the_training_as_it_is_goes_before_what_costs_about_as_much() -> None:
+    every = found(shipped("gpt-1.7b", "launch.gpus_per_node=2", "batch.micro_batch_size=8"), 72 * GIB)
+    assert [remedy.rounds for remedy in every] == ["the training rounds otherwise" in remedy.words for remedy in every]
+    smaller, rounding = every[1:3]
+    assert smaller.overrides == ("batch.micro_batch_size=4",)
+    assert "precision.grad_reduce_in_fp32=false" in rounding.overrides
+    assert rounding.slower < smaller.slower < rounding.slower + 0.02
 
 
 def test_nothing_more_than_needed() -> None:
