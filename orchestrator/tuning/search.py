@@ -25,8 +25,11 @@ _FORMS = 4
 _TRIED_TIGHT = 50
 """How many of the layouts that need nearly all of the memory are looked at, of those that fit for sure with more
 recomputation, and of those that do not."""
-_NEARLY = 0.99
-"""The part of a GPU's memory that they may need: estimates were within 0.7 % (docs/benchmarks)."""
+NEARLY = 0.99
+"""The part of a GPU's memory that what nobody measures may need: estimates were within 0.7 %, and what was planned at
+99.6 % and above ran out of memory (docs/benchmarks)."""
+WHOLE = 1.0
+"""What may be tried."""
 _WORTH = 0.03
 """Share of a step that one of them has to save before it is named."""
 
@@ -76,14 +79,15 @@ NEEDLESS = "recomputes more than it must"
 BEATEN = "slower, and no leaner"
 
 
-def search(space: Space, estimates: Estimates, *, tight: bool = False) -> Found:
-    """Every layout worth a look, estimated. What may or may not fit, because estimates have errors, counts as fitting
-    only where `tight`: a measurement is going to tell, or nothing else fits.
+def search(space: Space, estimates: Estimates, part: float = TIGHT) -> Found:
+    """Every layout worth a look, estimated. What counts as fitting needs at most this part of a GPU's memory: more than
+    `TIGHT` may or may not fit, because estimates have errors, and is for where a measurement is going to tell (`WHOLE`)
+    or nothing else fits (`NEARLY`).
 
     The job's own layout is always looked at, and counts when it is tight too, so that nothing slower than what the
     job has is ever called the best.
     """
-    hunt = _Hunt(space, estimates, tight)
+    hunt = _Hunt(space, estimates, part)
     inside, across, refused = space.degrees()
     for layout, problem in refused:
         hunt.lose(NOT_LEGAL, layout, problem.message)
@@ -111,7 +115,7 @@ def search(space: Space, estimates: Estimates, *, tight: bool = False) -> Found:
 
 def can_fit(space: Space, estimates: Estimates) -> bool:
     """Whether any layout with tensor parallelism inside machines fits, without asking for times."""
-    hunt = _Hunt(space, estimates, tight=False)
+    hunt = _Hunt(space, estimates, TIGHT)
     return any(hunt.fits(hunt.leanest(degrees)) for degrees in space.degrees()[0])
 
 
@@ -119,7 +123,8 @@ def can_fit(space: Space, estimates: Estimates) -> bool:
 class _Hunt:
     space: Space
     estimates: Estimates
-    tight: bool
+    part: float
+    """Of a GPU's memory: what counts as fitting needs at most this."""
     found: dict[Layout, Candidate] = field(default_factory=dict)
     lost: dict[str, Lost] = field(default_factory=dict)
     miss: Miss | None = None
@@ -159,7 +164,7 @@ class _Hunt:
             return None, problem
         if layout not in self.found:
             candidate = self._estimated(layout, self._memory(layout))
-            if not self._fits(candidate.memory, tight=True):
+            if not self._fits(candidate.memory, WHOLE):
                 return candidate, None
             self.found[layout] = candidate
         return self.found[layout], None
@@ -180,7 +185,7 @@ class _Hunt:
             return
         pipelines = (each for each in self.found.values() if each.layout.pp > 1)
         for candidate in sorted(pipelines, key=lambda each: each.order)[:_BALANCED]:
-            layout = self._balanced(candidate, self._limit(self.tight))
+            layout = self._balanced(candidate, self._limit(self.part))
             if layout is not None:
                 self._add(layout)
 
@@ -212,13 +217,13 @@ class _Hunt:
 
     def _split_where_tight(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest pipelines with stages that take equally long, where that is what makes them tight."""
-        if self.tight or "split" in self.space.kept:
+        if self.part > TIGHT or "split" in self.space.kept:
             return []
         even = (each for each in candidates if each.layout.pp > 1 and each.layout.split == EVEN)
         found = []
         for candidate in sorted(even, key=lambda each: each.order)[:_REFINED]:
             layout = self._balanced(candidate, self._nearly_all)
-            if layout is not None and not self._fits(self._memory(layout), tight=False):
+            if layout is not None and not self._fits(self._memory(layout), TIGHT):
                 found.append(self._estimated(layout, self._memory(layout)))
         return found
 
@@ -243,7 +248,7 @@ class _Hunt:
 
     def fits(self, each: Miss) -> bool:
         """Whether it counts as fitting."""
-        return self._fits(each.memory, self.tight)
+        return self._fits(each.memory, self.part)
 
     def _fill(self, layout: Layout) -> bool:
         """Take the layout with the least recomputation that fits, and where there has to be some, also the one with the
@@ -255,12 +260,12 @@ class _Hunt:
         """
         recomputes = self.space.recomputes(layout, layout.vp)
         asked = [layout._replace(recompute=each) for each in recomputes]
-        limits = {self._limit(tight) for tight in (self.tight, False)}
+        limits = {self._limit(part) for part in (self.part, TIGHT)}
         least = {number for limit in limits if (number := self._least(asked, limit)) is not None}
         for number in sorted(least):
             self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
         first = min(least, default=len(asked))
-        number = self._least(asked[:first], self._nearly_all) if not self.tight else None
+        number = self._least(asked[:first], self._nearly_all) if self.part == TIGHT else None
         if number is not None:
             self.nearly[asked[number]] = self.found[asked[first]] if least else None
         joined = False
@@ -300,7 +305,7 @@ class _Hunt:
         if layout in self.found or self.space.problem(layout) is not None:
             return
         memory = self._memory(layout)
-        if not self._fits(memory, self.tight):
+        if not self._fits(memory, self.part):
             return
         candidate = self._estimated(layout, memory)
         if faster_than is None or candidate.step_seconds < faster_than.step_seconds:
@@ -318,21 +323,21 @@ class _Hunt:
             self.known[layout] = self.estimates.memory(with_layout(self.space.job, layout))
         return self.known[layout]
 
-    def _fits(self, memory: Memory, tight: bool) -> bool:
-        return memory.device_bytes <= self._limit(tight)
+    def _fits(self, memory: Memory, part: float) -> bool:
+        return memory.device_bytes <= self._limit(part)
 
-    def _limit(self, tight: bool) -> float:
+    def _limit(self, part: float) -> float:
         total = self.estimates.memory_bytes
-        return math.inf if total is None else total * (1.0 if tight else TIGHT)
+        return math.inf if total is None else total * part
 
     @property
     def _nearly_all(self) -> float:
-        return self._limit(tight=True) * _NEARLY
+        return self._limit(NEARLY)
 
     def _does_not_fit(self, each: Miss, count: int = 1) -> None:
         total = self.estimates.memory_bytes
         assert total is not None, "everything fits where nothing limits"
-        part = "" if self.tight else f"{TIGHT:.0%} of "
+        part = "" if self.part == WHOLE else f"{self.part:.0%} of "
         why = f"needs {memory_size(each.memory.device_bytes)}, more than {part}{memory_size(total)}"
         self.lose(NO_FIT, each.layout, why, count)
         if self.miss is None or each.memory.device_bytes < self.miss.memory.device_bytes:

@@ -23,7 +23,7 @@ from orchestrator.spec.runtime import Layers
 from orchestrator.tuning.estimates import Candidate, Planned
 from orchestrator.tuning.layout import on_machines
 from orchestrator.tuning.measuring import Measuring
-from orchestrator.tuning.search import search
+from orchestrator.tuning.search import WHOLE, search
 from orchestrator.tuning.space import Space
 from orchestrator.tuning.trial import Trial, trial_job
 
@@ -93,7 +93,7 @@ def plan_sweep(case: Case, gpu: str, meter: Meter, until: float) -> Sweep:
     assert job.model.vocab_size is not None
     estimates = Planned(device_named(gpu), case.layers, job.model.vocab_size)
     space = Space(job)
-    found = search(space, estimates, tight=True)
+    found = search(space, estimates, WHOLE)
     least: dict[tuple[int, ...], Candidate] = {}
     for each in found.fitting:  # the fastest first
         layout = each.layout
@@ -161,7 +161,7 @@ def test_the_tuner_picks_one_of_the_best_by_estimates_alone(sweep: Sweep) -> Non
 
 def test_the_tuner_picks_one_of_the_best_when_it_measures(sweep: Sweep) -> None:
     seconds, _ = measured_sweep(sweep)[0]
-    found = search(sweep.space, sweep.estimates, tight=True)
+    found = search(sweep.space, sweep.estimates, WHOLE)
     measuring = Measuring(found.fitting, sweep.estimates.memory_bytes)
     measuring.run(sweep.trial, 3)
     pick = measuring.ranking()[0]

@@ -23,6 +23,8 @@ from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, device_of
 from orchestrator.planning.layers import layers_there
 from orchestrator.planning.limits import partition_of, what_is_refused
+from orchestrator.planning.memory import capacity
+from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -31,7 +33,7 @@ from orchestrator.tuning.estimates import Candidate, Planned, front
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
 from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
-from orchestrator.tuning.search import Found, search
+from orchestrator.tuning.search import NEARLY, WHOLE, Found, search
 from orchestrator.tuning.space import Space
 from orchestrator.tuning.trial import Trial, Trials
 from orchestrator.tuning.worlds import enough, spread
@@ -92,7 +94,7 @@ def command(
         check_installed(task.space.job)
         check_gpus(task.space.job, task.choice, "--measure", "add --gpus {}", "leave --measure out")
         check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
-    found = _search(task, tight=measure)
+    found = _search(task, measure)
     measuring = Measuring(found.fitting, task.estimates.memory_bytes)
     stopped = False
     if measure:
@@ -108,6 +110,7 @@ def command(
         ranking=tuple(measuring.ranking()),
         front=tuple(front(measuring.ranking(found.leaner))),
         trials=measuring.trials,
+        enough=_enough_for_sure(task, found),
     )
     if not report.ranking or (measuring.trials and not stopped and not report.best.is_measured):
         raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
@@ -190,14 +193,21 @@ def _vocabulary(loaded: LoadedJob) -> int:
         raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
 
 
-def _search(task: _Task, *, tight: bool) -> Found:
+def _search(task: _Task, measure: bool) -> Found:
     """What fits; what is tight counts where it is going to be measured, or where nothing else fits."""
-    found = search(task.space, task.estimates, tight=tight)
-    if not found.fitting and not tight:
-        found = search(task.space, task.estimates, tight=True)
+    found = search(task.space, task.estimates, WHOLE if measure else TIGHT)
+    if not found.fitting and not measure:
+        found = search(task.space, task.estimates, NEARLY)
     if not found.fitting:
         raise UserError(_nothing_fits(task, found))
     return found
+
+
+def _enough_for_sure(task: _Task, found: Found) -> int | None:
+    """On how many GPUs a layout fits with room to spare, where none does on those that there are."""
+    if any(capacity(each.memory, task.choice.device) != "tight" for each in found.fitting):
+        return None
+    return enough(task.space, task.estimates, task.per_node)
 
 
 def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
@@ -253,4 +263,7 @@ def _nothing_fits(task: _Task, found: Found) -> str:
     nearest = f"the leanest, {layout_words(found.miss.layout)}, needs {needs} on a GPU that has {has}"
     count = enough(task.space, task.estimates, task.per_node)
     way = f"{count} GPUs would do: --gpus {count}" if count else "no number of GPUs was found that would do"
+    if found.miss.memory.device_bytes <= limit:
+        nearest += f", and more than {NEARLY:.0%} is too much to count on"
+        way += "; --measure tells whether it fits"
     return f"{job.name} does not fit {where} in any layout: {nearest}\n      {way}"

@@ -42,6 +42,9 @@ class Report:
     front: tuple[Ranked, ...]
     """What nothing beats in both speed and memory, forms with more recomputation among them; the fastest first."""
     trials: dict[Layout, Trial]
+    enough: int | None
+    """The number of GPUs on which a layout fits with room to spare, where none does on these; None where one does, or
+    no such number was found."""
 
     @property
     def best(self) -> Ranked:
@@ -88,6 +91,8 @@ class Report:
         tight = capacity(self.best.candidate.memory, self.choice.device) == "tight"
         if tight and not self.best.is_measured:
             typer.echo("note: the best needs nearly all of the GPU's memory; --measure tells whether it fits")
+        if self.enough is not None:
+            typer.echo(f"note: on {self.enough} GPUs a layout fits with room to spare: --gpus {self.enough}")
         if self.found.tight is not None:
             typer.echo(self._tight_words(self.found.tight))
         if not self.trials:
@@ -144,6 +149,7 @@ class Report:
             },
             "trials": [{"layout": settings_of(layout), **vars(trial)} for layout, trial in self.trials.items()],
             "fitting": len(self.found.fitting),
+            "enough_gpus": self.enough,
         }
 
     def _tables(self, top: int) -> list[tuple[str, list[Ranked]]]:

@@ -167,7 +167,30 @@ def test_nothing_fits(orchestrator: Orchestrator, large: Path, tmp_path: Path) -
     assert second.split("--gpus ")[1] == str(count)
     assert not (tmp_path / "large.tuned.yaml").exists()
     assert "nearly all" not in orchestrator("tune", large, "--gpus", str(count)).out
-    assert "the best needs nearly all of the GPU's memory" in orchestrator("tune", large, "--gpus", str(count - 8)).out
+    tight = orchestrator("tune", large, "--gpus", str(count - 8))
+    assert "the best needs nearly all of the GPU's memory" in tight.out
+    assert f"note: on {count} GPUs a layout fits with room to spare: --gpus {count}\n" in tight.out
+
+
+def test_a_hundredth_of_the_memory_is_left_where_nothing_is_measured(
+    orchestrator: Orchestrator, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU that has what the leanest layout needs and no more, a measurement would have to tell."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpus").mkdir()
+    gpu = tmp_path / "gpus" / "H100.yaml"
+    leanest = re.search(r"needs ([\d.]+) GiB on a GPU", orchestrator("tune", large, "--gpus", "8").err)
+    assert leanest is not None
+    needed = float(leanest[1]) * 2**30
+    gpu.write_text(f"base: H100\nmemory_bytes: {int(needed / 0.995)}\n")
+    said = orchestrator("tune", large, "--gpus", "8")
+    assert said.code == 2
+    assert ", and more than 99% is too much to count on" in said.err
+    assert re.search(r"\d+ GPUs would do: --gpus \d+; --measure tells whether it fits$", said.err.strip())
+    gpu.write_text(f"base: H100\nmemory_bytes: {int(needed / 0.985)}\n")
+    found = orchestrator("tune", large, "--gpus", "8", "--json").json
+    assert 0.98 < found["best"]["device_bytes"] / found["memory_bytes"] <= 0.99
+    assert found["enough_gpus"] > 8
 
 
 @pytest.mark.parametrize(("gpu", "spans"), [("GB200", False), ("GH200", True)])

@@ -23,7 +23,7 @@ from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.tuning.estimates import Candidate, Planned, front
 from orchestrator.tuning.layout import EVEN, NO_RECOMPUTE, SELECTIVE, Layout, Split, layout_of, on_machines, with_layout
 from orchestrator.tuning.overlay import overlay_text
-from orchestrator.tuning.search import ACROSS, NO_FIT, NOT_LEGAL, Found, search
+from orchestrator.tuning.search import ACROSS, NEARLY, NO_FIT, NOT_LEGAL, WHOLE, Found, search
 from orchestrator.tuning.space import Space
 
 Spaces = Callable[..., Space]
@@ -221,7 +221,19 @@ def test_what_is_tight_counts_only_where_asked_for(space: Spaces) -> None:
     found = search(one, full)
     assert found.fitting == (found.own,)
     assert found.lost[NO_FIT].why == "needs 95.0 GiB, more than 92% of 100.0 GiB"
-    assert len(search(one, full, tight=True).fitting) > 1
+    assert len(search(one, full, WHOLE).fitting) > 1
+
+
+@pytest.mark.parametrize(("needed", "counts"), [(98, True), (99.5, False)])
+def test_what_nobody_measures_leaves_a_hundredth_of_the_memory(space: Spaces, needed: float, counts: bool) -> None:
+    """The own layout counts either way, and others with a measurement."""
+    full = replace(laws(100 * GIB), bytes_of=lambda job: int(needed * GIB))
+    one = space(gpus=1)
+    found, measured = search(one, full, NEARLY), search(one, full, WHOLE)
+    assert len(measured.fitting) > 1
+    assert found.fitting == (measured.fitting if counts else (found.own,))
+    if not counts:
+        assert found.lost[NO_FIT].why == "needs 99.5 GiB, more than 99% of 100.0 GiB"
 
 
 @pytest.mark.parametrize(("saved", "named"), [(0.05, True), (0.02, False)])
@@ -243,7 +255,7 @@ def test_what_is_tight_is_named_where_it_is_worth_a_measurement(space: Spaces, s
     assert (found.tight is not None) == named
     if found.tight is not None:
         assert found.tight.layout.recompute == NO_RECOMPUTE
-    measured = search(own, law, tight=True)
+    measured = search(own, law, WHOLE)
     assert (measured.fitting[0].layout.recompute, measured.tight) == (NO_RECOMPUTE, None)
     assert search(own, replace(law, memory_bytes=None)).tight is None, "everything fits"
 
