@@ -1,4 +1,4 @@
-"""Importing large libraries without what nobody needs of it."""
+"""Importing large libraries, and what else makes many objects, without what nobody needs of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """What is imported inside stays until the process ends, and is never looked through for garbage.
+    """What is imported or made inside stays until the process ends, and is never looked through for garbage.
 
     torch and megatron-core make half a million objects: to search them again and again while they are made, and to
-    take them apart one by one at the end, is a third of the CPU time of a rank that trains a few steps.
+    take them apart one by one at the end, is a third of the CPU time of a rank that trains a few steps. Of the tuner's
+    thousands of layouts it is a tenth.
     """
     was_enabled = gc.isenabled()
     gc.disable()

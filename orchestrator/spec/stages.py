@@ -7,6 +7,8 @@ chunk by chunk, in letters.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.stage_letters import layers_in_letters
 
@@ -20,8 +22,22 @@ def layers_of_chunks(num_layers: int, degrees: ParallelismSpec) -> tuple[tuple[i
         written = layers_in_letters(degrees.pipeline_model_parallel_layout, stages)
         if written is not None and len(written[0]) == chunks and sum(map(sum, written)) == num_layers:
             return written
-    first, last = degrees.num_layers_in_first_pipeline_stage, degrees.num_layers_in_last_pipeline_stage
-    embedding, loss = degrees.account_for_embedding_in_pipeline_split, degrees.account_for_loss_in_pipeline_split
+    return _dealt_out(
+        num_layers,
+        stages,
+        chunks,
+        degrees.num_layers_in_first_pipeline_stage,
+        degrees.num_layers_in_last_pipeline_stage,
+        degrees.account_for_embedding_in_pipeline_split,
+        degrees.account_for_loss_in_pipeline_split,
+    )
+
+
+@lru_cache(maxsize=1024)  # every part of an estimate asks, and the tuner makes thousands of them
+def _dealt_out(
+    num_layers: int, stages: int, chunks: int, first: int | None, last: int | None, embedding: bool, loss: bool
+) -> tuple[tuple[int, ...], ...]:
+    """The same where it is told by numbers."""
     between = stages - (first is not None) - (last is not None)
     even = max(num_layers + embedding + loss - (first or 0) - (last or 0), 0) // max(between, 1) // chunks
     counts = [[even] * chunks for _ in range(stages)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from orchestrator.errors import Problem
 from orchestrator.planning.balance import balanced
@@ -30,6 +31,8 @@ NEARLY = 0.99
 99.6 % and above ran out of memory (docs/benchmarks)."""
 WHOLE = 1.0
 """What may be tried."""
+_BY_LINE = 4
+"""How often a straight line may tell where to look."""
 _WORTH = 0.03
 """Share of a step that one of them has to save before it is named."""
 
@@ -119,6 +122,16 @@ def can_fit(space: Space, estimates: Estimates) -> bool:
     return any(hunt.fits(hunt.leanest(degrees)) for degrees in space.degrees()[0])
 
 
+@dataclass(frozen=True)
+class _Nearly:
+    """Where something may fit in nearly all of the memory."""
+
+    layouts: list[Layout]
+    """Each with more recomputation than the one before; none of them fits for sure."""
+    beside: Candidate | None
+    """The same with enough of it to fit for sure."""
+
+
 @dataclass
 class _Hunt:
     space: Space
@@ -130,8 +143,7 @@ class _Hunt:
     miss: Miss | None = None
     known: dict[Layout, Memory] = field(default_factory=dict)
     """What was asked for once: the same layouts come up again."""
-    nearly: dict[Layout, Candidate | None] = field(default_factory=dict)
-    """What fits in nearly all of the memory, and the same layout with enough recomputation to fit for sure."""
+    nearly: list[_Nearly] = field(default_factory=list)
 
     def lose(self, reason: str, layout: Layout, why: str, count: int = 1) -> None:
         lost = self.lost.setdefault(reason, Lost())
@@ -144,8 +156,7 @@ class _Hunt:
         lean = self.leanest(degrees)
         if not self.fits(lean):
             self._does_not_fit(lean)
-            if lean.memory.device_bytes <= self._nearly_all:
-                self.nearly[lean.layout] = None
+            self.nearly.append(_Nearly([lean.layout], None))
             return
         for vp in self.space.chunks(degrees):
             for micro in self.space.micro_batches(degrees):
@@ -204,9 +215,10 @@ class _Hunt:
 
     def faster_where_tight(self, fitting: list[Candidate]) -> Candidate | None:
         """The fastest that needs nearly all of the memory; None where it saves too little to be worth a measurement."""
-        alone = [layout for layout, beside in self.nearly.items() if beside is None]
-        leaner = {layout: beside.step_seconds for layout, beside in self.nearly.items() if beside is not None}
-        asked = [*alone[:_TRIED_TIGHT], *sorted(leaner, key=lambda layout: leaner[layout])[:_TRIED_TIGHT]]
+        alone = (each for each in self.nearly if each.beside is None)
+        leaner = [(each.beside.step_seconds, each) for each in self.nearly if each.beside is not None]
+        fastest_first = (each for _, each in sorted(leaner, key=lambda pair: pair[0]))
+        asked = [layout for some in (alone, fastest_first) for layout in islice(self._tight(some), _TRIED_TIGHT)]
         found = [
             self._estimated(layout, self._memory(layout)) for layout in asked if self.space.problem(layout) is None
         ]
@@ -214,6 +226,13 @@ class _Hunt:
         fastest = min(found, key=lambda candidate: candidate.order, default=None)
         worth = fastest is not None and fastest.step_seconds <= (1 - _WORTH) * fitting[0].step_seconds
         return fastest if worth else None
+
+    def _tight(self, places: Iterable[_Nearly]) -> Iterator[Layout]:
+        """What fits there in nearly all of the memory. It is looked for here, as no more than a few are asked for."""
+        for each in places:
+            number = self._least(each.layouts, self._nearly_all)
+            if number is not None:
+                yield each.layouts[number]
 
     def _split_where_tight(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest pipelines with stages that take equally long, where that is what makes them tight."""
@@ -265,9 +284,8 @@ class _Hunt:
         for number in sorted(least):
             self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
         first = min(least, default=len(asked))
-        number = self._least(asked[:first], self._nearly_all) if self.part == TIGHT else None
-        if number is not None:
-            self.nearly[asked[number]] = self.found[asked[first]] if least else None
+        if self.part == TIGHT:
+            self.nearly.append(_Nearly(asked[:first], self.found[asked[first]] if least else None))
         joined = False
         if first > 0:
             plain = Miss(asked[0], self._memory(asked[0]))
@@ -289,16 +307,18 @@ class _Hunt:
     def _least(self, layouts: list[Layout], limit: float) -> int | None:
         """Which of the layouts, each with more recomputation than the one before, is the first to need no more bytes.
 
-        Each layer more is leaner, so halving finds it, up to those that recompute everything (`Space.recomputes`).
+        Each layer more is leaner, up to those that recompute everything (`Space.recomputes`).
         """
 
-        def fits(number: int) -> bool:
-            return self._memory(layouts[number]).device_bytes <= limit
+        def needed(number: int) -> int:
+            return self._memory(layouts[number]).device_bytes
 
-        parts = [number for number, each in enumerate(layouts) if each.recompute.method != "uniform"]
-        if parts and fits(parts[-1]):
-            return bisect_left(parts, True, key=fits)
-        return next((number for number in range(len(parts), len(layouts)) if fits(number)), None)
+        parts = sum(each.recompute.method != "uniform" for each in layouts)
+        if parts and needed(0) <= limit:
+            return 0
+        if parts and needed(parts - 1) <= limit:
+            return _first_within(needed, parts - 1, limit)
+        return next((number for number in range(parts, len(layouts)) if needed(number) <= limit), None)
 
     def _add(self, layout: Layout, faster_than: Candidate | None = None) -> None:
         """Take it if it is new, legal, fits, and is faster than another."""
@@ -346,3 +366,19 @@ class _Hunt:
 
 def _joined(layout: Layout) -> Layout:
     return layout._replace(joins_loss=True)
+
+
+def _first_within(needed: Callable[[int], int], last: int, limit: float) -> int:
+    """The first number whose bytes are within the limit, of falling ones: that of 0 are not, and of `last` they are.
+
+    Each layer that is recomputed saves about as much as the one before: a straight line between what is known finds it,
+    and halving where it does not.
+    """
+    first, asked = 0, 0
+    while last - first > 1:
+        above, below = needed(first), needed(last)
+        share = (above - limit) / (above - below) if asked < _BY_LINE else 0.5
+        middle = min(max(first + math.ceil(share * (last - first)), first + 1), last - 1)
+        first, last = (first, middle) if needed(middle) <= limit else (middle, last)
+        asked += 1
+    return last

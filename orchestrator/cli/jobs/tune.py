@@ -18,6 +18,7 @@ from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, SpecError, UserError
+from orchestrator.imports import staying
 from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, device_of
@@ -94,7 +95,8 @@ def command(
         check_installed(task.space.job)
         check_gpus(task.space.job, task.choice, "--measure", "add --gpus {}", "leave --measure out")
         check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
-    found = _search(task, measure)
+    with staying():
+        found = _search(task, measure)
     measuring = Measuring(found.fitting, task.estimates.memory_bytes)
     stopped = False
     if measure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import mul
 
 from orchestrator.planning import pipeline
 from orchestrator.planning.halves import half_job, halves_of_stage
@@ -154,7 +155,8 @@ def _in_flight(stage: int, chunks: tuple[_Activations, ...], job: JobSpec, strea
     stages = job.parallelism.pipeline_model_parallel_size
     fullest = _most_in_flight(stage, stages, len(chunks), min(job.num_micro_batches, 3 * stages))
     between = {held: _between(stage, stages, len(chunks), is_first=held == fullest[0]) for held in fullest}
-    by_bytes = sorted(fullest, key=lambda held: _saved(chunks, held) + between[held] * stream, reverse=True)
+    each = [chunk.saved for chunk in chunks]
+    by_bytes = sorted(fullest, key=lambda held: sum(map(mul, each, held)) + between[held] * stream, reverse=True)
     at_the_loss = next((held for held in by_bytes if held[-1] > 0), by_bytes[0])
     return _InFlight(by_bytes[0], at_the_loss, between[by_bytes[0]])
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.halves import halves_of_stage
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.parameters import layers_with_experts, parameters, stage_expert_parameters
+from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.adapters import trained_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.adapters import MATRICES, adapted
@@ -142,8 +143,7 @@ def _parts(setting: Setting) -> Parts:
 
 def _trained_in_stages(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     """Parameters that a rank of each pipeline stage trains."""
-    held = (rank.parameters for rank in parameters(job, padded_vocab).per_rank if rank.tp == 0)
-    return trained_parameters(job, tuple(held))
+    return trained_parameters(job, stage_parameters(job, padded_vocab))
 
 
 def _passes(setting: Setting, stages: list[list[Pass]]) -> Parts:
@@ -183,27 +183,50 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
         return _stages_of_hybrid(setting, held)
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
-    dense = adapted(setting, _layer(setting, has_experts=False))
-    with_experts = _layer(setting, has_experts=True) if setting.model.num_experts else dense
-    routed = layers_with_experts(setting.job)
+    in_stages, routed = layers_of_chunks(setting.model.num_layers, degrees), layers_with_experts(setting.job)
+    layer_of = _layer_by_share(setting)
+    alike: dict[tuple[int, int, float, bool, bool], Pass] = {}
     found = []
-    for stage, in_chunks in enumerate(layers_of_chunks(setting.model.num_layers, degrees)):
-        accumulation = {"memory_bound": accumulation_seconds(setting, held[stage]) / count}
+    for stage, in_chunks in enumerate(in_stages):
+        accumulation = accumulation_seconds(setting, held[stage]) / count
         chunks = []
         for chunk, layers in enumerate(in_chunks):
             first, last = stage == chunk == 0, (stage, chunk) == (stages - 1, count - 1)
-            share = routed[stage][chunk] / max(layers, 1)
-            layer = _blend(dense, with_experts, share)
-            again = recomputed(setting, layer, layers, share)
-            plain = with_offloading(
-                setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
-            )
-            each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
-            backward = add(*(one.backward for one in each), accumulation)
-            whole = Pass(add(*(one.forward for one in each)), backward)
-            chunks.append(with_host(setting, whole, layers, share, started_again(setting, layers, share)))
+            key = (layers, routed[stage][chunk], accumulation, first, last)
+            if key not in alike:  # all but the first and the last are, mostly
+                share = routed[stage][chunk] / max(layers, 1)
+                alike[key] = _chunk(setting, layer_of(share), layers, share, accumulation, first, last)
+            chunks.append(alike[key])
         found.append(chunks)
     return found
+
+
+def _chunk(
+    setting: Setting, layer: Pass, layers: int, share: float, accumulation: float, first: bool, last: bool
+) -> Pass:
+    """The passes of a chunk of `layers` such layers, which is the first or the last of all, or neither."""
+    again = recomputed(setting, layer, layers, share)
+    plain = with_offloading(setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)))
+    each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
+    backward = add(*(one.backward for one in each), {"memory_bound": accumulation})
+    whole = Pass(add(*(one.forward for one in each)), backward)
+    return with_host(setting, whole, layers, share, started_again(setting, layers, share))
+
+
+def _layer_by_share(setting: Setting) -> Callable[[float], Pass]:
+    """A layer of which a share has experts, as a function of that: each kind is looked at where there is one."""
+
+    @cache
+    def kind(has_experts: bool) -> Pass:
+        layer = _layer(setting, has_experts=has_experts)
+        return layer if has_experts else adapted(setting, layer)
+
+    def blended(share: float) -> Pass:
+        if share in (0.0, 1.0):
+            return kind(share == 1.0)
+        return _blend(kind(False), kind(True), share)
+
+    return blended
 
 
 def _layer(setting: Setting, *, has_experts: bool) -> Pass:

@@ -21,7 +21,17 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job
 from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.tuning.estimates import Candidate, Planned, front
-from orchestrator.tuning.layout import EVEN, NO_RECOMPUTE, SELECTIVE, Layout, Split, layout_of, on_machines, with_layout
+from orchestrator.tuning.layout import (
+    EVEN,
+    NO_RECOMPUTE,
+    SELECTIVE,
+    Layout,
+    Recompute,
+    Split,
+    layout_of,
+    on_machines,
+    with_layout,
+)
 from orchestrator.tuning.overlay import overlay_text
 from orchestrator.tuning.search import ACROSS, NEARLY, NO_FIT, NOT_LEGAL, WHOLE, Found, search
 from orchestrator.tuning.space import Space
@@ -348,6 +358,32 @@ def _told(found: Found) -> list[Any]:
     return [[each.layout for each in found.fitting], {reason: vars(lost) for reason, lost in found.lost.items()}]
 
 
+@pytest.mark.parametrize(
+    "saved",
+    [
+        lambda count: 2 * count,
+        lambda count: 78 * (count >= 23),
+        lambda count: 78 * (1 - 0.8**count),
+        lambda count: 78 * (count / 39) ** 4,
+        lambda count: 0,
+    ],
+    ids=["line", "cliff", "less-and-less", "more-and-more", "nothing"],
+)
+@pytest.mark.parametrize("limit", [99, 60, 45, 24, 23])
+def test_no_layer_more_is_recomputed_than_has_to_be(space: Spaces, saved: Callable[[int], float], limit: int) -> None:
+    """However the memory falls with each of 40 layers."""
+
+    def needed(recompute: Recompute) -> int:
+        return int((100 - saved(recompute.num_layers or 0)) * GIB) if recompute.method != "uniform" else GIB
+
+    one = space(gpus=1, model={"num_layers": 40}, kept=frozenset({"micro_batch_size", "joins_loss"}))
+    found = search(one, replace(laws(limit * GIB), bytes_of=lambda job: needed(layout_of(job).recompute)), WHOLE)
+    every = one.recomputes(one.own, 1)
+    taken = {each.layout.recompute for each in found.fitting}
+    least = next(each for each in every if needed(each) <= limit * GIB)
+    assert next(each for each in every if each in taken) == least
+
+
 def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
     """The bar is 20 seconds; it takes a second, and the search asks for few enough estimates that it must."""
     asked = {"memory": 0, "time": 0}
@@ -366,7 +402,7 @@ def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
     big = space(gpus=1024, nodes=128, model=model, batch={"global_batch_size": 1024})
     found = search(big, Counted(H100, "transformer_engine", 131072))
     assert found.fitting
-    assert asked["memory"] < 10_000
+    assert asked["memory"] < 6_000
     assert asked["time"] < 2_000
     assert found.fitting[0].time.mfu == pytest.approx(0.46, abs=0.1)
 
