@@ -23,7 +23,9 @@ def data_parallel_seconds(
 def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass]) -> float:
     """Gradients are reduced while the last backward passes run, and parameters gathered while the first forward passes
     do, bucket by bucket; with virtual stages, chunk by chunk over one group of micro-batches (as many as stages). The
-    last bucket has nothing to hide behind; on the first stage it holds the embedding, which is not cut.
+    last bucket has nothing to hide behind; on the first stage it holds the embedding, which is not cut. Other stages,
+    whose gradients megatron-core does not cut into buckets, are counted like it: they are done before it, and have the
+    time until it is.
     """
     job, degrees = setting.job, setting.job.parallelism
     group = group_of(job, setting.device, job.weight_replicas, setting.tp)
