@@ -123,11 +123,14 @@ def attach_or_create(
 
     `warn` hears of what is passed over, and UserError is raised, as by `run_to_continue`.
     """
-    while (run := run_to_continue(job, runs_dir, warn)) is None:
-        created = _create(job, written, runs_dir, only=next_run_dir(job, runs_dir))
+    while True:
+        place = next_run_dir(job, runs_dir)  # before the look at what is there: a run that begins meanwhile takes it
+        run = run_to_continue(job, runs_dir, warn)
+        if run is not None:
+            return run, False
+        created = _create(job, written, runs_dir, only=place)
         if created is not None:
             return created, True
-    return run, False
 
 
 def run_to_continue(

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +28,12 @@ from orchestrator.launch.runs import (
     find_same,
     next_run_dir,
     remove_new_run,
+    run_to_continue,
     runs_dir_of,
     taken_back,
 )
 from orchestrator.launch.stopping import Terminated, caught_signals, sigterm_as_ctrl_c
-from orchestrator.rundir import default_runs_dir
+from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -292,6 +294,23 @@ def test_racing_creations_get_runs_of_their_own(make_job: MakeJob, runs_dir: Pat
 
 def _attach(job: JobSpec, runs_dir: Path) -> None:
     attach_or_create(job, "", runs_dir)
+
+
+def test_a_run_that_begins_meanwhile_is_the_one(
+    make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what is there and the creation."""
+    job, meanwhile = make_job(), []
+
+    def look(*arguments: Any) -> RunDir | None:
+        found = run_to_continue(*arguments)
+        if not meanwhile:
+            meanwhile.append(create_run(job, "", runs_dir))
+        return found
+
+    monkeypatch.setattr("orchestrator.launch.runs.run_to_continue", look)
+    assert attach_or_create(job, "", runs_dir) == (meanwhile[0], False)
+    assert len(all_runs(runs_dir)) == 1
 
 
 def test_racing_attachments_get_one_run(make_job: MakeJob, runs_dir: Path) -> None:
