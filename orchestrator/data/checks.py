@@ -206,7 +206,7 @@ def tokenizer_problem(path: str, tokenizer_hash: str) -> str | None:
     manifest = read_manifest(Path(path))
     if manifest is None or manifest.tokenizer_hash == tokenizer_hash:
         return None
-    made_by = f"{_tokenizer_name(manifest)}, hash {manifest.tokenizer_hash[:12]}"
+    made_by = f"{tokenizer_name(manifest)}, hash {manifest.tokenizer_hash[:12]}"
     return (
         f"{path} was made with another tokenizer ({made_by}) than data.tokenizer (hash {tokenizer_hash[:12]}); "
         "name that one, or tokenize again"
@@ -251,8 +251,11 @@ def _vocabulary_problems(path: str, header: IndexHeader, vocab_size: int, tokeni
         )
 
 
-def _tokenizer_name(manifest: Manifest) -> str:
-    return f"{manifest.tokenizer.type} {manifest.tokenizer.path or ''}".strip()
+def tokenizer_name(manifest: Manifest) -> str:
+    """What a data set was made with, as a spec names it: `wordpiece vocab.txt, lower_case: false`."""
+    tokenizer = manifest.tokenizer
+    case = "" if tokenizer.lower_case is None else f", lower_case: {str(tokenizer.lower_case).lower()}"
+    return f"{tokenizer.type} {tokenizer.path or ''}".strip() + case
 
 
 def _largest_sampled(header: IndexHeader) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Protocol
 
 import typer
 
+from orchestrator.data.checks import tokenizer_name
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import read_index
 from orchestrator.data.manifest import read_manifest
@@ -346,9 +347,8 @@ def print_description(prefix: Path, as_json: bool) -> None:
         "manifest": "none: made by another tool",
     }
     if manifest is not None:
-        tokenizer = manifest.tokenizer
         lines |= {
-            "tokenizer": f"{tokenizer.type} {tokenizer.path or ''} ({manifest.vocab_size} tokens)",
+            "tokenizer": f"{tokenizer_name(manifest)} ({manifest.vocab_size} tokens)",
             "tokenizer hash": manifest.tokenizer_hash,
             "ends documents": "yes" if manifest.options.get("append_eod") else "no",
             "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text",

@@ -113,6 +113,8 @@ class ShowRequest:
 
 
 _SINGULAR = {"json_keys": "json-key", "globs": "glob", "excludes": "exclude", "overrides": "set"}
+_NEGATIVE = {"tokenizer_lower_case": "--tokenizer-keep-case"}
+"""Options of fields of which False is another thing than None."""
 
 
 def to_arguments(request: TextRequest | PrepareRequest | ShowRequest) -> list[str]:
@@ -130,6 +132,8 @@ def to_arguments(request: TextRequest | PrepareRequest | ShowRequest) -> list[st
             arguments += [f"{option}={item}" for item in value]
         elif value is True:
             arguments.append(option)
+        elif value is False and field.name in _NEGATIVE:
+            arguments.append(_NEGATIVE[field.name])
         elif value is not None and value is not False:
             arguments.append(f"{option}={value}")
     return [*arguments, "--", *positional]

@@ -59,8 +59,9 @@ def pbs_options(script: str) -> Options:
 
 
 def _option(letter: str, text: str) -> Flag:
-    written = f"-{letter}" if len(letter) == 1 else letter  # a word that is no option
-    return Flag(letter, ((text,),) if text else (), f"{written} {text}".rstrip())
+    if not letter:  # a word that is no option
+        return Flag("", (), text)
+    return Flag(letter, ((text,),) if text else (), f"-{letter} {text}".rstrip())
 
 
 def _resources(text: str) -> list[Flag]:
@@ -69,7 +70,7 @@ def _resources(text: str) -> list[Flag]:
 
 
 def _written(line: str) -> Iterator[tuple[str, str]]:
-    """(letter, value) of each option of a line; a word that is none stands for itself."""
+    """(letter, value) of each option of a line; a word that is none has no letter."""
     try:
         words = shlex.split(line)
     except ValueError:
@@ -77,7 +78,7 @@ def _written(line: str) -> Iterator[tuple[str, str]]:
     while words:
         word = words.pop(0)
         if not re.match(r"-[A-Za-z]", word):
-            yield word, ""
+            yield "", word
         elif word[2:] or word[1] in _WITHOUT or not words:
             yield word[1], word[2:]
         else:

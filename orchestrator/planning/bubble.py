@@ -86,7 +86,7 @@ def _fewer_stages(job: JobSpec) -> Iterator[Fields]:
     stages = job.parallelism.pipeline_model_parallel_size
     for fewer in divisors(stages)[:-1]:
         fields: dict[str, Any] = {PP: fewer}
-        if job.parallelism.data_parallel_size is not None:
+        if job.parallelism.data_parallel_size is not None or job.launch.gpus_per_node is None:
             fields[DP] = job.data_parallel_size * stages // fewer
         if job.batch.num_micro_batches is not None:
             fields[COUNT], rest = divmod(job.num_micro_batches * fewer, stages)

@@ -63,12 +63,27 @@ def _larger_batches(job: JobSpec) -> Iterator[dict[str, Any]]:
 
 
 def _fewer_gpus(job: JobSpec) -> Iterator[dict[str, Any]]:
-    """Of each machine, with larger micro-batches for fewer replicas."""
-    gpus, replicas = job.launch.gpus_per_node, job.parallelism.data_parallel_size
+    """Whole machines first, then those of the one that is left, with larger micro-batches for fewer replicas."""
+    replicas = job.parallelism.data_parallel_size
     for factor in _GROWTHS:
-        if job.data_parallel_size % factor or (gpus is not None and gpus % factor):
+        fields = _part_of_the_gpus(job, factor)
+        if fields is None or job.data_parallel_size % factor:
             return
-        fields: dict[str, Any] = {} if gpus is None else {"launch.gpus_per_node": gpus // factor}
         if replicas is not None:
             fields["parallelism.data_parallel_size"] = replicas // factor
         yield fields | {"batch.micro_batch_size": factor * job.batch.micro_batch_size}
+
+
+def _part_of_the_gpus(job: JobSpec, factor: int) -> dict[str, Any] | None:
+    """What takes so many times fewer; None where they do not divide."""
+    nodes, gpus = job.launch.nodes, job.launch.gpus_per_node
+    if nodes % factor == 0:
+        return {"launch.nodes": nodes // factor}
+    if factor % nodes:
+        return None
+    of_each = factor // nodes
+    if gpus is None:
+        return {"launch.nodes": 1} if nodes > 1 else {}
+    if gpus % of_each:
+        return None
+    return {"launch.gpus_per_node": gpus // of_each} | ({"launch.nodes": 1} if nodes > 1 else {})

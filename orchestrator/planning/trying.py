@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.planning.changes import set_options, with_fields
-from orchestrator.planning.forecast import Forecast
-from orchestrator.planning.graphs import settled
-from orchestrator.planning.memory import Fit, capacity, estimate_memory
+from orchestrator.planning.forecast import Forecast, estimated
+from orchestrator.planning.memory import Fit, capacity
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.time import StepTime, estimate_time
+from orchestrator.planning.time import StepTime
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import refusals
 
@@ -39,18 +38,16 @@ class Trial:
 
 
 def tried(plan: Plan, forecast: Forecast, fields: Mapping[str, Any]) -> Trial | None:
-    """The planned job with these fields, on the GPUs that it is planned for; None where a rule refuses it, where it
-    does not fit, or fits less well than as it is.
+    """The planned job with these fields as `plan` has it, on the GPUs that it is planned for; None where a rule refuses
+    it, where it does not fit, or fits less well than as it is.
 
     The fields are right one by one, and none is TP, which pads the vocabulary.
     """
-    words, layers, device = plan.vocabulary.padded_size, forecast.layers, forecast.device
     job = with_fields(plan.job, fields)
     if any(refusals(job)):
         return None
-    job = settled(job, words, layers, device)
-    fit = capacity(estimate_memory(job, words, layers), device)
+    estimate = estimated(job, plan.vocabulary.padded_size, forecast.device)
     as_it_is = _MAY_RUN if forecast.fit == "does not fit" else _MAY_RUN[: _MAY_RUN.index(forecast.fit) + 1]
-    if fit not in as_it_is:
+    if capacity(estimate.memory, forecast.device) not in as_it_is:
         return None
-    return Trial(fields, job, estimate_time(job, words, layers, device))
+    return Trial(fields, estimate.job, estimate.time)

@@ -219,7 +219,10 @@ def _copies_to_the_host(plan: Plan, forecast: Forecast, cluster: ClusterSpec | N
     share = forecast.time.parts["host_copies"] / forecast.time.step_seconds
     if share > LARGE_COPIES:
         message = f"{share:.0%} of the step waits for activations on their way to the host's memory and back"
-        hint = "offload fewer layers, or recompute some instead: recompute_granularity: full, recompute_method: block"
+        hint = (
+            "offload fewer layers, or recompute some instead of it: recompute_granularity: full, recompute_method: "
+            "block, recompute_num_layers: how many"
+        )
         yield Problem(message, ("runtime.cpu_offloading_num_layers",), hint)
 
 

@@ -132,7 +132,7 @@ FOREIGN_NAMES: dict[str, str] = {
     "norm_type": "model.normalization",
     "swiglu": "model.activation: swiglu",
     "gated_linear_unit": "model.activation (swiglu or geglu)",
-    "openai_gelu": "model.activation: gelu_tanh",
+    "openai_gelu": "model.activation (gelu: megatron-core takes no notice of it)",
     "squared_relu": "model.activation: squared_relu",
     "activation_function": "model.activation",
     "hidden_act": "model.activation",

@@ -58,6 +58,11 @@ class JobSections(Section):
         return self.parallelism.data_parallel_size or self.world_size // self.parallelism.model_parallel_size
 
     @property
+    def shares_embedding(self) -> bool:
+        """Whether the output layer's weights are the embedding's; a task's head has its own."""
+        return not self.model.untie_embeddings_and_output_weights and self.task is None
+
+    @property
     def weight_replicas(self) -> int:
         """Ranks that hold the same weights: DP · CP."""
         return self.data_parallel_size * self.parallelism.context_parallel_size

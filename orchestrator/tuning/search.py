@@ -87,8 +87,8 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> Found:
     `TIGHT` may or may not fit, because estimates have errors, and is for where a measurement is going to tell (`WHOLE`)
     or nothing else fits (`NEARLY`).
 
-    The job's own layout is always looked at, and counts when it is tight too, so that nothing slower than what the
-    job has is ever called the best.
+    The job's own layout is always looked at, and counts when it is tight too, as far as `NEARLY`, so that nothing
+    slower than what the job has is ever called the best.
     """
     hunt = _Hunt(space, estimates, part)
     inside, across, refused = space.degrees()
@@ -175,7 +175,7 @@ class _Hunt:
             return None, problem
         if layout not in self.found:
             candidate = self._estimated(layout, self._memory(layout))
-            if not self._fits(candidate.memory, WHOLE):
+            if not self._fits(candidate.memory, max(self.part, NEARLY)):
                 return candidate, None
             self.found[layout] = candidate
         return self.found[layout], None

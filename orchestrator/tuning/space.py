@@ -88,7 +88,9 @@ class Space:
         if not self._may_recompute:
             return [NO_RECOMPUTE]
         lengths = _lengths(with_layout(self.job, degrees._replace(vp=vp)))
-        some = [Recompute("full", "block", count) for count in range(1, max(lengths))]
+        # Each chunk recomputes so many of its own; of a T5 no more than its shorter half has.
+        most = min(lengths) if self.job.model.architecture == "t5" else max(lengths)
+        some = [Recompute("full", "block", count) for count in range(1, most)]
         whole = [Recompute("full", "uniform", size) for size in (1, 2) if not any(held % size for held in lengths)]
         return [NO_RECOMPUTE, *some, *whole]
 
@@ -170,11 +172,9 @@ class Space:
 
 
 def _lengths(job: JobSpec) -> set[int]:
-    """How many layers the chunks hold: each recomputes so many of its own, and as many of a T5's shorter half as of the
-    longer.
-    """
+    """How many layers the chunks hold, or the halves of a T5 on its stages."""
     model, degrees = job.model, job.parallelism
     if model.architecture != "t5":
         return {held for stage in layers_of_chunks(model.num_layers, degrees) for held in stage}
     stages = range(degrees.pipeline_model_parallel_size)
-    return {min(held for half in HALVES for stage in stages if (held := layers_of_stage(half, stage, model, degrees)))}
+    return {held for half in HALVES for stage in stages if (held := layers_of_stage(half, stage, model, degrees))}

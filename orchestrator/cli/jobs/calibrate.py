@@ -98,8 +98,8 @@ def command(
 def _from_measurements(
     seconds: float, cpu: bool, gpu_name: str | None, base: str | None, output: Path | None, as_json: bool
 ) -> None:
-    if base is not None:
-        _datasheet(CPU if cpu else base, base)  # a slip is told before minutes of measuring
+    if base is not None:  # a slip is told before minutes of measuring
+        _datasheet(CPU if cpu else base, base)
     found = measure_machine(seconds, cpu=cpu)
     sheet = _datasheet(found["device"], base)
     name = _name(gpu_name, sheet)
@@ -189,8 +189,11 @@ def _datasheet(device: str, base: str | None) -> Device:
         raise UserError(
             f"no datasheet of {base or device} is known here: name the nearest with --base (known: {known})"
         )
-    if device == CPU and not sheet.is_cpu:
+    on_cpu = device.casefold() == CPU
+    if on_cpu and not sheet.is_cpu:
         raise UserError(f"what is measured is the CPU, and --base {sheet.name} is a GPU: leave --base out")
+    if sheet.is_cpu and not on_cpu:
+        raise UserError(f"what is measured is {device}, and --base is the CPU: name the nearest GPU, or leave it out")
     return sheet
 
 

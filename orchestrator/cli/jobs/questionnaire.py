@@ -170,6 +170,8 @@ def _default_tokenizer(values: Values) -> str:
         told = manifest.tokenizer if manifest is not None else None
         if told is None or told.path is None or told.merges is not None or told.vocab_extra_ids:
             continue
+        if told.lower_case is not None:  # more than a path says
+            continue
         if Path(told.path).exists():
             return told.path
     return "bytes"

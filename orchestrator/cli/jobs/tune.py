@@ -198,18 +198,21 @@ def _vocabulary(loaded: LoadedJob) -> int:
 def _search(task: _Task, measure: bool) -> Found:
     """What fits; what is tight counts where it is going to be measured, or where nothing else fits."""
     found = search(task.space, task.estimates, WHOLE if measure else TIGHT)
-    if not found.fitting and not measure:
+    if not measure and not _has_room(task, found):
         found = search(task.space, task.estimates, NEARLY)
     if not found.fitting:
         raise UserError(_nothing_fits(task, found))
     return found
 
 
+def _has_room(task: _Task, found: Found) -> bool:
+    """Whether a layout fits with room to spare: the job's own may be there without."""
+    return any(capacity(each.memory, task.choice.device) != "tight" for each in found.fitting)
+
+
 def _enough_for_sure(task: _Task, found: Found) -> int | None:
     """On how many GPUs a layout fits with room to spare, where none does on those that there are."""
-    if any(capacity(each.memory, task.choice.device) != "tight" for each in found.fitting):
-        return None
-    return enough(task.space, task.estimates, task.per_node)
+    return None if _has_room(task, found) else enough(task.space, task.estimates, task.per_node)
 
 
 def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:

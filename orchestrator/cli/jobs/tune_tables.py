@@ -246,7 +246,12 @@ class Report:
         trial = self.trials.get(own.layout)
         if trial is not None and trial.outcome != "measured":
             return f"{layout_words(own.layout)}: {trial.message}"
-        return f"{layout_words(own.layout)}: does not fit, needs {memory_size(own.device_bytes)}"
+        needed = memory_size(own.device_bytes)
+        if capacity(own.memory, self.choice.device) == "tight":
+            return (
+                f"{layout_words(own.layout)}: needs nearly all of the memory, {needed}; --measure tells whether it fits"
+            )
+        return f"{layout_words(own.layout)}: does not fit, needs {needed}"
 
     def _ranked_json(self, each: Ranked) -> dict[str, Any]:
         return {

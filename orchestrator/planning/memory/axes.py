@@ -82,7 +82,7 @@ def _recomputation(job: JobSpec) -> list[Change]:
     if runtime.recompute_granularity == "full" and runtime.recompute_method == "uniform":
         return []
     layers = max(held for stage in layers_of_chunks(job.model.num_layers, degrees) for held in stage)
-    path = "runtime.recompute_"
+    path, part = "runtime.recompute_", "chunk" if degrees.num_model_chunks > 1 else "stage"
     full: dict[str, Any] = {f"{path}granularity": "full", f"{path}num_layers": 1}
     # What the spec rules out beside whole layers goes, where the job has it.
     if runtime.recompute_modules is not None:
@@ -92,7 +92,7 @@ def _recomputation(job: JobSpec) -> list[Change]:
     changes = [
         Change(
             "recompute",
-            f"{count} of {layers} layers recomputed",
+            f"{count} layers of each {part} recomputed",
             {**full, f"{path}method": "block", f"{path}num_layers": count},
         )
         for count in sorted({layers // 4, layers // 2, 3 * layers // 4} - {0})

@@ -62,8 +62,7 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
         degrees.expert_model_parallel_size,
     )
     groups = sum(size > 1 for size in sizes) + (_OF_EXPERTS if job.model.num_experts is not None else 0)
-    is_tied = not job.model.untie_embeddings_and_output_weights and job.task is None
-    groups += is_tied and degrees.pipeline_model_parallel_size > 1
+    groups += job.shares_embedding and degrees.pipeline_model_parallel_size > 1
     buffers = 0
     if layers == "transformer_engine" and overlaps_tensor_parallel(job):
         groups += 1  # over which the buffers are opened

@@ -61,12 +61,9 @@ def bucket_size(job: JobSpec) -> int:
 
 
 def _tied_embedding(setting: Setting) -> float:
-    """With tied embeddings the first and the last stage sum their gradients of the table, at the end. A task's head has
-    weights of its own.
-    """
+    """With tied embeddings the first and the last stage sum their gradients of the table, at the end."""
     stages = setting.job.parallelism.pipeline_model_parallel_size
-    is_tied = not setting.model.untie_embeddings_and_output_weights and setting.job.task is None
-    if stages == 1 or setting.is_frozen or not is_tied:
+    if stages == 1 or setting.is_frozen or not setting.job.shares_embedding:
         return 0.0
     stride = setting.tp * setting.cp * setting.job.data_parallel_size * (stages - 1)
     table = setting.padded_vocab / setting.tp * setting.model.hidden_size * setting.gradient_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from orchestrator.errors import Problem
 from orchestrator.spec.base import Section
@@ -10,7 +11,7 @@ from orchestrator.spec.data import DataSpec
 from orchestrator.spec.halves import HALVES, layers_of, layers_of_stage, stages_of
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
-from orchestrator.spec.rules.base import Refusal, Rule, Unavailable, around, multiples_of, quotient
+from orchestrator.spec.rules.base import Refusal, Rule, Unavailable, around, divisors_of, multiples_of, quotient
 from orchestrator.spec.rules.topology import PP, TP, VP
 from orchestrator.spec.runtime import RuntimeSpec
 from orchestrator.spec.sections import JobSections
@@ -170,18 +171,26 @@ def halves_of_the_pipeline(job: JobSections) -> Iterator[Problem]:
 
 
 def recomputed_layers(job: JobSections) -> Iterator[Problem]:
-    """No more layers can be recomputed at a time than the half of a stage holds that holds fewer."""
+    """No more layers can be recomputed at a time than the half of a stage holds that holds fewer, and groups of them
+    make up each half.
+    """
     model, degrees, count = job.model, job.parallelism, job.runtime.recompute_num_layers
     if model.architecture != "t5" or count is None:
         return
     stages = range(degrees.pipeline_model_parallel_size)
     held = [layers_of_stage(half, stage, model, degrees) for half in HALVES for stage in stages]
-    least = min((each for each in held if each), default=0)
+    held = sorted({each for each in held if each})
+    least = min(held, default=0)
     if least == 0:
         raise Unavailable("layers of a stage")
     if count > least:
         message = f"is more than the layers of the encoder or the decoder on a stage: {count} > {least}"
         yield Problem(message, ("runtime.recompute_num_layers", "model.num_layers", PP), f"at most {least}")
+    elif job.runtime.recompute_method == "uniform" and (odd := [each for each in held if each % count]):
+        message = f"the layers of a half are recomputed in groups of {count}: {quotient(odd[0], count)} is not whole"
+        paths = ("runtime.recompute_num_layers", "model.num_layers", PP)
+        offers = (divisors_of(gcd(*held), paths[0], count),)
+        yield Refusal(message, paths, "write 1, which saves the most memory", offers=offers)
 
 
 def spans(job: JobSections) -> Iterator[Problem]:

@@ -79,6 +79,16 @@ def test_products_at_the_power_limit_are_written_and_printed(
     assert device_named("H200").efficiency.gemm_at_power_limit == 1.0, "not the shipped one: this GPU is at no limit"
 
 
+def test_what_no_gpu_of_its_kind_reaches_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured_on_an_h200(680e12)
+    found["gemms"][0]["seconds"] = 1e-9
+    monkeypatch.setattr("orchestrator.cli.jobs.calibrate.measure_machine", lambda seconds, *, cpu: found)
+    assert main(["calibrate"]) == 2
+    assert "what was measured is nothing like H200: its efficiency.gemm would be" in capsys.readouterr().err
+
+
 def run_on(tmp_path: Path, name: str, *, factor: float, device: str = H200, **sections: Any) -> RunDir:
     """A run whose every step takes `factor` times what the shipped device should take, but the first two."""
     job = tiny_job(
@@ -187,7 +197,7 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
             ("--from", "runs/one/run", "--gpu-name", "h100"),
             "this is of H200, and every job planned for H100 would use it",
         ),
-        (("--from", "runs/one/run", "--base", "cpu"), "is nothing like cpu: its efficiency."),
+        (("--from", "runs/one/run", "--base", "cpu"), "what is measured is NVIDIA H200, and --base is the CPU"),
         (("--from", "runs/one/run", "--cpu"), "with --from nothing is measured"),
         (("--gpu-name", "a/b"), "'a/b' is no name for a profile"),
         (("-o", "h200.json"), "a profile is a file that ends in .yaml"),

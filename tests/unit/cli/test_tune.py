@@ -417,3 +417,21 @@ def test_an_interrupt_keeps_what_is_known(ranks: Ranks, tiny: Path, tmp_path: Pa
 
 def _is_launched(folder: Path) -> bool:
     return any('"launched"' in events.read_text() for events in folder.glob("runs/tiny-tune/*/events.jsonl"))
+
+
+def test_an_own_layout_that_is_tight_hides_no_other(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    """Nothing of a 70B fits on 8 of these GPUs for sure; the own layout needs 99.8 %, others less and less time."""
+    (tmp_path / "gpus").mkdir()
+    (tmp_path / "gpus" / "large.yaml").write_text(f"base: H100\nmemory_bytes: {155 * 2**30}\n")
+    recomputing = "{recompute_granularity: full, recompute_method: block, recompute_num_layers: 60}"
+    (tmp_path / "own.yaml").write_text(
+        "{name: own, model: {preset: gpt-70b}, data: {random_tokens: true}, optimizer: {lr: 1e-4},"
+        " parallelism: {tensor_model_parallel_size: 8, sequence_parallel: true}, schedule: {train_iters: 9},"
+        " batch: {micro_batch_size: 1, global_batch_size: 1024}, launch: {gpu: large, gpus_per_node: 8},"
+        f" runtime: {recomputing}}}"
+    )
+    asked = ("tune", "own.yaml", "--set", "runtime.layers=transformer_engine")
+    found = orchestrator(*asked, "--json").json
+    assert found["fitting"] > 1
+    assert found["best"]["device_bytes"] <= 0.99 * found["memory_bytes"] < found["own"]["device_bytes"]
+    assert "needs nearly all of the memory, 154.7 GiB; --measure tells whether it fits" in orchestrator(*asked).out

@@ -15,7 +15,7 @@ from orchestrator.cli.main import main
 from orchestrator.data.__main__ import run
 from orchestrator.data.index import idx_path
 from orchestrator.data.manifest import manifest_path, read_manifest
-from orchestrator.data.request import TrainTokenizerRequest
+from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest, to_arguments
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
@@ -281,3 +281,14 @@ class TestInspect:
         assert result.returncode == 2
         assert "is damaged or not a manifest" in result.stderr
         assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("lower_case", "option"),
+    [(True, ["--tokenizer-lower-case"]), (False, ["--tokenizer-keep-case"]), (None, [])],
+)
+def test_the_case_that_is_asked_for_reaches_the_program(
+    lower_case: bool | None, option: list[str], tmp_path: Path
+) -> None:
+    request = TokenizeRequest(inputs=(tmp_path,), output_prefix=tmp_path / "data", tokenizer_lower_case=lower_case)
+    assert [each for each in to_arguments(request) if each.endswith("-case")] == option

@@ -161,7 +161,9 @@ def test_data_is_made_with_the_case_that_the_job_says(project: Path) -> None:
     made(data)
     assert troubles(data) == []
     usual = data.model_copy(update={"tokenizer": data.tokenizer.model_copy(update={"lower_case": None})})
-    assert "made with another tokenizer" in troubles(usual)[0]
+    [trouble] = troubles(usual)
+    assert "made with another tokenizer (wordpiece " in trouble
+    assert "vocab.txt, lower_case: false, hash " in trouble
 
 
 def test_a_tokenizer_that_is_not_there_matters_where_something_is_made() -> None:

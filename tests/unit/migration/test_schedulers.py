@@ -95,6 +95,7 @@ def test_what_pbs_sets_is_known_from_the_head_of_the_script() -> None:
         ("-W depend=afterok:1", "no_counterpart", "cluster profile"),
         ("-l filesystems=home", "no_counterpart", "cluster profile"),
         ("stray", "no_counterpart", "cluster profile"),
+        *((word, "no_counterpart", "cluster profile") for word in ("nodes", "select", "walltime", "N")),
         ("-r y", "no_effect", "comes back by itself"),
         ("-o 'my log'", "no_effect", "run directory"),
     ],

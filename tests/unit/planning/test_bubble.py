@@ -46,6 +46,17 @@ runtime: {layers: torch}
 launch: {gpus_per_node: 8, gpu: H100}
 """
 VP = "parallelism.virtual_pipeline_model_parallel_size"
+WITHOUT_GPUS = """\
+name: idles
+model: {preset: gpt-345m, vocab_size: 50257}
+parallelism: {pipeline_model_parallel_size: 8}
+batch: {micro_batch_size: 1, global_batch_size: 8}
+data: {random_tokens: true}
+optimizer: {lr: 1e-4}
+schedule: {train_iters: 100}
+runtime: {layers: torch, cuda_graphs: false}
+launch: {gpu: H100}
+"""
 
 
 def planned(text: str, *overrides: str) -> Plan:
@@ -85,6 +96,14 @@ def test_all_that_is_offered_is_legal_fits_and_takes_less_time(text: str) -> Non
         )
         saved = after.time.step_seconds / plan.job.global_batch_size
         assert saved < before.time.step_seconds / own.job.global_batch_size
+
+
+def test_gpus_that_only_the_degrees_count_stay() -> None:
+    own = planned(WITHOUT_GPUS)
+    assert own.job.world_size == 8
+    _, options = said(own)
+    assert any("parallelism.data_parallel_size=8" in each for each in options)
+    assert {planned(WITHOUT_GPUS, *each).job.world_size for each in options} == {8}
 
 
 def test_a_t5_is_offered_no_virtual_stages_and_one_sample_no_smaller_micro_batch() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import pytest
 
+from orchestrator.planning import host_bound
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.host_bound import ways_to_fill
 from orchestrator.planning.plan import Plan, make_plan
@@ -54,6 +56,33 @@ def test_with_one_micro_batch_a_larger_batch_or_fewer_gpus_go_with_a_larger_one(
         assert seconds(*written, *options) <= 1.05 * seconds(*written)
     assert planned(*written, *of_batch).job.global_batch_size == 64
     assert planned(*written, *of_gpus).job.global_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("degrees", "asked"),
+    [((), {"launch.nodes=1", "launch.gpus_per_node=2"}), (("parallelism.tensor_model_parallel_size=8",), None)],
+    ids=["replicas", "one replica on each"],
+)
+def test_machines_are_given_up_before_a_part_of_each(degrees: tuple[str, ...], asked: set[str] | None) -> None:
+    """A part of each would have tensor parallelism span machines."""
+    two = (*degrees, "launch.nodes=2", "batch.global_batch_size=16" if asked else "batch.global_batch_size=2")
+    fewer = [options for said, options in ways(*two) if said.startswith("this one takes as long on ")]
+    for options in fewer:
+        assert "launch.nodes=1" in options
+        assert seconds(*two, *options) <= 1.05 * seconds(*two)
+    if asked is not None:
+        assert asked <= set(fewer[0])
+
+
+def test_what_is_offered_has_the_layers_that_its_own_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With larger micro-batches others may be chosen than for the job as it is."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
+    wide = ("model.seq_length=2048", "runtime={layers: auto, cuda_graphs: false}", "batch.global_batch_size=32")
+    for each in (wide, (*wide, "parallelism.pipeline_model_parallel_size=4")):
+        plan = planned(*each)
+        for trial in host_bound._tried(plan, forecast(plan), host_bound._larger_micro_batches(plan.job)):
+            changed = forecast(make_plan(trial.job.model_copy(update={"runtime": plan.job.runtime})))
+            assert trial.time.step_seconds == changed.time.step_seconds
 
 
 def test_with_several_a_larger_one_takes_less_time_for_the_same_batch() -> None:

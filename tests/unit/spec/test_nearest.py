@@ -74,6 +74,7 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
      "the encoder's", "pipeline_model_parallel_split_rank"),
     ("t5.halves_of_the_pipeline", "t5-220m", ["PP=10", "GPUS=null"], "the encoder's", "PP"),
     ("t5.halves_of_the_pipeline", "t5-220m", ["PP=4", "DECODERS=7"], "the decoder's layers", "decoder_num_layers"),
+    ("t5.recomputed_layers", "t5-220m", ["RECOMPUTE=5"], "the layers of a half", "recompute_num_layers"),
     ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "model.mamba_head_dim=60"], "mamba_head_dim", "mamba_head_dim"),
     ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "GROUPS=6"], "mamba_num_groups", "mamba_num_groups"),
     ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"], "TP 8 does not divide", "TP mamba_num_groups"),

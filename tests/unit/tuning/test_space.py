@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from orchestrator.spec.rules.base import divisors
 from orchestrator.tuning.layout import NO_RECOMPUTE, with_layout
@@ -78,14 +79,17 @@ def test_recomputation_grows_step_by_step(space: Spaces) -> None:
 
 
 def test_what_is_recomputed_is_legal_on_stages_of_any_length(space: Spaces) -> None:
-    """Chunks of 5 and 1 layers: in pairs they cannot be, and four can. A T5's encoder has fewer layers than it."""
+    """Chunks of 5 and 1 layers: in pairs they cannot be, and four can. A T5's encoder has fewer layers than it, and an
+    odd number of them.
+    """
     uneven = {"pipeline_model_parallel_size": 2, "num_layers_in_last_pipeline_stage": 1}
     kept = frozenset({"pp", "vp", "split"})
-    t5 = {"architecture": "t5", "encoder_num_layers": 4, "num_layers": 8, "decoder_seq_length": 256}
+    t5: dict[str, Any] = {"architecture": "t5", "encoder_num_layers": 4, "num_layers": 8, "decoder_seq_length": 256}
     t5 |= {"position_embedding_type": "learned_absolute"}
     for one, most in (
         (space(gpus=2, kept=kept, parallelism=uneven, model={"num_layers": 6}), 4),
         (space(gpus=1, model=t5), 3),
+        (space(gpus=1, model={**t5, "encoder_num_layers": 5}), 4),
     ):
         [degrees] = [each for each in one.degrees()[0] if each.pp == one.own.pp and each.tp == each.cp == 1]
         found = one.recomputes(degrees, 1)
