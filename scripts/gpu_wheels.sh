@@ -6,8 +6,8 @@
 #   python3 -m pip install --no-index --no-deps --target /tmp/site .gpu-wheels/*.whl                         there
 #   PYTHONPATH=/tmp/site:$PWD make test-gpu PY=python3                                                       there
 #
-# The host's own torch, numpy and triton are used. MLflow is left out: the GPU tests do not track. test_beside_titan.py
-# needs torchtitan==0.2.2 torchdata tyro docstring-parser typeguard datasets dill multiprocess besides.
+# The host's own torch, numpy and triton are used. MLflow is left out: the GPU tests do not track. The rows beside
+# torchtitan need torchtitan==0.2.2 torchdata tyro docstring-parser typeguard datasets dill multiprocess besides.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 megatron_core=${1:-0.19.2}

@@ -58,8 +58,7 @@ def remedies(
     is named. Cheapest first, by GPU-seconds per step, but what rounds the training otherwise after what costs about as
     much; none where nothing here helps. `vocab_size` counts the tokens before padding.
     """
-    # Who takes part of several machines has no more of them: a tensor-parallel group that is wider spans them.
-    machine = max(machine, job.processes_per_node) if job.launch.nodes == 1 else job.processes_per_node
+    machine = max(machine, job.processes_per_node)
     fitting = list(itertools.islice(_fitting(job, vocab_size, layers, limit_bytes, planned, machine), _MOST_PRICED))
     if not fitting:
         return []

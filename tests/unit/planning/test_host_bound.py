@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from orchestrator.planning import host_bound
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.host_bound import ways_to_fill
 from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.trying import tried
 from orchestrator.spec.loading import load_text
 
 WAITING = """\
@@ -59,30 +59,34 @@ def test_with_one_micro_batch_a_larger_batch_or_fewer_gpus_go_with_a_larger_one(
 
 
 @pytest.mark.parametrize(
-    ("degrees", "asked"),
-    [((), {"launch.nodes=1", "launch.gpus_per_node=2"}), (("parallelism.tensor_model_parallel_size=8",), None)],
+    ("two", "asked"),
+    [
+        (("launch.nodes=2", "batch.global_batch_size=16"), {"launch.nodes=1", "launch.gpus_per_node=2"}),
+        (
+            ("parallelism.tensor_model_parallel_size=8", "launch.nodes=2", "batch.global_batch_size=2"),
+            {"launch.nodes=1"},
+        ),
+    ],
     ids=["replicas", "one replica on each"],
 )
-def test_machines_are_given_up_before_a_part_of_each(degrees: tuple[str, ...], asked: set[str] | None) -> None:
+def test_machines_are_given_up_before_a_part_of_each(two: tuple[str, ...], asked: set[str]) -> None:
     """A part of each would have tensor parallelism span machines."""
-    two = (*degrees, "launch.nodes=2", "batch.global_batch_size=16" if asked else "batch.global_batch_size=2")
-    fewer = [options for said, options in ways(*two) if said.startswith("this one takes as long on ")]
-    for options in fewer:
-        assert "launch.nodes=1" in options
-        assert seconds(*two, *options) <= 1.05 * seconds(*two)
-    if asked is not None:
-        assert asked <= set(fewer[0])
+    [fewer] = [options for said, options in ways(*two) if said.startswith("this one takes as long on ")]
+    assert {each for each in fewer if each.startswith("launch.")} == asked
+    assert seconds(*two, *fewer) <= 1.05 * seconds(*two)
 
 
-def test_what_is_offered_has_the_layers_that_its_own_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With larger micro-batches others may be chosen than for the job as it is."""
+def test_what_is_tried_has_the_layers_that_its_own_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host holds Transformer Engine's up for the job as it is, and not with larger micro-batches."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
-    wide = ("model.seq_length=2048", "runtime={layers: auto, cuda_graphs: false}", "batch.global_batch_size=32")
-    for each in (wide, (*wide, "parallelism.pipeline_model_parallel_size=4")):
-        plan = planned(*each)
-        for trial in host_bound._tried(plan, forecast(plan), host_bound._larger_micro_batches(plan.job)):
-            changed = forecast(make_plan(trial.job.model_copy(update={"runtime": plan.job.runtime})))
-            assert trial.time.step_seconds == changed.time.step_seconds
+    degrees = "{pipeline_model_parallel_size: 4, tensor_model_parallel_size: 2, sequence_parallel: true}"
+    model = "{preset: gpt-1.7b, seq_length: 2048, vocab_size: 151936}"
+    own = (f"model={model}", "runtime={layers: auto}", f"parallelism={degrees}")
+    plan, larger = planned(*own), planned(*own, "batch.micro_batch_size=2")
+    assert (forecast(plan).layers, forecast(larger).layers) == ("torch", "transformer_engine")
+    trial = tried(plan, forecast(plan), {"batch.micro_batch_size": 2})
+    assert trial is not None
+    assert trial.time == forecast(larger).time
 
 
 def test_with_several_a_larger_one_takes_less_time_for_the_same_batch() -> None:
