@@ -13,6 +13,7 @@ import jinja2
 
 from orchestrator.errors import UserError
 from orchestrator.resources import resource_root
+from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.values import environment_references
 
@@ -142,7 +143,7 @@ def script_environment(job: JobSpec, processes_per_node: int) -> list[tuple[str,
 
     A value with `${env:NAME}` is left out: it must not be written down, so the training program sets it for itself.
     """
-    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {CONNECTIONS: str(device_connections(job)), "PYTHONUNBUFFERED": "1"}
     threads = job.runtime.threads_per_rank or (1 if processes_per_node > 1 else None)
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from orchestrator.migration.report import Account, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Unknown, Value, known, shown
+from orchestrator.spec.connections import CONNECTIONS
 
 OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|N?NODE_RANK|NNODES|NUM_NODES|GPUS_PER_NODE|MASTER_(ADDR|PORT)|"
@@ -27,7 +28,7 @@ _NOT_CARRIED: dict[str, tuple[Outcome, str]] = {
 }
 _SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_.*)?", re.IGNORECASE)
 _ADDRESS_WITH_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
-_DEFAULT_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONUNBUFFERED": "1"}
+_DEFAULT_ENVIRONMENT = {CONNECTIONS: "1", "PYTHONUNBUFFERED": "1"}
 """What the launch script sets by itself."""
 
 

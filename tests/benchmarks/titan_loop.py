@@ -2,9 +2,11 @@
 
 torchtitan's own `Trainer` and Llama with everything that makes it fast: layers and loss compiled, nothing recomputed,
 FSDP over replicas, its tensor parallelism with sequence parallelism. Of ours it has the job and the order of the
-samples; its initial weights are its own, so that losses are not compared. It takes what `support/measured_rank.py`
-takes, one run directory, and writes what that writes, so that a `Meter` measures either. By hand, where the package
-torchtitan is installed, with a file that holds the path of a run directory with a spec:
+samples; its initial weights are its own, so that losses are not compared. Without FSDP it has no mixed precision under
+tensor parallelism: everything is in bf16 there, gradients and Adam's state too, which is less than ours does. It takes
+what `support/measured_rank.py` takes, one run directory, and writes what that writes, so that a `Meter` measures
+either. By hand, where the package torchtitan is installed, with a file that holds the path of a run directory with a
+spec:
 
     torchrun --nproc-per-node 2 tests/benchmarks/titan_loop.py FILE
 """
@@ -137,12 +139,16 @@ def config_of(job: JobSpec, run: RunDir) -> Any:
     found, optimizer = JobConfig(), job.optimizer
     found.job.dump_folder = str(run.path / "torchtitan")
     found.model.name = found.model.flavor = _NAME
-    found.metrics.log_freq = found.training.steps = job.schedule.train_iters
+    found.training.steps = job.schedule.train_iters
+    # It says something of the first step then and no more: with that it forgets the memory's peak.
+    found.metrics.log_freq = found.training.steps + 1
     found.training.local_batch_size = job.batch.micro_batch_size
     found.training.global_batch_size = job.global_batch_size
     found.training.seq_len = job.model.seq_length
     found.training.max_norm = optimizer.clip_grad
     found.parallelism.tensor_parallel_degree = job.parallelism.tensor_model_parallel_size
+    if job.data_parallel_size == 1 and job.parallelism.tensor_model_parallel_size > 1:
+        found.training.dtype = "bfloat16"
     found.activation_checkpoint.mode = "none"
     found.compile.enable = True
     found.optimizer.lr, found.optimizer.weight_decay = optimizer.lr, optimizer.weight_decay

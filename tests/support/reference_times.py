@@ -314,6 +314,36 @@ def slow_host_rows() -> list[tuple[float, Row]]:
     ]
 
 
+def shared_sequence_rows() -> list[Row]:
+    """1.7B under CP2 on two H100s (docs/benchmarks/2026-11-26-h100.md): long sequences, and short ones, whose ranks
+    wait for their hosts. Of three pairs of GPUs the middle one, torch's layers on one.
+    """
+
+    def of_length(length: int) -> JobSpec:
+        job = job_of("gpt-1.7b", dp=2, micro=1, batch=4)
+        model = job.model.model_copy(update={"seq_length": length})
+        parallelism = job.parallelism.model_copy(update={"context_parallel_size": 2})
+        return job.model_copy(update={"model": model, "parallelism": parallelism})
+
+    return [
+        Row("4 of 16,384 tokens, TE", of_length(16384), TRANSFORMER_ENGINE, 0.9765),
+        Row("4 of 16,384 tokens, torch", of_length(16384), TORCH, 1.3616),
+        Row("4 of 4,096 tokens, TE", of_length(4096), TRANSFORMER_ENGINE, 0.4999),
+        Row("4 of 4,096 tokens, torch", of_length(4096), TORCH, 0.3788),
+    ]
+
+
+def offloading_rows() -> list[Row]:
+    """1.7B 2x4 with some layers' activations in the host's memory, as `orchestrator bench` starts it (same page)."""
+
+    def offloading(count: int) -> JobSpec:
+        job = job_of("gpt-1.7b", micro=2, batch=8)
+        return job.model_copy(update={"runtime": job.runtime.model_copy(update={"cpu_offloading_num_layers": count})})
+
+    measured = ((4, 0.6468), (8, 0.8072), (16, 1.4593))
+    return [Row(f"{count} layers", offloading(count), TRANSFORMER_ENGINE, seconds) for count, seconds in measured]
+
+
 def published_rows() -> list[PublishedRow]:
     """Megatron-LM's table on H100s. It does not say micro-batches and virtual stages: assumed are four sequences at
     once without pipeline stages, else one, and one layer per virtual stage.

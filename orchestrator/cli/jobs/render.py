@@ -15,6 +15,7 @@ from orchestrator.launch.runs import next_run_dir, run_to_continue, runs_dir_of
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.migration.writing_flags import Unsaid
 from orchestrator.spec.base import Section
+from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.words import as_yaml, shorten
@@ -75,7 +76,7 @@ def _print_megatron(job: JobSpec, as_json: bool) -> None:
 def megatron_script(job: JobSpec) -> tuple[str, MegatronCommand]:
     """A script that starts Megatron-LM with the flags of a job, and those flags."""
     command = to_megatron(job)
-    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", **dict(command.environment)}
+    environment = {CONNECTIONS: str(device_connections(job)), **dict(command.environment)}
     context = {
         "name": job.name,
         "program": command.program,

@@ -92,11 +92,12 @@ def _plain(setting: Setting) -> Passes:
 
 def _beside(setting: Setting) -> Passes:
     """What the host does for a layer beside starting its kernels, in kernels that would take it as long: additions
-    with a bias or dropout, and the collectives of tensor parallelism.
+    with a bias or dropout, the collectives of tensor parallelism, and attention over a sequence that ranks share.
     """
-    model = setting.model
-    dropping = _DROPPING if model.add_bias_linear or model.hidden_dropout else Passes(0, 0)
-    if setting.tp == 1:
-        return dropping
-    count, each = _COLLECTIVES[setting.sp], setting.kernels.collective
-    return Passes(dropping.forward + each * count.forward, dropping.backward + each * count.backward)
+    model, kernels = setting.model, setting.kernels
+    found = _DROPPING if model.add_bias_linear or model.hidden_dropout else Passes(0, 0)
+    if setting.tp > 1:
+        found = found.plus(_COLLECTIVES[setting.sp], kernels.collective)
+    if setting.cp > 1:
+        found = found.plus(kernels.exchange, setting.cp if kernels.goes_round else 1)
+    return found

@@ -22,6 +22,10 @@ class Passes:
     forward: float
     backward: float
 
+    def plus(self, other: Passes, times: float = 1.0) -> Passes:
+        """This, and so many times another."""
+        return Passes(self.forward + times * other.forward, self.backward + times * other.backward)
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -62,6 +66,12 @@ class Kernels:
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
     loss: Passes
     """Bytes per logit of the cross entropy, the matrix product aside."""
+    exchange: Passes = Passes(0, 0)
+    """Kernels of a layer that would take the host as long as what attention has it do more where ranks share a sequence
+    (docs/benchmarks/2026-11-26-h100.md): of each round where keys and values go round in a ring, or once.
+    """
+    goes_round: bool = False
+    """Whether they go round, a round for each of these ranks: Transformer Engine's way."""
     returns_together: bool = False
     """Whether attention returns gradients of what the projection left side by side in one tensor."""
     rotated_launches: Passes | None = None
@@ -116,6 +126,7 @@ TORCH = Kernels(
     accumulation=_IN_PRODUCTS,
     optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
     launches=Passes(45, 85),
+    exchange=Passes(12, 12),
     rotated_launches=Passes(18, 36),  # 0.57 to 0.8 of Transformer Engine's (docs/benchmarks/2026-11-24-h200-4.md)
     collective=4,
     optimizer_launches=1,
@@ -139,6 +150,8 @@ TRANSFORMER_ENGINE = Kernels(
     accumulation=_IN_PRODUCTS,
     optimizer=34,
     launches=Passes(30, 60),
+    exchange=Passes(35, 20),
+    goes_round=True,
     collective=4,
     optimizer_launches=1,
     loss=Passes(2.7, 5.4),

@@ -206,7 +206,9 @@ def _chunk(
 ) -> Pass:
     """The passes of a chunk of `layers` such layers, which is the first or the last of all, or neither."""
     again = recomputed(setting, layer, layers, share)
-    plain = with_offloading(setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)))
+    plain = with_offloading(
+        setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)), layers
+    )
     each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
     backward = add(*(one.backward for one in each), {"memory_bound": accumulation})
     whole = Pass(add(*(one.forward for one in each)), backward)

@@ -49,6 +49,21 @@ def test_script_is_exactly_the_golden_one(case: tuple[str, JobSpec]) -> None:
     assert script(job) == (GOLDEN / f"{name}.sh").read_text()
 
 
+@pytest.mark.parametrize(
+    ("layers", "tp", "env", "connections"),
+    [(None, 1, {}, 1), (2, 1, {}, 8), (2, 2, {}, 1), (2, 1, {"CUDA_DEVICE_MAX_CONNECTIONS": "4"}, 4)],
+)
+def test_offloading_alone_is_not_started_in_order(
+    layers: int | None, tp: int, env: dict[str, str], connections: int, make_job: MakeJob
+) -> None:
+    runtime = {"cpu_offloading_num_layers": layers, "layers": "transformer_engine", "device": "auto"}
+    parallelism = {"tensor_model_parallel_size": tp}
+    job = make_job(
+        parallelism=parallelism, launch={"gpus_per_node": tp, "env": env}, runtime=runtime, model__num_layers=4
+    )
+    assert f"export CUDA_DEVICE_MAX_CONNECTIONS={connections}\n" in script(job)
+
+
 def test_script_is_valid_shell(case: tuple[str, JobSpec]) -> None:
     subprocess.run(["bash", "-n"], input=script(case[1]), text=True, check=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,9 +17,11 @@ from support.reference_times import (
     h200_rows,
     host_bound_rows,
     job_of,
+    offloading_rows,
     other_h100s_rows,
     own_rows,
     published_rows,
+    shared_sequence_rows,
     slow_host_rows,
     two_h100s_rows,
 )
@@ -152,6 +155,13 @@ def test_torchs_layers_ask_less_of_the_host() -> None:
         estimate_with(short, PADDED_VOCAB, each, device("H200")).step_seconds for each in (TORCH, TRANSFORMER_ENGINE)
     )
     assert 0.55 < torchs / engines < 0.8
+
+
+@pytest.mark.parametrize("rows", [shared_sequence_rows, offloading_rows])
+def test_what_was_measured_once_is_planned_within_5_percent(rows: Callable[[], list[Row]]) -> None:
+    """Sequences that ranks share, and activations that wait in the host's memory."""
+    misses = {row.label: miss(row, device("H100")) for row in rows()}
+    assert all(abs(each) < 0.05 for each in misses.values()), misses
 
 
 def test_dropping_is_within_5_percent() -> None:

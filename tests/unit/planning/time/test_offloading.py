@@ -14,14 +14,21 @@ from orchestrator.planning.time import estimate_time
 MODEL = {"num_layers": 16, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 8192}
 
 
-def offloading(make_job: Any, count: int | None, **model: Any) -> Any:
+def offloading(make_job: Any, count: int | None, tp: int = 1, **model: Any) -> Any:
     runtime = {"layers": "transformer_engine", "cpu_offloading_num_layers": count, "cuda_graphs": False}
-    return make_job(model={**MODEL, **model}, runtime=runtime, precision={"dtype": "bf16"})
+    layout = {"parallelism": {"tensor_model_parallel_size": tp}, "launch": {"gpus_per_node": tp}}
+    return make_job(model={**MODEL, **model}, runtime=runtime, precision={"dtype": "bf16"}, **layout)
 
 
-def copies(make_job: Any, count: int | None, gpu: Any = None, **model: Any) -> float:
-    job = offloading(make_job, count, **model)
+def copies(make_job: Any, count: int | None, gpu: Any = None, tp: int = 1, **model: Any) -> float:
+    job = offloading(make_job, count, tp, **model)
     return estimate_time(job, 51200, "transformer_engine", gpu or device()).parts["host_copies"]
+
+
+def test_through_one_queue_what_comes_back_covers_itself_alone(make_job: Any) -> None:
+    """With ranks that share layers the GPU takes all work in order: most of the backward pass hides nothing."""
+    assert copies(make_job, 2, tp=1) == 0
+    assert copies(make_job, 2, tp=2) > 0
 
 
 def test_few_layers_travel_while_the_others_compute(make_job: Any) -> None:
