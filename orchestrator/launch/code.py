@@ -28,10 +28,11 @@ class CodeState:
     diff: bytes
 
 
-def code_state(folder: Path, apart_from: Path | None = None) -> CodeState:
+def code_state(folder: Path, apart_from: Path | None = None, scratch: Path | None = None) -> CodeState:
     """The state of the repositories of `folder` and of this package; neither needs to be one, nor git to exist.
 
-    `apart_from`: a folder whose untracked files are not looked at, the one of the runs.
+    `apart_from`: a folder whose untracked files are not looked at, the one of the runs. `scratch`: where there is room
+    for a copy of an index of git, in place of the system's folder for temporary files.
     """
     roots: dict[str, str] = {}
     for used_by, place in (("working directory", folder), ("orchestrator", Path(orchestrator.__file__).parent)):
@@ -44,7 +45,7 @@ def code_state(folder: Path, apart_from: Path | None = None) -> CodeState:
         untracked = _untracked(place, apart_from, "--directory")
         modules = [name for name in _untracked(place, apart_from) if name.endswith(".py")]
         kept = [name for name in modules if _is_small(place / name)][:MAX_MODULES]
-        diff = _diff(place, kept)
+        diff = _diff(place, kept, scratch)
         repositories.append(
             {
                 "used_by": used_by,
@@ -78,12 +79,12 @@ def _is_small(path: Path) -> bool:
         return False
 
 
-def _diff(root: Path, untracked: list[str]) -> bytes:
+def _diff(root: Path, untracked: list[str], scratch: Path | None) -> bytes:
     """Uncommitted changes, with those untracked files as new ones. The index of the repository is not touched."""
     plain = ("diff", "HEAD", "--binary")
     if not untracked:
         return git(root, *plain) or b""
-    with tempfile.TemporaryDirectory(prefix="orchestrator-index-") as folder:
+    with tempfile.TemporaryDirectory(prefix="orchestrator-index-", dir=scratch) as folder:
         index = str(Path(folder, "index"))
         own = git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
         with contextlib.suppress(OSError):  # it knows which files are unchanged; without it git reads them all

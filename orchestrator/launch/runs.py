@@ -234,7 +234,8 @@ def _create(job: JobSpec, written: str, runs_dir: Path, only: RunDir, code: Code
             return None
         try:
             draft.chmod(0o777 & ~_umask())
-            _fill(RunDir(draft), only.run_id, job, written, code or code_state(Path.cwd(), apart_from=folder.parent))
+            found = code or code_state(Path.cwd(), apart_from=folder.parent, scratch=draft)
+            _fill(RunDir(draft), only.run_id, job, written, found)
             try:
                 os.rename(draft, only.path)
             except OSError:

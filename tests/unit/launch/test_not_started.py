@@ -151,10 +151,15 @@ def test_a_spec_whose_run_has_lost_it(
     assert list(run.path.parent.iterdir()) == [run.path]
 
 
-def test_a_run_for_which_the_disk_has_no_room(job_file: Path, runs_dir: Path) -> None:
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_run_for_which_the_disk_has_no_room(is_changed: bool, job_file: Path, runs_dir: Path, tmp_path: Path) -> None:
+    """In a repository with modules that git does not track, too, whose record needs room for a while."""
     runs_dir.mkdir()
+    if is_changed:
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+        (tmp_path / "new.py").touch()
     words = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", sys.executable, "-m", "orchestrator", "run", str(job_file)]
-    said = subprocess.run([*words, f"--runs-dir={runs_dir}"], capture_output=True, text=True, timeout=100)
+    said = subprocess.run([*words, f"--runs-dir={runs_dir}"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     message = f"error: no run can be created in {runs_dir}/tiny: File too large\n"
     assert (said.returncode, said.stderr) == (2, message)
     assert not list(runs_dir.iterdir())
