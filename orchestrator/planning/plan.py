@@ -10,7 +10,7 @@ from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, split_shares
-from orchestrator.planning.blend_report import BlendReport, SourcePlan
+from orchestrator.planning.blend.report import BlendReport, SourcePlan
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.parameters import Parameters, parameters

@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.checkpoints import find_weights
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, UserError
-from orchestrator.planning.bubble import pipeline_idles
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast, estimated
@@ -18,7 +17,8 @@ from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
-from orchestrator.planning.memory.remedies import Remedy, remedies
+from orchestrator.planning.offers.bubble import pipeline_idles
+from orchestrator.planning.offers.remedies import Remedy, remedies
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.surroundings import (
     cache_is_unwritable,

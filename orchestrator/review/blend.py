@@ -16,7 +16,7 @@ from orchestrator.data.checks import path_names
 from orchestrator.errors import OrchestratorError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
-from orchestrator.planning.blend_report import BlendReport, Conversations, PartPlan, SourcePlan
+from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.review.charts import Figure, plain
 from orchestrator.review.stretches import Stretch, starts_of, stretches_of
 from orchestrator.rundir import RunDir

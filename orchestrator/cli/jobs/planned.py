@@ -20,9 +20,9 @@ from orchestrator.exchange.wanted import export_problems, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.planning.host_bound import ways_to_fill
 from orchestrator.planning.layers import WORTH
 from orchestrator.planning.limits import partition_of, what_is_refused
+from orchestrator.planning.offers.host_bound import ways_to_fill
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.spec.cluster import ClusterSpec

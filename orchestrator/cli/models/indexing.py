@@ -17,7 +17,7 @@ from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, samples_needed
-from orchestrator.planning.blend_report import PartPlan, SourcePlan
+from orchestrator.planning.blend.report import PartPlan, SourcePlan
 from orchestrator.spec.loading import LoadedJob, load_job
 
 PROGRAM = "orchestrator.data.indexing"

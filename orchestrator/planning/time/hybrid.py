@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.hybrid_flops import SCAN
+from orchestrator.planning.flops.hybrid import SCAN
 from orchestrator.planning.time.elementwise import branch_seconds, layer_seconds
 from orchestrator.planning.time.gemm import Linear, peak
 from orchestrator.planning.time.kernels import Passes

@@ -11,7 +11,7 @@ from support.indexed_files import write_indexed
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, evaluations, samples_needed
-from orchestrator.planning.blend_report import BlendReport
+from orchestrator.planning.blend.report import BlendReport
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import judge

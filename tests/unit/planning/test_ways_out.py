@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.planning import graphs
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.memory.remedies import Remedy
+from orchestrator.planning.offers.remedies import Remedy
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import ways_out
 from orchestrator.spec.job import JobSpec

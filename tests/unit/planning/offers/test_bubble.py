@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.planning.bubble import LARGE_BUBBLE, pipeline_idles
 from orchestrator.planning.forecast import forecast
+from orchestrator.planning.offers.bubble import LARGE_BUBBLE, pipeline_idles
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.spec.loading import load_text
 

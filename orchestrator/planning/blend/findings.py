@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from os.path import normpath
 
-from orchestrator.planning.blend_report import Conversations, PartPlan, SourcePlan
+from orchestrator.planning.blend.report import Conversations, PartPlan, SourcePlan
 from orchestrator.spec.data import BlendEntry, DataSpec
 
 SENSIBLE_EPOCHS = 4

@@ -8,10 +8,10 @@ s sequence length, V padded vocabulary).
 
 from __future__ import annotations
 
+from orchestrator.planning.flops.hybrid import HYBRID_FORMULA, hybrid_flops
+from orchestrator.planning.flops.lora import LORA_FORMULA, lora_flops
+from orchestrator.planning.flops.t5 import T5_FORMULA, t5_flops
 from orchestrator.planning.hardware.devices import shipped
-from orchestrator.planning.hybrid_flops import HYBRID_FORMULA, hybrid_flops
-from orchestrator.planning.lora_flops import LORA_FORMULA, lora_flops
-from orchestrator.planning.t5_flops import T5_FORMULA, t5_flops
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

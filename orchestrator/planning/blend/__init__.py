@@ -23,8 +23,8 @@ from orchestrator.data.checks import (
 from orchestrator.data.index import IndexHeader, tokens_before
 from orchestrator.data.preparation import Source, survey
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.blend_findings import doubts, notes
-from orchestrator.planning.blend_report import BlendReport, Conversations, PartPlan, SourcePlan
+from orchestrator.planning.blend.findings import doubts, notes
+from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec

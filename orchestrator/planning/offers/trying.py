@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.planning.changes import set_options, with_fields
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.memory import Fit, capacity
+from orchestrator.planning.offers.changes import set_options, with_fields
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.time import StepTime
 from orchestrator.spec.job import JobSpec
