@@ -56,7 +56,8 @@ from orchestrator.runtime.records.last_start import LastStart
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.records.sources import record_sources
 from orchestrator.runtime.records.start_clock import StartClock
-from orchestrator.runtime.saving.checkpointing import Checkpointer, layout
+from orchestrator.runtime.saving.checkpointing import Checkpointer
+from orchestrator.runtime.saving.layouts import layout
 from orchestrator.runtime.saving.pretrained import find_source, load_weights
 from orchestrator.runtime.saving.verification import newest_whole
 from orchestrator.runtime.session import Session

@@ -44,42 +44,16 @@ from orchestrator.runtime.processes.process_groups import Ranks, rng_state, set_
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.saving.drafts import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.saving.exports import Exports
+from orchestrator.runtime.saving.layouts import layout
 from orchestrator.runtime.saving.reading import load
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.stages import layers_of_chunks
 
 _CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
 _PROBE_BYTES = 1 << 20
 _WAIT_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
-
-
-def layout(job: JobSpec) -> dict[str, int]:
-    """What must be equal for generators to be restored and losses to be bitwise the same."""
-    parallelism = job.parallelism
-    experts = {"ep": parallelism.expert_model_parallel_size, "etp": parallelism.expert_tensor_parallel}
-    return {
-        "tp": parallelism.tensor_model_parallel_size,
-        "pp": parallelism.pipeline_model_parallel_size,
-        "vp": parallelism.num_model_chunks,
-        "cp": parallelism.context_parallel_size,
-        "dp": job.data_parallel_size,
-        **_uneven_stages(job),
-        **({"split": parallelism.pipeline_model_parallel_split_rank} if _says_split(job) else {}),
-        **(experts if job.model.num_experts is not None else {}),
-    }
-
-
-def _says_split(job: JobSpec) -> bool:
-    return job.parallelism.pipeline_model_parallel_split_rank is not None
-
-
-def _uneven_stages(job: JobSpec) -> dict[str, int]:
-    """How many layers each chunk holds where that is not the same for all; empty where it is."""
-    counts = [held for stage in layers_of_chunks(job.model.num_layers, job.parallelism) for held in stage]
-    return {} if len(set(counts)) == 1 else {f"layers_{number}": held for number, held in enumerate(counts)}
 
 
 @dataclass(frozen=True)
