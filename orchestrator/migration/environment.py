@@ -29,7 +29,7 @@ _NOT_CARRIED: dict[str, tuple[Outcome, str]] = {
 _SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_.*)?", re.IGNORECASE)
 _ADDRESS_WITH_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _DEFAULT_ENVIRONMENT = {CONNECTIONS: "1", "PYTHONUNBUFFERED": "1"}
-"""What the launch script sets by itself."""
+"""What the launch script sets by itself, mostly."""
 
 
 def read_environment(migration: Migration, environment: Iterable[tuple[str, Value]], read: frozenset[str]) -> None:
@@ -42,6 +42,10 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
         if name in _NOT_CARRIED:
             outcome, reason = _NOT_CARRIED[name]
             migration.accounts.append(Account(outcome, f"export {name}={shown(value)}", None, None, reason))
+            continue
+        if name == CONNECTIONS and known(value) == "1" and "runtime.cpu_offloading_num_layers" in migration.values:
+            reason = "a launch chooses: copies to the host's memory hold up what is computed behind them in one queue"
+            migration.accounts.append(Account("no_effect", f"export {name}={shown(value)}", None, None, reason))
             continue
         if OWNED.fullmatch(name) or (name in _DEFAULT_ENVIRONMENT and _DEFAULT_ENVIRONMENT[name] == known(value)):
             continue

@@ -33,6 +33,7 @@ from orchestrator.planning.surroundings import (
 from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import duration
 
@@ -216,6 +217,12 @@ def _communication(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) 
 
 
 def _copies_to_the_host(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """A cluster's variables go over what a launch sets by itself, and the plan does not know them."""
+    wanted, is_written = device_connections(plan.job), CONNECTIONS in plan.job.launch.env
+    if cluster is not None and not is_written and cluster.env.get(CONNECTIONS) == "1" and wanted > 1:
+        message = f"{cluster.name} sets {CONNECTIONS}: 1, which holds up what is computed behind copies to the host"
+        hint = f"launch.env: {{{CONNECTIONS}: '{wanted}'}}"
+        yield Problem(message, ("launch.env", "runtime.cpu_offloading_num_layers"), hint)
     share = forecast.time.parts["host_copies"] / forecast.time.step_seconds
     if share > LARGE_COPIES:
         message = f"{share:.0%} of the step waits for activations on their way to the host's memory and back"

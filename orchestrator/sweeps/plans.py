@@ -54,7 +54,8 @@ def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> tuple[Planned, list[RunD
     for cell, found in zip(loaded.cells.cells, before, strict=True):
         run = found
         if run is None:
-            code = code or code_state(Path.cwd())
+            sweep.path.mkdir(parents=True, exist_ok=True)
+            code = code or code_state(Path.cwd(), apart_from=sweep.runs_dir, scratch=sweep.path)
             run = create_run(cell.job, cell.loaded.text, sweep.runs_dir, code)
             new.append(run)
         _join(run, sweep, cell, is_new=found is None)

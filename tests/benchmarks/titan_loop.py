@@ -1,7 +1,7 @@
 """One rank of torchtitan's training: what our runtime is measured beside, as of megatron-core it is by `plain_loop.py`.
 
-torchtitan's own `Trainer` and Llama with everything that makes it fast: layers and loss compiled, nothing recomputed,
-FSDP over replicas, its tensor parallelism with sequence parallelism. Of ours it has the job and the order of the
+torchtitan's own `Trainer` and Llama, with layers and loss compiled, nothing recomputed, FSDP over replicas, its tensor
+parallelism with sequence parallelism, and all else as it comes. Of ours it has the job and the order of the
 samples; its initial weights are its own, so that losses are not compared. Without FSDP it has no mixed precision under
 tensor parallelism: everything is in bf16 there, gradients and Adam's state too, which is less than ours does. It takes
 what `support/measured_rank.py` takes, one run directory, and writes what that writes, so that a `Meter` measures

@@ -18,7 +18,8 @@ _GROWTHS = (2, 4, 8)
 
 def ways_to_fill(plan: Plan, forecast: Forecast) -> list[str]:
     """What the same host starts in the same time, or less time for the same: each a sentence with its options."""
-    fewer = list(_tried(plan, forecast, _larger_micro_batches(plan.job)))
+    changes = [*_larger_micro_batches(plan.job), *_smaller_context_parallelism(plan.job)]
+    fewer = list(_tried(plan, forecast, changes))
     step = forecast.time.step_seconds
     if fewer:
         fastest = min(fewer, key=lambda trial: trial.time.step_seconds)
@@ -52,6 +53,21 @@ def _larger_micro_batches(job: JobSpec) -> Iterator[dict[str, Any]]:
     for growth in divisors(count)[1:]:
         counted = {} if job.batch.num_micro_batches is None else {"batch.num_micro_batches": count // growth}
         yield {"batch.micro_batch_size": growth * job.batch.micro_batch_size} | counted
+
+
+def _smaller_context_parallelism(job: JobSpec) -> Iterator[dict[str, Any]]:
+    """More replicas in place of ranks that share a sequence, each with fewer micro-batches."""
+    degree, replicas, count = (
+        job.parallelism.context_parallel_size,
+        job.parallelism.data_parallel_size,
+        job.batch.num_micro_batches,
+    )
+    for factor in divisors(degree)[1:]:
+        fields = {"parallelism.context_parallel_size": degree // factor}
+        if replicas is not None:
+            fields["parallelism.data_parallel_size"] = replicas * factor
+        if count is None or count % factor == 0:
+            yield fields if count is None else fields | {"batch.num_micro_batches": count // factor}
 
 
 def _larger_batches(job: JobSpec) -> Iterator[dict[str, Any]]:

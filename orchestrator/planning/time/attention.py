@@ -20,9 +20,6 @@ _STATED_KEYS = (_STATED_LENGTH + _BLOCK) / 2
 _LAST = 2.2
 """Under a causal mask blocks take unequally long, and processors wait for the last ones: as long as so many heads of
 one sequence would take, up to that length. A block takes longer in proportion to the length, a head to its square."""
-_IN_PIECES = 0.54
-"""Of that speed, where ranks share a sequence under torch's layers: a piece of it sees more keys than it has queries,
-which torch gives to FlashAttention 2 (1.7B, 16,384 tokens on two H100s; docs/benchmarks/2026-11-26-h100.md)."""
 _RECOMPUTATION = 2.5
 """The backward pass does five products where the forward does two."""
 
@@ -54,8 +51,6 @@ def attention_seconds(
         reached = Passes(efficiency.fused_attention_forward, efficiency.fused_attention_backward)
     else:
         reached = Passes(efficiency.attention_forward, efficiency.attention_backward)
-        if parts > 1 and not device.is_cpu:
-            reached = Passes(reached.forward * _IN_PIECES, reached.backward * _IN_PIECES)
 
     def seconds(beside: float, drawn: float, reached: float) -> float:
         stated = (_STATED_WIDTH + _SOFTMAX) / _STATED_WIDTH * (_STATED_KEYS + beside) / _STATED_KEYS

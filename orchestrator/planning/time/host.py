@@ -11,6 +11,7 @@ from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
+from orchestrator.planning.time.variants import goes_round
 from orchestrator.spec.runtime import RecomputedModule
 
 _WORK = 4.0
@@ -70,6 +71,7 @@ def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:
     parts: dict[RecomputedModule, float] = {"mlp": 1 - share, "moe": share}
     modules = setting.job.runtime.recomputed_modules
     found = sum(_MODULES[name] * parts.get(name, 1.0) for name in modules) * _plain(setting).forward
+    found += _exchanging(setting).forward if "core_attn" in modules else 0.0
     return layers * (found + (of_experts if "moe" in modules else 0.0))
 
 
@@ -98,6 +100,12 @@ def _beside(setting: Setting) -> Passes:
     found = _DROPPING if model.add_bias_linear or model.hidden_dropout else Passes(0, 0)
     if setting.tp > 1:
         found = found.plus(_COLLECTIVES[setting.sp], kernels.collective)
-    if setting.cp > 1:
-        found = found.plus(kernels.exchange, setting.cp if kernels.goes_round else 1)
-    return found
+    return found.plus(_exchanging(setting))
+
+
+def _exchanging(setting: Setting) -> Passes:
+    """The same of attention where ranks share a sequence."""
+    if setting.cp == 1:
+        return Passes(0, 0)
+    ring, once = setting.kernels.ring, setting.kernels.exchange
+    return Passes(setting.cp * ring.forward, setting.cp * ring.backward) if goes_round(setting) else once

@@ -12,21 +12,20 @@ _REACHED = 0.85
 
 
 def with_offloading(setting: Setting, each: Pass, layers: int) -> Pass:
-    """The passes over all `layers` of a rank. Transformer Engine (2.11, `DefaultOffloadSynchronizer`) copies the first
-    ones' activations from the second layer on and is done before the last begins, and has them back in the same way:
-    what those between do not cover is waited for. Where the GPU takes all work through one queue, what is computed
-    comes behind the copy that it was given after, and covers no other.
+    """The passes over all `layers` of a rank. Transformer Engine (2.11, `DefaultOffloadSynchronizer`) copies the
+    activations of the first of them, from when the second begins until the last one does, and has them back in the same
+    way: what the layers between do not cover is waited for. Nothing covers the copies of all layers but one, each of
+    which has to be done before the next layer begins. Where the GPU takes all work through one queue, a layer of the
+    backward pass begins only behind the copy that was asked for before it, and covers no other one.
     """
-    moved = offloaded_bytes(setting.job, setting.kernels.layers)
-    if not moved:
+    moved, count = offloaded_bytes(setting.job, setting.kernels.layers), setting.job.runtime.cpu_offloading_num_layers
+    if not moved or count is None:
         return each
     copying = moved / (setting.device.host_bandwidth * _REACHED)
-
-    count = setting.job.runtime.cpu_offloading_num_layers or 0
+    between = layers - 2 if count < layers - 1 else 0
+    in_order = device_connections(setting.job) == 1
 
     def waiting(parts: Parts, covering: int) -> Parts:
         return add(parts, {"host_copies": max(copying - sum(parts.values()) * covering / layers, 0.0)})
 
-    between = max(layers - 2, 0)
-    in_order = device_connections(setting.job) == 1
     return Pass(waiting(each.forward, between), waiting(each.backward, min(count, between) if in_order else between))

@@ -182,7 +182,9 @@ def _modules_again(setting: Setting, layer: Pass, share: float) -> float:
     so are experts that every token passes.
     """
     model, modules = setting.model, setting.job.runtime.recomputed_modules
-    seconds = layer.forward["attention"] if "core_attn" in modules else 0.0
+    seconds = 0.0
+    if "core_attn" in modules:
+        seconds += layer.forward["attention"] + sum(_key_value_exchange(setting).values())
     if "layernorm" in modules:
         norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)

@@ -7,6 +7,11 @@ from orchestrator.planning.time.setting import Setting
 
 _CAPPED = Passes(16, 24)
 """Accesses of each score, beside the two products: to scale, cap, mask and normalise it, one kernel after the other."""
+_IN_PIECES, _FASTER_ON = 1.85, "Hopper"
+"""How many times as long torch's attention takes over a sequence that ranks share: a piece of it sees more keys than it
+has queries, for which torch has FlashAttention 2, and on these GPUs a faster kernel for all else (1.7B, 16,384 tokens
+on two H100s; docs/benchmarks/2026-11-26-h100.md). Others are planned by FlashAttention 2's speed as it is.
+"""
 
 
 def attends_to_a_mask(setting: Setting) -> bool:
@@ -16,6 +21,14 @@ def attends_to_a_mask(setting: Setting) -> bool:
     return changed or setting.job.data.packs
 
 
+def goes_round(setting: Setting) -> bool:
+    """Whether the keys and values of ranks that share a sequence go round in a ring: Transformer Engine's way, of all
+    layers but those that attend to a mask or a window.
+    """
+    in_windows = setting.model.sliding_window is not None
+    return setting.cp > 1 and setting.kernels.rings and not (attends_to_a_mask(setting) or in_windows)
+
+
 def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
     """The mean over the layers. `causal`: the seconds of plain causal attention in one layer."""
     model = setting.model
@@ -23,8 +36,9 @@ def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
     capped = model.attention_logit_softcapping is not None
     if attends_to_a_mask(setting):
         return _masked(setting, causal, capped)
+    whole = _in_pieces(setting, causal)
     if window is None or window >= length:
-        return causal
+        return whole
     skipped = 0 if model.window_attn_skip_freq is None else model.num_layers // model.window_attn_skip_freq
     full = skipped / model.num_layers
     if setting.kernels.fused_attention and setting.cp == 1:
@@ -33,8 +47,14 @@ def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
     else:
         local = _masked(setting, causal, capped=False)
     return Passes(
-        full * causal.forward + (1 - full) * local.forward, full * causal.backward + (1 - full) * local.backward
+        full * whole.forward + (1 - full) * local.forward, full * whole.backward + (1 - full) * local.backward
     )
+
+
+def _in_pieces(setting: Setting, causal: Passes) -> Passes:
+    if setting.cp == 1 or setting.kernels.rings or setting.device.generation != _FASTER_ON:
+        return causal
+    return Passes(_IN_PIECES * causal.forward, _IN_PIECES * causal.backward)
 
 
 def _masked(setting: Setting, causal: Passes, capped: bool) -> Passes:

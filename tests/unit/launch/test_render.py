@@ -1,5 +1,6 @@
 """Launch scripts: exact text, valid shell, and nothing of a spec that a shell would interpret."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.cli.jobs.render import megatron_script
 from orchestrator.errors import UserError
 from orchestrator.launch.render import refuse_missing_python, render, shell_quote
 from orchestrator.spec.job import JobSpec
@@ -50,18 +52,26 @@ def test_script_is_exactly_the_golden_one(case: tuple[str, JobSpec]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "tp", "env", "connections"),
-    [(None, 1, {}, 1), (2, 1, {}, 8), (2, 2, {}, 1), (2, 1, {"CUDA_DEVICE_MAX_CONNECTIONS": "4"}, 4)],
+    ("layers", "parallelism", "env", "connections"),
+    [
+        (None, {}, {}, 1),
+        (2, {}, {}, 8),
+        (2, {"tensor_model_parallel_size": 2}, {}, 1),
+        (2, {"context_parallel_size": 2}, {}, 1),
+        (2, {}, {"CUDA_DEVICE_MAX_CONNECTIONS": "4"}, 4),
+    ],
 )
 def test_offloading_alone_is_not_started_in_order(
-    layers: int | None, tp: int, env: dict[str, str], connections: int, make_job: MakeJob
+    layers: int | None, parallelism: dict[str, int], env: dict[str, str], connections: int, make_job: MakeJob
 ) -> None:
-    runtime = {"cpu_offloading_num_layers": layers, "layers": "transformer_engine", "device": "auto"}
-    parallelism = {"tensor_model_parallel_size": tp}
     job = make_job(
-        parallelism=parallelism, launch={"gpus_per_node": tp, "env": env}, runtime=runtime, model__num_layers=4
+        parallelism=parallelism,
+        launch={"gpus_per_node": math.prod(parallelism.values()), "env": env},
+        runtime={"cpu_offloading_num_layers": layers, "layers": "transformer_engine", "device": "auto"},
+        model__num_layers=4,
     )
     assert f"export CUDA_DEVICE_MAX_CONNECTIONS={connections}\n" in script(job)
+    assert f"export CUDA_DEVICE_MAX_CONNECTIONS={connections}\n" in megatron_script(job)[0]
 
 
 def test_script_is_valid_shell(case: tuple[str, JobSpec]) -> None:

@@ -187,6 +187,18 @@ def test_what_is_doubtful(verdict: Judge, expected: str, sections: dict[str, Any
     assert expected in messages(verdict(**sections))
 
 
+@pytest.mark.parametrize(
+    ("written", "is_doubted"), [({}, True), ({"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, False), ({"A": "1"}, True)]
+)
+def test_a_cluster_that_has_gpus_take_all_work_through_one_queue(
+    written: dict[str, str], is_doubted: bool, verdict: Judge
+) -> None:
+    cluster = ClusterSpec(name="alps", env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    runtime = {"layers": "transformer_engine", "cpu_offloading_num_layers": 1}
+    said = messages(verdict(cluster, runtime=runtime, launch={**H100, "env": written}))
+    assert ("alps sets CUDA_DEVICE_MAX_CONNECTIONS: 1" in said) is is_doubted
+
+
 def test_a_crash_loses_less_with_checkpoints(verdict: Judge) -> None:
     sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 100_000}}
     for saving in ({"save_interval": 500}, {"save_seconds": 3600}):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -209,3 +211,14 @@ def test_cells_that_sequence_parallelism_leaves_out_come_back_with_sp(load: Load
     without = describe_cells(load("grid: {tp: [1, 2], sp: [false]}"))
     assert "sweep tiny: 2 cells" in without
     assert "sp: [false]" not in without
+
+
+def test_a_sweep_for_which_the_disk_has_no_room(write: Callable[[str], Path], folder: Path) -> None:
+    """In a repository with a module that git does not track, whose record needs room for a while."""
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / "new.py").touch()
+    words = ["sweep", "run", str(write("grid: {lr: [1, 2]}")), "--local", "--runs-dir=runs"]
+    command = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", sys.executable, "-m", "orchestrator", *words]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    message = f"error: no run can be created in {folder}/runs/tiny: File too large\n"
+    assert (said.returncode, said.stderr) == (2, message)

@@ -97,6 +97,20 @@ def test_with_several_a_larger_one_takes_less_time_for_the_same_batch() -> None:
     assert saved > 0.5
 
 
+@pytest.mark.parametrize(
+    "counted",
+    [(), ("batch.global_batch_size=null", "batch.num_micro_batches=8", "parallelism.data_parallel_size=2")],
+    ids=["global batch", "micro-batches"],
+)
+def test_a_sequence_too_short_to_be_shared_is_not(counted: tuple[str, ...]) -> None:
+    own = ("parallelism.context_parallel_size=4", "batch.global_batch_size=16", *counted)
+    [(_, options)] = ways(*own)
+    changed = planned(*own, *options).job
+    assert changed.parallelism.context_parallel_size == 1
+    assert changed.global_batch_size == planned(*own).job.global_batch_size
+    assert seconds(*own, *options) < 0.5 * seconds(*own)
+
+
 def test_nothing_is_offered_where_nothing_takes_as_long() -> None:
     assert ways("batch.global_batch_size=64", "batch.micro_batch_size=8", "model.seq_length=2048") == []
 

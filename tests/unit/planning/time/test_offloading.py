@@ -31,6 +31,19 @@ def test_through_one_queue_what_comes_back_covers_itself_alone(make_job: Any) ->
     assert copies(make_job, 2, tp=2) > 0
 
 
+def test_copies_of_all_layers_but_one_are_waited_for(make_job: Any) -> None:
+    """Each has to be done before the next layer begins: fast copies too."""
+    fast = replace(device(), host_bandwidth=1e12)
+    assert copies(make_job, 14, fast) == 0
+    most = offloading(make_job, 15)
+    plain, kept = (
+        estimate_memory(offloading(make_job, count), 51200, "transformer_engine").stages[0].parts["activations"]
+        for count in (None, 15)
+    )
+    each_way = 15 * (plain - kept) / 14 / (0.85 * 1e12)  # one is on its way
+    assert copies(make_job, 15, fast) == pytest.approx(2 * most.num_micro_batches * each_way, rel=0.02)
+
+
 def test_few_layers_travel_while_the_others_compute(make_job: Any) -> None:
     assert copies(make_job, None) == 0
     assert copies(make_job, 2) == 0
@@ -40,7 +53,7 @@ def test_few_layers_travel_while_the_others_compute(make_job: Any) -> None:
 def test_what_more_of_them_take_is_waited_for(make_job: Any, model: dict[str, Any]) -> None:
     """Each way, of each micro-batch: bytes over the link, less what is computed meanwhile."""
     slow = replace(device(), host_bandwidth=8e9)
-    fewer, more = (copies(make_job, count, slow, **model) for count in (14, 15))
+    fewer, more = (copies(make_job, count, slow, **model) for count in (13, 14))
     plain, kept = (
         estimate_memory(offloading(make_job, count, **model), 51200, "transformer_engine").stages[0].parts
         for count in (None, 15)
