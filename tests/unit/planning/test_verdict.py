@@ -188,13 +188,14 @@ def test_what_is_doubtful(verdict: Judge, expected: str, sections: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("written", "is_doubted"), [({}, True), ({"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, False), ({"A": "1"}, True)]
+    ("count", "written", "is_doubted"),
+    [(1, {}, True), (1, {"A": "1"}, True), (1, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, False), (None, {}, False)],
 )
 def test_a_cluster_that_has_gpus_take_all_work_through_one_queue(
-    written: dict[str, str], is_doubted: bool, verdict: Judge
+    count: int | None, written: dict[str, str], is_doubted: bool, verdict: Judge
 ) -> None:
     cluster = ClusterSpec(name="alps", env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
-    runtime = {"layers": "transformer_engine", "cpu_offloading_num_layers": 1}
+    runtime = {"layers": "transformer_engine", "cpu_offloading_num_layers": count}
     said = messages(verdict(cluster, runtime=runtime, launch={**H100, "env": written}))
     assert ("alps sets CUDA_DEVICE_MAX_CONNECTIONS: 1" in said) is is_doubted
 

@@ -31,6 +31,20 @@ def test_through_one_queue_what_comes_back_covers_itself_alone(make_job: Any) ->
     assert copies(make_job, 2, tp=2) > 0
 
 
+def test_all_layers_but_two_cover_the_copies(make_job: Any) -> None:
+    slow, shorter = replace(device(), host_bandwidth=8e9), offloading(make_job, None, num_layers=15)
+    plain, kept = (
+        estimate_memory(offloading(make_job, count), 51200, "transformer_engine").stages[0].parts["activations"]
+        for count in (None, 14)
+    )
+    both_ways = 2 * shorter.num_micro_batches * 14 * (plain - kept) / 13 / (0.85 * 8e9)  # one is on its way
+    with_all, with_fewer = (
+        estimate_time(each, 51200, "transformer_engine", slow).parts for each in (offloading(make_job, None), shorter)
+    )
+    of_layer = sum(with_all[name] - with_fewer[name] for name in ("gemm", "attention", "memory_bound"))
+    assert both_ways - copies(make_job, 14, slow) == pytest.approx(14 * of_layer, rel=0.03)
+
+
 def test_copies_of_all_layers_but_one_are_waited_for(make_job: Any) -> None:
     """Each has to be done before the next layer begins: fast copies too."""
     fast = replace(device(), host_bandwidth=1e12)

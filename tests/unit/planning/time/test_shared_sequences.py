@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,3 +81,11 @@ def test_attention_that_is_computed_again_is_exchanged_again(layers: Layers, mak
     again = {"recompute_granularity": "selective"}
     alone = host(make_job, layers, 1, **again) - host(make_job, layers, 1)
     assert host(make_job, layers, 2, **again) - host(make_job, layers, 2) > 1.3 * alone
+
+
+def test_keys_and_values_are_sent_again_for_it(make_job: Any) -> None:
+    found = job(make_job, "torch", 2, LONG, recompute_granularity="selective")
+    slow = replace(device(), link_bandwidth=device().link_bandwidth / 10)
+    sent, slowly = (estimate_time(found, 51200, "torch", on).parts for on in (device(), slow))
+    later = {name: slowly[name] - sent[name] for name in ("recompute", "context_parallel")}
+    assert later["recompute"] == pytest.approx(later["context_parallel"] / 2)  # which is of both passes
