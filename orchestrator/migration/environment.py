@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from orchestrator.migration.report import Account, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Unknown, Value, known, shown
-from orchestrator.spec.connections import CONNECTIONS
+from orchestrator.spec.connections import CONNECTIONS, chosen_connections
 
 OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|N?NODE_RANK|NNODES|NUM_NODES|GPUS_PER_NODE|MASTER_(ADDR|PORT)|"
@@ -28,8 +29,6 @@ _NOT_CARRIED: dict[str, tuple[Outcome, str]] = {
 }
 _SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_.*)?", re.IGNORECASE)
 _ADDRESS_WITH_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
-_DEFAULT_ENVIRONMENT = {CONNECTIONS: "1", "PYTHONUNBUFFERED": "1"}
-"""What the launch script sets by itself, mostly."""
 
 
 def read_environment(migration: Migration, environment: Iterable[tuple[str, Value]], read: frozenset[str]) -> None:
@@ -38,16 +37,17 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
     What the script itself reads and no library knows is the script's own.
     """
     kept: dict[str, str] = {}
+    by_itself = _set_by_a_launch(migration.values)
     for name, value in environment:
         if name in _NOT_CARRIED:
             outcome, reason = _NOT_CARRIED[name]
             migration.accounts.append(Account(outcome, f"export {name}={shown(value)}", None, None, reason))
             continue
-        if name == CONNECTIONS and known(value) == "1" and "runtime.cpu_offloading_num_layers" in migration.values:
+        if OWNED.fullmatch(name) or (name in by_itself and by_itself[name] == known(value)):
+            continue
+        if name == CONNECTIONS and known(value) == "1":
             reason = "a launch chooses: copies to the host's memory hold up what is computed behind them in one queue"
             migration.accounts.append(Account("no_effect", f"export {name}={shown(value)}", None, None, reason))
-            continue
-        if OWNED.fullmatch(name) or (name in _DEFAULT_ENVIRONMENT and _DEFAULT_ENVIRONMENT[name] == known(value)):
             continue
         if name in read and not _FOR_PROGRAMS.fullmatch(name):
             continue
@@ -82,3 +82,10 @@ def _referring(value: Value) -> str | None:
         else:
             parts.append(part)
     return "".join(parts)
+
+
+def _set_by_a_launch(values: Mapping[str, Any]) -> dict[str, str]:
+    """What the launch script of such a job sets by itself."""
+    offloads = values.get("runtime.cpu_offloading_num_layers") is not None
+    tp, cp = (values.get(f"parallelism.{name}_parallel_size", 1) for name in ("tensor_model", "context"))
+    return {CONNECTIONS: str(chosen_connections(offloads, tp, cp)), "PYTHONUNBUFFERED": "1"}

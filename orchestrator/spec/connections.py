@@ -9,14 +9,18 @@ _BY_CUDA = 8
 
 
 def device_connections(job: JobSections) -> int:
-    """What `launch.env` says, or one: work then begins in the order in which the host gave it, so that a collective
-    comes before the products that are to hide it. In that one queue, though, a copy from the host's memory holds up
-    what is computed behind it: a job that offloads activations, without tensor and context parallelism, has as many as
-    CUDA has by itself (docs/benchmarks/2026-11-26-h100.md).
-    """
+    """What `launch.env` says, or what a launch chooses."""
     written = job.launch.env.get(CONNECTIONS, "")
     if written.isdecimal():
         return int(written)
-    degrees = job.parallelism
-    shares = degrees.tensor_model_parallel_size > 1 or degrees.context_parallel_size > 1
-    return 1 if shares or job.runtime.cpu_offloading_num_layers is None else _BY_CUDA
+    degrees, offloads = job.parallelism, job.runtime.cpu_offloading_num_layers is not None
+    return chosen_connections(offloads, degrees.tensor_model_parallel_size, degrees.context_parallel_size)
+
+
+def chosen_connections(offloads: bool, tp: int, cp: int) -> int:
+    """One: work then begins in the order in which the host gave it, so that a collective comes before the products that
+    are to hide it. In that one queue, though, a copy from the host's memory holds up what is computed behind it: a job
+    that offloads activations, without tensor and context parallelism, has as many as CUDA has by itself
+    (docs/benchmarks/2026-11-26-h100.md).
+    """
+    return _BY_CUDA if offloads and tp == cp == 1 else 1

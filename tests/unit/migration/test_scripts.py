@@ -277,15 +277,6 @@ def test_launchers(start: str) -> None:
     assert (job.launch.nodes, job.launch.gpus_per_node) == (2, 4)
 
 
-@pytest.mark.parametrize(("flag", "said"), [("", 0), ("--cpu-offloading-num-layers 4", 1)])
-def test_one_queue_is_what_a_launch_has_but_for_offloading(flag: str, said: int) -> None:
-    start = "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc_per_node 4"
-    migration = migrate_script(f"{start} pretrain_gpt.py {FLAGS} {flag}\n", "x.sh")
-    accounts = [each for each in migration.of("no_effect") if "CUDA_DEVICE_MAX_CONNECTIONS" in each.flag]
-    assert len(accounts) == said
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in job_text(migration)
-
-
 @pytest.mark.parametrize(
     ("start", "sizes"),
     [
