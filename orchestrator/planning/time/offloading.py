@@ -16,7 +16,7 @@ def with_offloading(setting: Setting, each: Pass, layers: int) -> Pass:
     activations of the first of them, from when the second begins until the last one does, and has them back in the same
     way: what the layers between do not cover is waited for. Nothing covers the copies of all layers but one, each of
     which has to be done before the next layer begins. Where the GPU takes all work through one queue, a layer of the
-    backward pass begins only behind the copy that was asked for before it, and covers no other one.
+    backward pass can hide only the copy that was asked for just before it, as much of it as takes no longer.
     """
     moved, count = offloaded_bytes(setting.job, setting.kernels.layers), setting.job.runtime.cpu_offloading_num_layers
     if not moved or count is None:

@@ -28,6 +28,7 @@ IDEAL = Kernels(
     # Norm 4; Adam reads the gradient, reads and writes the weight and two moments in fp32, and writes bf16: 30.
     optimizer=34,
     launches=Passes(0, 0),
+    rings=True,
     collective=0,
     optimizer_launches=0,
     loss=Passes(2, 4),  # logits are read, and read and replaced by their gradient, in bf16

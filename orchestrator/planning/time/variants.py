@@ -52,7 +52,8 @@ def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
 
 
 def _in_pieces(setting: Setting, causal: Passes) -> Passes:
-    if setting.cp == 1 or setting.kernels.rings or setting.device.generation != _FASTER_ON:
+    """The same, by torch, where ranks that share a sequence gather its keys and values."""
+    if setting.cp == 1 or goes_round(setting) or setting.device.generation != _FASTER_ON:
         return causal
     return Passes(_IN_PIECES * causal.forward, _IN_PIECES * causal.backward)
 

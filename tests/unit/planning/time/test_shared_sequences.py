@@ -9,6 +9,7 @@ import pytest
 from support.timed_jobs import device
 
 from orchestrator.planning.time import estimate_time
+from orchestrator.planning.time.roofline import roofline
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
@@ -89,3 +90,17 @@ def test_keys_and_values_are_sent_again_for_it(make_job: Any) -> None:
     sent, slowly = (estimate_time(found, 51200, "torch", on).parts for on in (device(), slow))
     later = {name: slowly[name] - sent[name] for name in ("recompute", "context_parallel")}
     assert later["recompute"] == pytest.approx(later["context_parallel"] / 2)  # which is of both passes
+
+
+def test_nothing_is_attended_in_pieces_on_the_roofline(make_job: Any) -> None:
+    alone, shared = (roofline(job(make_job, "torch", cp, LONG), 51200, device())["attention"] for cp in (1, 2))
+    assert 2 * shared == pytest.approx(alone, rel=0.01)
+
+
+def test_layers_without_a_window_are_gathered_beside_those_with_one(make_job: Any) -> None:
+    """Transformer Engine's layers have torch's attention then, all of them."""
+    model = {**LONG, "sliding_window": 1024, "window_attn_skip_freq": 2}
+    torchs, engines = (
+        parts(job(make_job, layers, 2, model), layers)["attention"] for layers in ("torch", "transformer_engine")
+    )
+    assert engines == pytest.approx(torchs, rel=0.01)
