@@ -87,8 +87,10 @@ def _diff(root: Path, untracked: list[str], scratch: Path | None) -> bytes:
     with tempfile.TemporaryDirectory(prefix="orchestrator-index-", dir=scratch) as folder:
         index = str(Path(folder, "index"))
         own = git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
-        with contextlib.suppress(OSError):  # it knows which files are unchanged; without it git reads them all
-            shutil.copy(os.fsdecode(own or b"").removesuffix("\n"), index)
+        # It knows which files are unchanged; without it git reads them all. A file of the second in which the index was
+        # written may have changed since: git looks into it, for as long as the copy has the index's own time.
+        with contextlib.suppress(OSError):
+            shutil.copy2(os.fsdecode(own or b"").removesuffix("\n"), index)
         git(root, "--literal-pathspecs", "add", "--intent-to-add", "--", *untracked, GIT_INDEX_FILE=index)
         return git(root, *plain, GIT_INDEX_FILE=index) or git(root, *plain) or b""
 

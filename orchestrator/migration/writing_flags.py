@@ -38,8 +38,13 @@ class FlagWriter:
         return value
 
     def add(self, group: str, flag: str, *words: object) -> None:
-        """Write a flag."""
-        self.groups.setdefault(group, []).append([f"--{flag}", *map(str, words)])
+        """Write a flag. A value with a dash in front is written behind `=`: argparse takes it for a flag else."""
+        texts = [str(word) for word in words]
+        if len(texts) == 1 and texts[0].startswith("-"):
+            texts = [f"--{flag}={texts[0]}"]
+        else:
+            texts.insert(0, f"--{flag}")
+        self.groups.setdefault(group, []).append(texts)
 
     def leave(self, path: str, reason: str) -> None:
         """Say that a field has no flag, where it has not the value that it has without one."""

@@ -134,7 +134,7 @@ def _write_blend(writer: FlagWriter, name: str, entries: list[BlendEntry]) -> No
     for entry in entries:
         if len(entries) > 1 or entry.weight != 1.0:
             words.append(repr(entry.weight))
-        words.append(entry.path)
+        words.append(f"./{entry.path}" if entry.path.startswith("-") else entry.path)
     writer.add("DATA", name, *words)
     if any(entry.text is not None for entry in entries):
         writer.unsaid_value(
@@ -142,6 +142,8 @@ def _write_blend(writer: FlagWriter, name: str, entries: list[BlendEntry]) -> No
         )
     elif len(words) == 1 and _are_weighted(words[0].split()):
         writer.say_otherwise(path, "a prefix with blanks that reads like weights and prefixes")
+    elif any(entry.path.startswith("-") for entry in entries):
+        writer.say_otherwise(path, "a prefix with a dash in front reads like a flag: ./ is written before it")
 
 
 def read_tokenizer(given: Gathering) -> None:

@@ -346,7 +346,20 @@ def test_code_state_has_commit_and_changes(repository: Path) -> None:
     mine = state.record["repositories"][0]
     assert (mine["used_by"], mine["commit"], mine["dirty"]) == ("working directory", head.stdout.strip(), True)
     assert mine["untracked"] == ["new.py"]
-    assert b"+print(2)" in state.diff
+    assert b"\n-print(1)\n+print(2)\n" in state.diff
+
+
+def test_a_change_within_the_second_of_the_index_is_seen(repository: Path) -> None:
+    """git compares whole seconds and sizes, and reads what is no older than its index."""
+    (repository / "new.py").touch()
+    subprocess.run(["git", "-C", str(repository), "config", "core.trustctime", "false"], check=True)
+    script, second = repository / "train.py", 1_700_000_000
+    os.utime(script, (second, second))
+    subprocess.run(["git", "-C", str(repository), "update-index", "--refresh"], check=True)
+    os.utime(repository / ".git" / "index", (second, second))
+    script.write_text("print(2)\n")
+    os.utime(script, (second, second))
+    assert b"\n-print(1)\n+print(2)\n" in code_state(repository).diff
 
 
 def test_code_state_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import subprocess
 from pathlib import Path
@@ -23,7 +24,14 @@ from orchestrator.spec.shape import leaf_paths
 ROOT = Path(__file__).parents[3]
 JOBS, GOLDEN = ROOT / "jobs", ROOT / "tests" / "golden"
 WORDS = st.text(st.sampled_from("abcXYZ019._/- 'é$\"\\"), min_size=1, max_size=12)
-PATHS = WORDS.map(lambda text: "data/" + text.strip())
+PATHS = st.tuples(st.sampled_from(("data/", "-", "--x")), WORDS).map(lambda parts: parts[0] + parts[1].strip())
+TINY = {
+    "name": "job",
+    "model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "seq_length": 32},
+    "batch": {},
+    "optimizer": {"lr": 1e-3},
+    "schedule": {"train_iters": 10},
+}
 COUNTS = st.integers(1, 10_000)
 RATES = st.floats(1e-8, 1.0)
 
@@ -361,6 +369,26 @@ def test_shipped_jobs(path: Path) -> None:
     assert left <= {"name"}
 
 
+@pytest.mark.parametrize("name", ["--a", "-x", "-é", "-/", "-1", "-", "-a b", "=", "-a=b"])
+def test_a_value_with_a_dash_in_front_is_no_flag(name: str) -> None:
+    """Neither to argparse, which reads Megatron-LM's flags, nor read back."""
+    entries = [{"path": name}, {"path": f"{name}2", "weight": 2}]
+    document = {**TINY, "data": {"blend": entries, "cache_dir": name}, "tracking": {"wandb": {"project": name}}}
+    job = JobSpec.model_validate(document)
+    script, command = megatron_script(job)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for flag, values in (("wandb-project", None), ("data-cache-path", None), ("data-path", "*"), ("split", None)):
+        parser.add_argument(f"--{flag}", nargs=values)
+    taken, _ = parser.parse_known_args(command.words)
+    assert (taken.wandb_project, taken.data_cache_path) == (name, name)
+    paths = [f"./{each['path']}" if name.startswith("-") else each["path"] for each in entries]
+    assert taken.data_path == ["1.0", paths[0], "2.0", paths[1]]
+    back = written(migrate_script(script, "job.sh"))
+    assert (back.tracking.wandb.project, back.data.cache_dir) == (name, name)
+    assert [entry.path for entry in back.data.blend] == paths
+    assert ("data.blend" in {each.path for each in command.otherwise}) is name.startswith("-")
+
+
 def test_bash_starts_what_the_flags_say(tmp_path: Path) -> None:
     """The script as bash runs it, with a torchrun that only tells what it is given."""
     (tmp_path / "torchrun").write_text('#!/bin/bash\nprintf \'%s\\0\' "$NCCL_DEBUG" "$@"\n')
@@ -392,14 +420,7 @@ def test_what_megatron_refuses_to_go_without_is_written() -> None:
 
 
 def test_every_word_is_quoted() -> None:
-    document = {
-        "name": "job",
-        "model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "seq_length": 32},
-        "batch": {},
-        "data": {"blend": [{"path": "data/$(touch x) 'y'"}]},
-        "optimizer": {"lr": 1e-3},
-        "schedule": {"train_iters": 10},
-    }
+    document = {**TINY, "data": {"blend": [{"path": "data/$(touch x) 'y'"}]}}
     script, command = megatron_script(JobSpec.model_validate(document))
     assert shlex.quote("data/$(touch x) 'y'") in script
     assert "data/$(touch x) 'y'" in command.words
