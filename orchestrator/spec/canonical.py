@@ -17,6 +17,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
         "timeout": 20,
     },
     ("data", "tokenizer", "lower_case"): None,
+    ("model", "vision"): None,
     ("parallelism", "tp_comm_overlap"): None,
     ("runtime", "attention_backend"): "auto",
     ("runtime", "cuda_graphs"): None,

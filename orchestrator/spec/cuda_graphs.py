@@ -28,6 +28,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.architecture", "it was not measured for state space layers"
     if model.num_experts is not None:
         yield "model.num_experts", "how many tokens an expert gets is another number in each pass"
+    if model.vision is not None:
+        yield "model.vision", "it was not measured for images"
     recipe = None if job.precision.fp8 is None else job.precision.fp8.recipe
     if recipe == "delayed" and job.data_parallel_size > 1:
         yield "precision.fp8.recipe", "with delayed scaling replicas agree on the largest values within each pass"

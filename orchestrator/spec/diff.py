@@ -182,6 +182,10 @@ def _decoupled_rate(old: JobSpec, new: JobSpec) -> Verdict:
     return _RATE
 
 
+def _width_of_images(job: JobSpec) -> int | None:
+    return None if job.model.vision is None else job.model.vision.ffn_size
+
+
 def _momentum(old: JobSpec, new: JobSpec) -> Verdict:
     if old.optimizer.state_tensors != new.optimizer.state_tensors:
         return "forbidden", "the optimizer's state is another one"
@@ -268,6 +272,16 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.lora.target_modules": _ADAPTERS,
     "model.lora.alpha": _LOGIC,
     "model.lora.lora_dropout": _LOGIC,
+    "model.vision.image_size": _SHAPE,
+    "model.vision.patch_size": _SHAPE,
+    "model.vision.num_layers": _SHAPE,
+    "model.vision.hidden_size": _SHAPE,
+    "model.vision.num_attention_heads": _SHAPE,
+    "model.vision.ffn_hidden_size": _same_or(_width_of_images, _SHAPE),
+    "model.vision.activation": _LOGIC,
+    "model.vision.norm_epsilon": _LOGIC,
+    "model.vision.images_per_sequence": _ORDER,
+    "model.vision.freeze": _parameter_groups,
     "model.hybrid_override_pattern": _same_or(lambda job: layer_pattern(job.model), _SHAPE),
     "model.hybrid_attention_ratio": _same_or(lambda job: layer_pattern(job.model), _SHAPE),
     "model.hybrid_mlp_ratio": _same_or(lambda job: layer_pattern(job.model), _SHAPE),

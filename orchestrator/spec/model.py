@@ -10,6 +10,7 @@ from orchestrator.spec.base import Section
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
+from orchestrator.spec.vision import VisionSpec
 
 _OF_SENTENCES = frozenset(("bert", "t5"))
 
@@ -156,6 +157,8 @@ class ModelSpec(Section):
     used."""
     lora: LoraSpec | None = None
     """Low-rank adapters: they are trained, and nothing else is."""
+    vision: VisionSpec | None = None
+    """Images among the tokens, and what encodes them; `{}` for that of LLaVA 1.5."""
     init_method_std: PositiveNumber = 0.02
     """Standard deviation of the initial weights; layers that write to the residual stream use std / sqrt(2 L)."""
 

@@ -40,6 +40,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.architecture", "it was measured for decoders alone"
     if model.num_experts is not None:
         yield "model.num_experts", "it was not measured for layers with experts"
+    if model.vision is not None:
+        yield "model.vision", "it was not measured for images"
     if job.task is not None:
         yield "task", "micro-batches of a task have other shapes"
     if runtime.train_step is not None:

@@ -26,6 +26,7 @@ from orchestrator.spec.rules import (
     topology,
     training,
     variants,
+    vision,
 )
 from orchestrator.spec.rules.base import Rule, Unavailable
 from orchestrator.spec.rules.nearest import with_nearest
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     *t5.RULES,
     *task.RULES,
     *mamba.RULES,
+    *vision.RULES,
     *chat.RULES,
     *training.RULES,
     *optimizer.RULES,

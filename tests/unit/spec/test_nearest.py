@@ -28,7 +28,8 @@ SHORT = {
     "EP": "parallelism.expert_model_parallel_size",
     "ETP": "parallelism.expert_tensor_parallel_size",
 }
-PATHS = {path.rpartition(".")[2]: path for path in leaf_paths()} | SHORT
+# Of several fields of one name the one that is least nested.
+PATHS = {path.rpartition(".")[2]: path for path in sorted(leaf_paths(), key=lambda path: -path.count("."))} | SHORT
 OFFERED = re.compile(r"nearest (\w+): ([\d.]+)(?: or ([\d.]+))?([^;\n]*)")
 
 FP8 = ["precision.fp8={recipe: delayed}", "runtime.layers=auto"]
@@ -78,6 +79,10 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "model.mamba_head_dim=60"], "mamba_head_dim", "mamba_head_dim"),
     ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "GROUPS=6"], "mamba_num_groups", "mamba_num_groups"),
     ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"], "TP 8 does not divide", "TP mamba_num_groups"),
+    ("vision.patches", "llama3-8b", ["SEES", "model.vision.image_size=339"], "patch_size 14", "image_size"),
+    ("vision.encoder_shapes", "llama3-8b", ["SEES", "model.vision.num_attention_heads=15"],
+     "num_attention_heads 15", "num_attention_heads hidden_size"),
+    ("vision.encoder_shapes", "llama3-8b", ["SEES", "TP=3", "GPUS=null"], "TP 3 does not divide", "TP"),
     ("training.global_batch", "mixtral-8x7b", ["GBS=100"], "global batch", "global_batch_size"),
     ("training.global_batch", "gpt-1.7b", ["batch.micro_batch_size=5"], "global batch", "micro_batch_size"),
     ("training.rampup_sizes", "llama3-8b", [f"{RAMP}.increment=60"], r"\(global_batch_size -", "increment"),
@@ -113,6 +118,7 @@ WRITTEN = {
     "RECOMPUTE": "runtime={recompute_granularity: full, recompute_method: uniform}\nruntime.recompute_num_layers",
     "RELATIVE": "model.position_embedding_type=relative",
     "SP": "parallelism.sequence_parallel=true",
+    "SEES": "model.vision={}\ndata={random_tokens: true}",
 }
 
 

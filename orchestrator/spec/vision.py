@@ -1,0 +1,50 @@
+"""A decoder that sees: the encoder of its images."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.spec.base import Section
+from orchestrator.spec.values import Positive, PositiveNumber
+
+
+class VisionSpec(Section):
+    """A transformer that encodes images, CLIP's, and the two matrices that turn what it gives into embeddings of the
+    decoder's, one in place of each patch: LLaVA's model. By default it is the part of CLIP ViT-L/14 at 336 pixels that
+    LLaVA 1.5 uses."""
+
+    image_size: Positive = 336
+    """Pixels of a side: images are scaled until they cover a square of it, and cut to that."""
+    patch_size: Positive = 14
+    """Pixels of a patch's side; the decoder gets a token for each patch."""
+    num_layers: Positive = 23
+    """Layers of the encoder. LLaVA goes without the last of CLIP's."""
+    hidden_size: Positive = 1024
+    """Width of the encoder."""
+    num_attention_heads: Positive = 16
+    """Its heads."""
+    ffn_hidden_size: Positive | None = None
+    """Width inside its MLPs; 4 times its own by default."""
+    activation: Literal["quick_gelu", "gelu", "gelu_tanh"] = "quick_gelu"
+    """Its MLPs' activation; `quick_gelu`, x · sigmoid(1.702 x), is CLIP's."""
+    norm_epsilon: PositiveNumber = 1e-5
+    """Added to the variance in each of its norms."""
+    images_per_sequence: Positive = 1
+    """Images that a sequence may have. One with fewer takes as long."""
+    freeze: bool = False
+    """Leave the encoder as it is, and train what is behind it: the two matrices and the decoder."""
+
+    @property
+    def ffn_size(self) -> int:
+        """Width inside the encoder's MLPs."""
+        return self.ffn_hidden_size or 4 * self.hidden_size
+
+    @property
+    def tokens_per_image(self) -> int:
+        """Tokens of the decoder's sequence that an image takes: its patches."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def positions(self) -> int:
+        """Length of the encoder's sequences: the patches, behind CLIP's token for the whole image."""
+        return self.tokens_per_image + 1
