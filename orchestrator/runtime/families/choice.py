@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.runtime.families import bert, gpt, mamba, t5
+from orchestrator.runtime.families import bert, gpt, mamba, t5, vision
 from orchestrator.runtime.families.base import Family
 from orchestrator.spec.job import JobSpec
 
@@ -13,4 +13,4 @@ _FAMILIES: Final[dict[str, Family]] = {"gpt": gpt, "bert": bert, "t5": t5, "mamb
 
 def family_of(job: JobSpec) -> Family:
     """The family of a job's model."""
-    return _FAMILIES[job.model.architecture]
+    return vision if job.model.vision is not None else _FAMILIES[job.model.architecture]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from megatron.core.models.gpt import GPTModel
@@ -104,6 +104,9 @@ class GPT(GPTModel):
         return losses.view(hidden.size(0), hidden.size(1)).t().contiguous()
 
 
+Decoder = TypeVar("Decoder", bound=GPT)
+
+
 def _multiply(factor: float) -> Callable[[Any, Any, torch.Tensor], torch.Tensor]:
     """A forward hook that multiplies an output, by the factor in the output's dtype, as Gemma was trained."""
 
@@ -128,15 +131,21 @@ def build_chunk(
 ) -> GPT:
     """Model chunk `index` of this rank."""
     vp_stage = virtual_stage(job, index)
-    return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index)
+    return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index, GPT)
 
 
 def decoder(
-    job: JobSpec, config: TransformerConfig, block: Any, vocabulary: Vocabulary, ranks: Ranks, index: int
-) -> GPT:
+    job: JobSpec,
+    config: TransformerConfig,
+    block: Any,
+    vocabulary: Vocabulary,
+    ranks: Ranks,
+    index: int,
+    kind: type[Decoder],
+) -> Decoder:
     """Model chunk `index` of this rank with the layers of `block`."""
     model = job.model
-    return GPT(
+    return kind(
         config,
         block,
         model=model,

@@ -30,7 +30,7 @@ def build_chunk(
     # Only here: importing these layers imports mamba-ssm's kernels, which other models do without.
     hybrid_layers = importlib.import_module("orchestrator.runtime.layers.hybrid_layers")
     block = hybrid_layers.block_spec(config, virtual_stage(job, index), layer_pattern(job.model), layers)
-    return decoder(job, config, block, vocabulary, ranks, index)
+    return decoder(job, config, block, vocabulary, ranks, index, GPT)
 
 
 def train_step(job: JobSpec) -> NextToken:

@@ -1,0 +1,78 @@
+"""A decoder that sees: a GPT with embeddings of images among those of its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
+
+from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.runtime.families.base import virtual_stage
+from orchestrator.runtime.families.gpt import GPT, decoder
+from orchestrator.runtime.layers.choice import block_spec_function
+from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.images import ImageEncoder
+from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank
+from orchestrator.runtime.steps.vision import NextTokenAfterImages
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
+
+
+class SeeingGPT(GPT):
+    """A GPT whose first stage has an encoder of images."""
+
+    def see_with(self, encoder: ImageEncoder) -> None:
+        """Give the chunk that embeds tokens its encoder."""
+        self.vision = encoder
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *arguments: Any,
+        images: torch.Tensor | None = None,
+        image_mask: torch.Tensor | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        """As a GPT's, with embeddings of images' patches in place of those of the tokens [b, s] where `image_mask`
+        [b, s] is not 0: the patches of `images` [b, n, 3, size, size] in their order. Without images it is a GPT's.
+        """
+        if self.pre_process and images is not None:
+            assert image_mask is not None, "images come with the places where they stand"
+            embedded = self.embedding(input_ids=input_ids, position_ids=position_ids)
+            options["decoder_input"] = self._placed(embedded, self.vision(images), image_mask)
+        output: torch.Tensor = super().forward(input_ids, position_ids, attention_mask, *arguments, **options)
+        return output
+
+    def _placed(self, embedded: torch.Tensor, seen: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
+        """embedded: [s, b, h], s over TP under SP; seen: [patches, b, h]."""
+        is_patch = (image_mask > 0).t().contiguous()  # what is sent to the next stage is laid out as it is
+        which = (is_patch.cumsum(dim=0) - 1).clamp(min=0)
+        if self.config.sequence_parallel:
+            # Of each rank's part of the sequence the gradient is its own, and the encoder's is that of the whole.
+            seen = copy_to_tensor_model_parallel_region(seen)
+            first = get_tensor_model_parallel_rank() * embedded.size(0)
+            is_patch, which = (each[first : first + embedded.size(0)] for each in (is_patch, which))
+        patches = seen.gather(0, which.unsqueeze(2).expand_as(embedded))
+        return torch.where(is_patch.unsqueeze(2), patches, embedded)
+
+
+def build_chunk(
+    job: JobSpec, config: LayerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
+) -> SeeingGPT:
+    """Model chunk `index` of this rank."""
+    vision = job.model.vision
+    assert vision is not None, "the family of jobs that have it"
+    block = block_spec_function(layers)(config, virtual_stage(job, index))
+    chunk = decoder(job, config, block, vocabulary, ranks, index, SeeingGPT)
+    if chunk.pre_process:
+        chunk.see_with(ImageEncoder(vision, config, layers))
+    return chunk
+
+
+def train_step(job: JobSpec) -> NextTokenAfterImages:
+    """Cross entropy of the next token, of which some follow images."""
+    assert job.model.vision is not None, "the family of jobs that have it"
+    return NextTokenAfterImages(job.model.vision)
