@@ -1,37 +1,30 @@
-"""A decoder that sees trains the same on every layout (fp32, relative difference below 1e-5)."""
+"""A decoder that sees: what of its encoder is trained, kept and recomputed. Layouts: test_matrix.py."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.trained_weights import weights_apart
+from support.matrix import FAMILIES
+from support.trained_weights import BITWISE, weights_apart
 from support.training import largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.rundir import RunDir
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("each variant trains on real ranks")]
 
-EYES: dict[str, Any] = {
-    **{"image_size": 16, "patch_size": 4, "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4},
-    "images_per_sequence": 2,
-}
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "tp2": layout(tp=2),
-    "tp2-sp": layout(tp=2, sequence_parallel=True),
-    "pp2": layout(pp=2),
-    "pp2-vp2": layout(pp=2, vp=2),
-    "dp2": layout(dp=2, use_distributed_optimizer=True),
-    "tp2-sp-dp2": layout(tp=2, dp=2, sequence_parallel=True, use_distributed_optimizer=True),
-}
+STEPS = 4
+TWO = layout(tp=2, sequence_parallel=True)
 
 
-def trained(ranks: Ranks, folder: Path, name: str, parallelism: dict[str, Any], **eyes: Any) -> RunDir:
-    sections: dict[str, Any] = {"batch": {"micro_batch_size": 2}, "schedule": {"train_iters": 5}}
-    sections["runtime"] = eyes.pop("runtime", {})
-    job = tiny_job(name, model={"vision": {**EYES, **eyes}}, parallelism=parallelism, **sections)
+def trained(ranks: Ranks, folder: Path, name: str, parallelism: dict[str, Any], **more: Any) -> RunDir:
+    model = {**FAMILIES["vision"], **more.pop("model", {})}
+    model["vision"] = {**model["vision"], **more.pop("vision", {})}
+    schedule = {"train_iters": STEPS, "lr_warmup_iters": 1}
+    job = tiny_job(name, model=model, parallelism=parallelism, schedule=schedule, **more)
     return ranks.must_train(make_run(folder, job), job)
 
 
@@ -40,8 +33,54 @@ def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return trained(ranks, tmp_path_factory.mktemp("reference"), "one", {})
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts(name: str, reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
-    run = trained(ranks, tmp_path, name, LAYOUTS[name])
+def test_frozen(reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
+    """A frozen encoder stays as it began, which every weight of one that is trained does not."""
+    one = trained(ranks, tmp_path, "one", {}, vision={"freeze": True})
+    two = trained(ranks, tmp_path, "two", {**TWO, "data_parallel_size": 2}, vision={"freeze": True})
+    assert largest_difference(losses(one), losses(two)) < 1e-5
+    assert weights_apart(one, two) == {}
+    begun = trained(ranks, tmp_path, "begun", {}, vision={"freeze": True}, optimizer={"lr": 1e-12, "weight_decay": 0.0})
+    moved = set(weights_apart(begun, one, BITWISE))
+    assert {name for name in moved if name.startswith("vision.")} == {
+        f"vision.projector.linear_fc{number}.{kind}" for number in (1, 2) for kind in ("weight", "bias")
+    }
+    all_moved = {name for name in weights_apart(begun, reference, 1e-6) if name.startswith("vision.")}
+    assert {"vision.patches", "vision.class_token", "vision.positions", "vision.input_norm.bias"} <= all_moved
+    # Keys' biases move all scores of a query alike, and those of queries and values are beside them in one weight.
+    assert len(all_moved) == 4 + 1 + 12 + 4
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1},
+        {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "layernorm"]},
+    ],
+    ids=["full", "selective"],
+)
+def test_recomputed(runtime: dict[str, Any], reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
+    run = trained(ranks, tmp_path, "two", layout(pp=2), runtime=runtime)
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert weights_apart(reference, run) == {}
+
+
+def test_images_are_seen(reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
+    """Without an encoder the same tokens have other losses."""
+    blind = tiny_job(
+        "blind",
+        model={name: value for name, value in FAMILIES["vision"].items() if name != "vision"},
+        schedule={"train_iters": STEPS, "lr_warmup_iters": 1},
+    )
+    run = ranks.must_train(make_run(tmp_path, blind), blind)
+    assert largest_difference(losses(reference), losses(run)) > 1e-4
+
+
+def test_goes_on_at_another_layout(reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
+    """From the checkpoint of one process to two, one part of the encoder's heads on each."""
+    saves = {"save_interval": 2}
+    one = trained(ranks, tmp_path, "one", {}, checkpoint=saves)
+    shutil.copytree(one.checkpoint(2), tmp_path / "two" / "run" / "checkpoints" / one.checkpoint(2).name)
+    two = trained(ranks, tmp_path, "two", TWO, checkpoint=saves)
+    assert list(losses(two)) == [3, 4]
+    assert largest_difference({step: losses(reference)[step] for step in (3, 4)}, losses(two)) < 1e-5
+    assert weights_apart(reference, two) == {}

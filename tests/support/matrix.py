@@ -12,6 +12,13 @@ STEPS = 3
 _MODEL: dict[str, Any] = {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+    "vision": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+        "vision": {
+            **{"image_size": 8, "patch_size": 4, "num_layers": 2, "hidden_size": 16, "num_attention_heads": 2},
+            "images_per_sequence": 2,
+        },
+    },
     "experts": {
         **{**_MODEL, "add_bias_linear": False, "num_experts": 4, "moe_ffn_hidden_size": 48, "moe_aux_loss_coeff": 0.05},
         "moe_shared_expert_intermediate_size": 40,
@@ -47,6 +54,8 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
 """Largest relative difference of a loss; gradient norms may differ by ten times as much."""
 REFUSED = {
     ("gpt", "ep2"): "num_experts",
+    ("vision", "ep2"): "num_experts",
+    ("vision", "cp2"): "context",
     ("experts", "tp2"): "sequence_parallel",
     ("bert", "ep2"): "num_experts",
     ("bert", "cp2"): "context",

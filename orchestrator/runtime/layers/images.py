@@ -65,8 +65,9 @@ class ImageEncoder(MegatronModule):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
             seen = self._encode(images.flatten(0, 1))[1:]  # without the token of the whole image
         projected, bias = self.projector(seen)
-        by_image: torch.Tensor = (projected + bias).unflatten(1, images.shape[:2])  # [patches, b, n, h]
-        return by_image.permute(2, 0, 1, 3).flatten(0, 1)
+        by_image = (projected + bias).view(seen.size(0), *images.shape[:2], -1)  # [patches, b, n, h]
+        embeddings: torch.Tensor = by_image.permute(2, 0, 1, 3).flatten(0, 1)
+        return embeddings
 
     def _encode(self, images: torch.Tensor) -> torch.Tensor:
         """images: [n, 3, size, size]; what the last layer gives, [1 + patches, n, width]."""
@@ -84,8 +85,9 @@ class ImageEncoder(MegatronModule):
 
 def _cut(images: torch.Tensor, side: int) -> torch.Tensor:
     """images: [n, 3, size, size]; their patches row by row, [patches, n, 3 · side · side]."""
-    rows = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # [n, 3, down, side, across, side]
-    return rows.permute(2, 4, 0, 1, 3, 5).flatten(3).flatten(0, 1)
+    number, along = images.size(0), images.size(2) // side
+    rows = images.view(number, 3, along, side, along, side)
+    return rows.permute(2, 4, 0, 1, 3, 5).reshape(along * along, number, -1)
 
 
 def _config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:

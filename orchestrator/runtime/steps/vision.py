@@ -42,7 +42,7 @@ class NextTokenAfterImages(NextToken):
         number, size = self.vision.images_per_sequence, self.vision.image_size
         tokens, patches = samples["tokens"], self.vision.tokens_per_image
         is_patch = (samples["position_ids"] < number * patches).to(torch.float32)
-        colours = tokens[:, : number * patches].unflatten(1, (number, patches))[:, :, :1] % 256
+        colours = tokens[:, : number * patches : patches].unsqueeze(2) % 256
         pixels = torch.arange(3 * size * size, device=tokens.device).view(1, 1, -1)
         images = ((pixels * (colours + 1)) % 256).to(torch.uint8)
         return {

@@ -50,6 +50,14 @@ def conversations_with_images(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("data.chat.packing", "data.chat", VISION), "write packing: false in data.chat")
 
 
+def frozen_encoder(job: JobSections) -> Iterator[Problem]:
+    """An encoder that stays as it began tells nothing of an image; for a benchmark on random tokens it will do."""
+    vision = job.model.vision
+    if vision is not None and vision.freeze and job.checkpoint.pretrained is None and not job.data.random_tokens:
+        message = "an encoder that is not trained needs weights, and there is no checkpoint.pretrained"
+        yield Problem(message, (FROZEN, "checkpoint.pretrained"), "write checkpoint.pretrained: RUN, or freeze: false")
+
+
 def patches(job: JobSections) -> Iterator[Problem]:
     """Patches fill an image, and images leave room for text."""
     model = job.model
@@ -88,4 +96,4 @@ def encoder_shapes(job: JobSections) -> Iterator[Problem]:
             yield Refusal(message, (TP, path, VISION), offers=(divisors_of(count, TP, tp),))
 
 
-RULES: tuple[Rule, ...] = (seeing_decoders, conversations_with_images, patches, encoder_shapes)
+RULES: tuple[Rule, ...] = (seeing_decoders, conversations_with_images, frozen_encoder, patches, encoder_shapes)
