@@ -67,11 +67,17 @@ class MegatronCommand:
 
 
 def to_megatron(job: JobSpec) -> MegatronCommand:
-    """The flags of a job, and every field that they do not say. Raises UserError for a job with a task."""
+    """The flags of a job, and every field that they do not say. Raises UserError for a job of another program: one with
+    a task, or with images."""
     if job.task is not None:
         raise UserError(
             f"{job.name} has a task: Megatron-LM fine-tunes with another program, tasks/main.py --task "
             f"{job.task.name.upper()} --train-data … --valid-data … --epochs …, whose flags are not written here"
+        )
+    if job.model.vision is not None:
+        raise UserError(
+            f"{job.name} has images (model.vision): Megatron-LM trains such a model with another program, "
+            "examples/multimodal/train.py, whose flags are not written here"
         )
     writer = FlagWriter(_with_halves(job))
     for path in _HALVES:
@@ -84,7 +90,7 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         together.write(writer)
     _write_launch(writer)
     covered = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
-    covered |= {"model.architecture", "launch.nodes", "launch.gpus_per_node", "launch.env"}
+    covered |= {"model.architecture", "model.vision", "launch.nodes", "launch.gpus_per_node", "launch.env"}
     for path in leaf_paths():
         if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):
             writer.leave(

@@ -10,8 +10,10 @@ import pytest
 from support.faults import Ranks
 from support.matrix import FAMILIES
 from support.trained_weights import BITWISE, weights_apart
-from support.training import largest_difference, layout, losses, make_run, tiny_job
+from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job
 
+from orchestrator.checkpoints import committed
+from orchestrator.exchange.reading import StoredWeights
 from orchestrator.rundir import RunDir
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each variant trains on real ranks")]
@@ -84,3 +86,28 @@ def test_goes_on_at_another_layout(reference: RunDir, ranks: Ranks, tmp_path: Pa
     assert list(losses(two)) == [3, 4]
     assert largest_difference({step: losses(reference)[step] for step in (3, 4)}, losses(two)) < 1e-5
     assert weights_apart(reference, two) == {}
+
+
+def test_starts_from_a_decoder_that_does_not_see(ranks: Ranks, tmp_path: Path) -> None:
+    """Its weights are taken, and the encoder begins at random; a frozen one would stay so."""
+    text = {name: value for name, value in FAMILIES["vision"].items() if name != "vision"}
+    schedule = {"train_iters": 2, "lr_warmup_iters": 1}
+    blind = tiny_job("blind", model=text, schedule=schedule)
+    first = ranks.must_train(make_run(tmp_path, blind), blind)
+    start = {"pretrained": str(first.path)}
+    run = trained(ranks, tmp_path, "sees", TWO, checkpoint=start, optimizer={"lr": 1e-12, "weight_decay": 0.0})
+    [event] = events(run, "pretrained")
+    assert event["fresh"] == ["the encoder of images"]
+    before, after = (StoredWeights(committed(each)[-1].path) for each in (first, run))
+    names = [name for name in [*before.keys()] if name.startswith(("decoder.", "embedding."))]
+    assert names
+    assert all((before.read(name, ())[:256] - after.read(name, ())[:256]).abs().max() < 1e-8 for name in names)
+    frozen = tiny_job(
+        "frozen",
+        model={**FAMILIES["vision"], "vision": {**FAMILIES["vision"]["vision"], "freeze": True}},
+        checkpoint=start,
+        schedule=schedule,
+    )
+    stopped = make_run(tmp_path, frozen)
+    assert ranks.start(stopped, frozen).wait() == 1
+    assert "has no encoder of images" in logs(stopped)

@@ -59,6 +59,11 @@ class SeeingGPT(GPT):
         return torch.where(is_patch.unsqueeze(2), patches, embedded)
 
 
+def is_of_images(name: str) -> bool:
+    """Whether a weight is of what encodes images."""
+    return name.startswith("vision.")
+
+
 def build_chunk(
     job: JobSpec, config: LayerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> SeeingGPT:

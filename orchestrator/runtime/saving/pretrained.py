@@ -18,6 +18,7 @@ from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import JOB_FILE, job_of, run_of
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
+from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.network.lora import is_adapter
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
@@ -29,9 +30,15 @@ from orchestrator.spec.job import JobSpec
 
 _WAY_OUT = "write the model that it was trained with, or let checkpoint.pretrained lead to another one"
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
-_OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora")
-"""Fields that a resume may not change and this may: the vocabulary itself is compared, and adapters may be new."""
-_MAY_BE_FRESH: dict[str, Callable[[str], bool]] = {"adapters": is_adapter, "the head of the task": is_task_head}
+_OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora", "model.vision.freeze")
+"""Fields that a resume may not change and this may: the vocabulary itself is compared, adapters may be new, and what is
+trained may be other weights."""
+_IMAGES = "the encoder of images"
+_MAY_BE_FRESH: dict[str, Callable[[str], bool]] = {
+    "adapters": is_adapter,
+    "the head of the task": is_task_head,
+    _IMAGES: is_of_images,
+}
 """What the model may have and the checkpoint not, and which weights are of it: all of them, or none."""
 _SHOWN = 4
 
@@ -88,7 +95,7 @@ def load_weights(
     source: Source, job: JobSpec, chunks: Sequence[Any], optimizer: Any, words: Vocabulary, control: Control
 ) -> tuple[str, ...]:
     """Fill the network from a checkpoint of any layout, and the optimizer's main copy from the network; collective.
-    Returns what the checkpoint has not and the model has: adapters, or the head of a task.
+    Returns what the checkpoint has not and the model has: adapters, the head of a task, or the encoder of images.
 
     Raises UserError, on all ranks, when the checkpoint has other weights, weights of another meaning, or another
     vocabulary; how far the vocabulary is padded does not matter. Raises CheckpointError when it cannot be read.
@@ -104,7 +111,12 @@ def load_weights(
     if findings:
         raise UserError(f"the weights of {path} are not those of this model: {findings}; {_WAY_OUT}")
     if theirs is not None:
-        _check_network(path, theirs, job)
+        _check_network(path, theirs, job, fresh)
+    if _IMAGES in fresh and job.model.vision is not None and job.model.vision.freeze:
+        raise UserError(
+            f"{path} has no encoder of images, and model.vision.freeze would leave this job's as it begins, at random: "
+            "write freeze: false, or let checkpoint.pretrained lead to a model that sees"
+        )
     states = {}
     for index, chunk in enumerate(chunks):
         state = chunk.sharded_state_dict()
@@ -119,13 +131,14 @@ def load_weights(
     return tuple(fresh)
 
 
-def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
+def _check_network(path: Path, theirs: JobSpec, ours: JobSpec, fresh: Sequence[str]) -> None:
     """Shapes do not tell everything: the same weights are others with another number of heads."""
+    unread = (*_OTHERWISE_CHECKED, *(["model.vision"] if _IMAGES in fresh else []))
     judged = [change for change in diff_jobs(theirs, ours) if change.path.startswith("model.")]
     other = [
         f"{change.path} is {change.old} there and {change.new} here"
         for change in judged
-        if change.kind == "forbidden" and not change.path.startswith(_OTHERWISE_CHECKED)
+        if change.kind == "forbidden" and not change.path.startswith(unread)
     ]
     if other:
         raise UserError(f"the weights of {path} are those of another network: {'; '.join(other)}; {_WAY_OUT}")
