@@ -10,6 +10,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 with warnings.catch_warnings():
     # megatron-core warns that it found neither Transformer Engine nor apex; neither is used here.
     warnings.simplefilter("ignore")
+    from orchestrator.inference.images import IMAGE
     from orchestrator.inference.model import Model, load
 
-__all__ = ["Model", "load"]
+__all__ = ["IMAGE", "Model", "load"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.inference.model import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.texts import Continuation
 from orchestrator.spec.prompts import read_prompts
+from orchestrator.spec.vision import MARK
 
 _DAYS = 30 * 24 * 3600.0
 """Seconds that ranks wait for what a person types."""
@@ -26,6 +28,7 @@ def main() -> int:
     what.add_argument("--prompt", default="", help="text to continue")
     what.add_argument("--file", type=Path, help="prompts, a JSON object a line; the results are lines too")
     what.add_argument("--interactive", action="store_true", help="continue every line of standard input")
+    parser.add_argument("--image", type=Path, action="append", default=[], help="an image of the prompt, of every line")
     parser.add_argument("--options", type=json.loads, default={}, help="fields of a Generation, as JSON")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
@@ -39,27 +42,31 @@ def _run(arguments: argparse.Namespace) -> None:
         if arguments.file is not None:
             _file(model, arguments)
         elif arguments.interactive:
-            _interactive(model, arguments.options)
+            _interactive(model, arguments.options, arguments.image)
         elif arguments.json:
-            [written] = model.generate([arguments.prompt], arguments.options)
+            [written] = model.generate([arguments.prompt], arguments.options, images=[arguments.image])
             _say(model, json.dumps(told(model, arguments.prompt, written)) + "\n")
         else:
-            _stream(model, arguments.prompt, arguments.options)
+            _stream(model, arguments.prompt, arguments.options, arguments.image)
 
 
 def _file(model: Model, arguments: argparse.Namespace) -> None:
-    found = read_prompts(arguments.file, arguments.options)
-    prompts, options = [prompt for prompt, _ in found], [each for _, each in found]
-    model.requests(prompts, options)  # what is wrong with any of them is said before the first is written
-    for first in range(0, len(prompts), arguments.batch_size):
-        part = slice(first, first + arguments.batch_size)
-        for prompt, written in zip(prompts[part], model.generate(prompts[part], options[part]), strict=True):
+    lines = read_prompts(arguments.file, arguments.options, sees=model.job.model.vision is not None)
+    parts = [lines[first : first + arguments.batch_size] for first in range(0, len(lines), arguments.batch_size)]
+    batches = [tuple(map(list, zip(*part, strict=True))) for part in parts]
+    for prompts, options, images in batches:
+        # What is wrong with any of them is said before the first is written; no more images are held than of a batch.
+        model.requests(prompts, options, images)
+    for prompts, options, images in batches:
+        for prompt, written in zip(prompts, model.generate(prompts, options, images=images), strict=True):
             _say(model, json.dumps(told(model, prompt, written)) + "\n")
 
 
-def _interactive(model: Model, options: dict[str, Any]) -> None:
-    """Until the end of the input. What is wrong with one line is said, and the next one is read."""
-    model.requests(["x"], {**options, "max_new_tokens": 1, "min_new_tokens": 0})
+def _interactive(model: Model, options: dict[str, Any], images: Sequence[Path]) -> None:
+    """Until the end of the input; every line has the same images. What is wrong with one line is said, and the next one
+    is read."""
+    first = "x" + MARK * len(images)
+    model.requests([first], {**options, "max_new_tokens": 1, "min_new_tokens": 0}, [images])
     asks = sys.stdin.isatty()  # of the first process, who alone speaks
     while True:
         _say(model, "> " if asks else "")
@@ -68,14 +75,14 @@ def _interactive(model: Model, options: dict[str, Any]) -> None:
             _say(model, "\n" if asks else "")
             return
         try:
-            _stream(model, line.removesuffix("\n"), options)
+            _stream(model, line.removesuffix("\n"), options, images)
         except OrchestratorError as error:
             _say(model, f"error: {error}\n")
 
 
-def _stream(model: Model, prompt: str, options: dict[str, Any]) -> None:
+def _stream(model: Model, prompt: str, options: dict[str, Any], images: Sequence[Path]) -> None:
     """The prompt and what follows it, as it comes; every rank runs through the pieces."""
-    pieces = model.stream([prompt], options)
+    pieces = model.stream([prompt], options, images=[images])
     for number, piece in enumerate(pieces):
         _say(model, (prompt if number == 0 else "") + piece.text)
     _say(model, "\n")

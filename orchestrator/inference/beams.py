@@ -14,6 +14,7 @@ import torch
 
 from orchestrator.inference.decoder import Passes
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 from orchestrator.inference.sampling import Choice
 from orchestrator.spec.generation import Generation
 
@@ -92,26 +93,25 @@ class Search:
 def search(
     network: Network,
     passes: Passes,
-    prompts: list[list[int]],
-    options: Sequence[Generation],
+    requests: Sequence[Request],
     ends: Sequence[int],
     longest: int | None,
 ) -> list[Hypothesis]:
-    """The best hypothesis for each prompt. All `options` have the same number of beams; `longest`: positions that there
-    are, None for any number.
+    """The best hypothesis for each prompt. All have the same number of beams; `longest`: positions that there are, None
+    for any number.
     """
+    options = [request.options for request in requests]
     beams, count = options[0].num_beams, max(row.max_new_tokens for row in options)
-    begun = [passes.begins(prompt) for prompt in prompts]
-    starts = [len(row) for row in begun]
+    starts = [len(passes.begins(request.tokens)) for request in requests]
     searches = [Search(row, ends) for row in options]
-    logits = passes.start(prompts, max(starts) + count)
-    first = network.tensor([number for number in range(len(prompts)) for _ in range(beams)])
+    logits = passes.start(requests, max(starts) + count)
+    first = network.tensor([number for number in range(len(requests)) for _ in range(beams)])
     passes.take(first)
     if logits is not None:
         logits = logits[first]
     choice = Choice(
         [row for row in options for _ in range(beams)],
-        [row for row in begun for _ in range(beams)],
+        [passes.begins(request.text) for request in requests for _ in range(beams)],
         network.vocab_size,
         ends,
         network.device.torch_device,

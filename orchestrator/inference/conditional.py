@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from orchestrator.inference.cache import Cache, CachedBiasedAttention, Rotation
 from orchestrator.inference.decoder import all_angles, at_positions
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 from orchestrator.spec.halves import stages_of
 
 
@@ -73,7 +75,7 @@ class ConditionalPasses:
         return [self._start]
 
     @torch.no_grad()
-    def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
+    def start(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
         """See Passes."""
         self._cache = Cache(columns)
         self._angles = all_angles(self._module, self._cache.columns)
@@ -81,8 +83,8 @@ class ConditionalPasses:
             attention.forget()
         for context in self._contexts:
             context.forget()
-        self._encoded, self._hidden_keys = self._encode(prompts)
-        begin = self._network.tensor([self._start] * len(prompts))
+        self._encoded, self._hidden_keys = self._encode([request.tokens for request in requests])
+        begin = self._network.tensor([self._start] * len(requests))
         return self.go_on(begin, torch.zeros_like(begin))
 
     @torch.no_grad()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
 from orchestrator.inference.cache import Cache, CachedAttention, Rotation, keep_keys_and_values
+from orchestrator.inference.images import batch_of_images
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 
 _KEPT_COLUMNS = 1024
 """A cache of so many columns is used again for rows of any length: that none is made anew is worth its memory."""
@@ -23,7 +26,7 @@ class Passes(Protocol):
         """What stands before the first new token of a row."""
         ...
 
-    def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
+    def start(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
         """Logits after each prompt; `columns` is the length of the longest row that will come of it."""
         ...
 
@@ -57,23 +60,25 @@ class DecoderPasses:
         return prompt
 
     @torch.no_grad()
-    def start(self, prompts: list[list[int]], columns: int) -> torch.Tensor | None:
+    def start(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
         """See Passes. A cache that is long enough is used again, so that its memory stays where it is."""
         if not columns <= self._cache.columns <= max(_KEPT_COLUMNS, 4 * columns):
             self._cache, self._caches = Cache(columns), self._caches + 1
             self._angles = all_angles(self._module, self._cache.columns)
+        prompts = [request.tokens for request in requests]
         lengths = self._network.tensor([len(prompt) for prompt in prompts])
         longest = max(map(len, prompts))
         tokens = self._network.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
         positions = torch.arange(longest, device=tokens.device).expand_as(tokens)
         self._cache.begin(None, self._rotation(positions))
-        return self._pass(tokens, positions, lengths - 1)
+        images = batch_of_images(self._network, [request.images for request in requests], longest)
+        return self._pass(tokens, positions, lengths - 1, images)
 
     @torch.no_grad()
     def go_on(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
         """See Passes."""
         self._cache.begin(positions, self._rotation(positions[:, None]))
-        return self._pass(tokens[:, None], positions[:, None], None)
+        return self._pass(tokens[:, None], positions[:, None], None, {})
 
     def take(self, rows: torch.Tensor) -> None:
         """See Passes."""
@@ -84,13 +89,22 @@ class DecoderPasses:
         """See Passes."""
         return self._caches, self._cache.allocations
 
-    def _pass(self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor | None:
-        """`tokens`, `positions`: [b, s]; logits at each row's place `last`, or where it has one."""
+    def _pass(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        last: torch.Tensor | None,
+        images: dict[str, torch.Tensor],
+    ) -> torch.Tensor | None:
+        """`tokens`, `positions`: [b, s]; logits at each row's place `last`, or where it has one. `images`: those of
+        `batch_of_images`."""
         network, module = self._network, self._module
         batch, length = tokens.shape
         hidden = None
         if module.pre_process:
             hidden = module.embedding(input_ids=tokens, position_ids=positions)
+            if images:
+                hidden = module.with_images(hidden, **images)
         else:
             module.set_input_tensor([network.receive(length, batch)])
         for attention in self._attentions:

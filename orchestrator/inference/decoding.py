@@ -12,6 +12,7 @@ import torch
 from orchestrator.inference.decoder import Passes
 from orchestrator.inference.graphs import Repeated
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 from orchestrator.inference.sampling import Choice
 from orchestrator.spec.generation import Generation
 
@@ -35,21 +36,21 @@ class Decoding:
         self._captured: tuple[object, _Rows, Repeated] | None = None
 
     @torch.no_grad()
-    def steps(self, prompts: list[list[int]], options: Sequence[Generation], ends: Sequence[int]) -> Iterator[Step]:
+    def steps(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[Step]:
         """One Step after the other, until every row has its `max_new_tokens`, or the caller stops.
 
         Every rank must take as many steps as the others; on a GPU one more is started than was looked at, so that the
         GPU never waits for the host.
         """
-        count = max(row.max_new_tokens for row in options)
-        begun = [self._passes.begins(prompt) for prompt in prompts]
-        starts = [len(row) for row in begun]
+        count = max(request.options.max_new_tokens for request in requests)
+        starts = [len(self._passes.begins(request.tokens)) for request in requests]
         # Rows that have ended go on with the others, and need a place for it.
         columns = max(starts) + count
         if self._longest is not None:
             columns = min(columns, self._longest)
-        logits = self._passes.start(prompts, columns)
-        state = _Rows(self._network, begun, starts, options, ends)
+        logits = self._passes.start(requests, columns)
+        occurred = [self._passes.begins(request.text) for request in requests]
+        state = _Rows(self._network, occurred, starts, [request.options for request in requests], ends)
         ahead = 1 if self._network.device.is_cuda else 0
         pending: deque[_Fetched] = deque()
         self._choose(state, logits)

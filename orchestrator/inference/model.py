@@ -20,8 +20,10 @@ from orchestrator.inference import scoring, writing
 from orchestrator.inference.conditional import ConditionalPasses
 from orchestrator.inference.decoder import DecoderPasses, Passes
 from orchestrator.inference.decoding import Decoding
+from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 from orchestrator.inference.texts import Continuation, Piece
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
@@ -31,6 +33,7 @@ from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text
 from orchestrator.spec.values import resolve_environment
+from orchestrator.spec.vision import MARK
 
 _DECODERS = ("gpt", "mamba")
 
@@ -95,21 +98,26 @@ class Model:
         prompts: Sequence[Prompt],
         options: Options | Sequence[Options] | None = None,
         *,
+        images: Sequence[Sequence[Image]] | None = None,
         ends: Sequence[int] | None = None,
         batch_size: int = 32,
     ) -> list[Continuation]:
         """What the network writes after each prompt, in their order.
 
         `prompts`: texts, or lists of token ids. `options`: a `Generation`, or its fields as a mapping, for all prompts
-        or one for each. `ends`: ids that end a text; those of `Model.ends` by default. `batch_size`: how
-        many prompts are worked on together, which changes no result (up to rounding).
+        or one for each. `images`, for a network that sees: those of each prompt, as many as it has of `<image>` (a list
+        of ids of `IMAGE`), where they stand in their order; paths, what is in a file, or pixels [3, size, size] in
+        uint8. `ends`: ids that end a text; those of `Model.ends` by default. `batch_size`: how many prompts are worked
+        on together, which changes no result (up to rounding).
 
-        Raises UserError when an option is wrong, a prompt is too long for what is asked, or the network writes no text.
+        Raises UserError when an option is wrong, a prompt is too long for what is asked, or has not the images that it
+        names, or the network writes no text.
 
             model.generate(["def main("], {"max_new_tokens": 50, "temperature": 0})[0].text
+            model.generate(["<image>\nWhat is this?"], images=[["cat.jpg"]])[0].text
         """
         done: list[Continuation | None] = [None] * len(prompts)
-        for piece in self._pieces(prompts, options, ends, batch_size, shows=False):
+        for piece in self._pieces(prompts, options, images, ends, batch_size, shows=False):
             if piece.done is not None:
                 done[piece.number] = piece.done
         return [continuation for continuation in done if continuation is not None]
@@ -119,6 +127,7 @@ class Model:
         prompts: Sequence[Prompt],
         options: Options | Sequence[Options] | None = None,
         *,
+        images: Sequence[Sequence[Image]] | None = None,
         ends: Sequence[int] | None = None,
         batch_size: int = 32,
     ) -> Iterator[Piece]:
@@ -126,32 +135,37 @@ class Model:
 
         Every process must take all of them, or stop after the same one. Beam search has one piece, at its end.
         """
-        return self._pieces(prompts, options, ends, batch_size, shows=True)
+        return self._pieces(prompts, options, images, ends, batch_size, shows=True)
 
     def _pieces(
         self,
         prompts: Sequence[Prompt],
         options: Options | Sequence[Options] | None,
+        images: Sequence[Sequence[Image]] | None,
         ends: Sequence[int] | None,
         batch_size: int,
         *,
         shows: bool,
     ) -> Iterator[Piece]:
-        requests = self.requests(prompts, options)
+        requests = self.requests(prompts, options, images)
         used = self.ends if ends is None else tuple(ends)
         if not all(0 <= end < self.vocab_size for end in used):
             raise UserError(f"ends {list(used)}: the vocabulary has {self.vocab_size} tokens")
         for first in range(0, len(requests), batch_size):
             yield from self._writer.write(requests[first : first + batch_size], used, shows=shows)
 
-    def write(self, requests: Sequence[writing.Request]) -> Iterator[Piece]:
+    def write(self, requests: Sequence[Request]) -> Iterator[Piece]:
         """`stream` for one batch of what `requests` has checked, on another process perhaps."""
         return self._writer.write(requests, self.ends, shows=True)
 
     def requests(
-        self, prompts: Sequence[Prompt], options: Options | Sequence[Options] | None = None
-    ) -> list[writing.Request]:
-        """The prompts as tokens, each with its options, numbered and checked; see `generate` for what is raised."""
+        self,
+        prompts: Sequence[Prompt],
+        options: Options | Sequence[Options] | None = None,
+        images: Sequence[Sequence[Image]] | None = None,
+    ) -> list[Request]:
+        """The prompts as tokens, each with its options and images, numbered and checked; see `generate` for what is
+        raised."""
         each: Sequence[Options]
         if options is None:
             each = [Generation()] * len(prompts)
@@ -162,11 +176,13 @@ class Model:
         if len(each) != len(prompts):
             raise UserError(f"{len(prompts)} prompts have {len(each)} options; give one for all or one for each")
         return [
-            self._request(number, prompt, given if isinstance(given, Generation) else options_of(given))
-            for number, (prompt, given) in enumerate(zip(prompts, each, strict=True))
+            self._request(number, prompt, given if isinstance(given, Generation) else options_of(given), own)
+            for number, (prompt, given, own) in enumerate(
+                zip(prompts, each, each_with_images(len(prompts), images, "prompts"), strict=True)
+            )
         ]
 
-    def _request(self, number: int, prompt: Prompt, options: Generation) -> writing.Request:
+    def _request(self, number: int, prompt: Prompt, options: Generation, given: Sequence[Image]) -> Request:
         tokens = self._encoded(number, prompt) if isinstance(prompt, str) else list(prompt)
         if options.add_bos:
             if self.tokenizer.bos is None:
@@ -174,19 +190,33 @@ class Model:
             tokens = [self.tokenizer.bos, *tokens]
         if not tokens:
             tokens = [self.tokenizer.eod]  # what stands before a document in training
+        tokens, images = seen(tokens, given, self.job.model.vision, self._patch, f"prompt {number}")
         if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
             raise UserError(f"prompt {number} has ids that the vocabulary of {self.vocab_size} tokens has not")
-        self._check_length(tokens, options)
+        self._check_length(tokens, options, images)
         if options.stop and self._tokenizer_if_any is None:
             raise UserError("stop: without a tokenizer there is no text to find a stop string in")
-        return writing.Request(number, tokens, options)
+        return Request(number, tokens, options, images)
 
     def _encoded(self, number: int, prompt: str) -> list[int]:
         if not is_text(prompt):
             raise UserError(f"prompt {number} {NO_TEXT}")
-        return self.tokenizer.encode(prompt)
+        return self.encode(prompt)
 
-    def _check_length(self, tokens: list[int], options: Generation) -> None:
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; of a network that sees with `IMAGE` where an image stands."""
+        sees = self.job.model.vision is not None
+        return tokens_and_marks(self.tokenizer, text) if sees else self.tokenizer.encode(text)
+
+    @cached_property
+    def _patch(self) -> int:
+        """The token that keeps the place of a patch, whatever it is: the tokenizer's own, or what ends a document."""
+        tokenizer = self._tokenizer_if_any
+        own = None if tokenizer is None else tokenizer.token_id(MARK)
+        found = tokenizer.end if tokenizer is not None and own is None else own
+        return found if found is not None and found < self.vocab_size else 0
+
+    def _check_length(self, tokens: list[int], options: Generation, images: Images | None) -> None:
         if self.longest is None:
             return
         if self.job.model.architecture == "t5":
@@ -197,9 +227,10 @@ class Model:
                 )
         elif len(tokens) + options.max_new_tokens > self.longest:
             together = len(tokens) + options.max_new_tokens
+            patches = "" if images is None else f" (of which images take {images.tokens})"
             raise UserError(
-                f"{len(tokens)} prompt tokens + {options.max_new_tokens} new ones = {together}, but the model has "
-                f"learned {self.longest} positions; ask for at most {max(self.longest - len(tokens), 0)} new tokens"
+                f"{len(tokens)} prompt tokens{patches} + {options.max_new_tokens} new ones = {together}, but the model "
+                f"has learned {self.longest} positions; ask for at most {max(self.longest - len(tokens), 0)} new tokens"
             )
 
     @cached_property
@@ -243,7 +274,11 @@ class Model:
         raise UserError(f"a {architecture} writes no text: generation is there for architectures gpt and t5")
 
     def logits(
-        self, tokens: Sequence[Sequence[int]], *, encoder_tokens: Sequence[Sequence[int]] | None = None
+        self,
+        tokens: Sequence[Sequence[int]],
+        *,
+        encoder_tokens: Sequence[Sequence[int]] | None = None,
+        images: Sequence[Sequence[Image]] | None = None,
     ) -> torch.Tensor:
         """The scores of every next token: `[b, s, v]` in fp32, on this process's device, the same on every process.
 
@@ -252,9 +287,13 @@ class Model:
         vocabulary's padding is cut off. Of a T5 `tokens` are the decoder's, from the one that it begins with on, and
         `encoder_tokens` as many lists that the encoder reads.
 
+        `images`: those of each list, as `generate` has them: where one stands the list has `IMAGE`, and s counts the
+        tokens of its patches, `model.vision.tokens_per_image`, in its place.
+
         All b · s · v are held at once; `log_probabilities` gives less. Raises UserError when a list is empty or too
         long for the network, or an id is none of the vocabulary.
         """
+        tokens, placed = self._seen(tokens, images)
         if self.job.model.architecture == "t5":
             if encoder_tokens is None or len(encoder_tokens) != len(tokens):
                 raise UserError("a T5 needs as many lists of encoder_tokens as of tokens")
@@ -265,17 +304,29 @@ class Model:
         if encoder_tokens is not None:
             raise UserError(f"a {self.job.model.architecture} has no encoder: leave encoder_tokens out")
         self._check(tokens, least=1)
-        return scoring.logits(self.network, tokens)
+        return scoring.logits(self.network, tokens, placed)
 
-    def log_probabilities(self, tokens: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    def log_probabilities(
+        self, tokens: Sequence[Sequence[int]], *, images: Sequence[Sequence[Image]] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """How likely each token was after those before it, and whether it was the likeliest: `[b, s - 1]` each.
 
-        `tokens` as for `logits`, two at least in each list, whose last one is not read: it may follow the last
-        position. `[i, j]` are of `tokens[i][j + 1]`: the natural logarithm of its probability in fp32, and a bool.
-        Positions behind the end of a shorter list mean nothing.
+        `tokens` and `images` as for `logits`, two tokens at least in each list, whose last one is not read: it may
+        follow the last position. `[i, j]` are of `tokens[i][j + 1]`: the natural logarithm of its probability in fp32,
+        and a bool. Positions behind the end of a shorter list, and those of patches, mean nothing.
         """
+        tokens, placed = self._seen(tokens, images)
         self._check(tokens, least=2, unread=1)
-        return scoring.log_probabilities(self.network, tokens)
+        return scoring.log_probabilities(self.network, tokens, placed)
+
+    def _seen(
+        self, tokens: Sequence[Sequence[int]], images: Sequence[Sequence[Image]] | None
+    ) -> tuple[list[list[int]], list[Images | None]]:
+        """The lists with tokens for the patches of their images, and these."""
+        each = zip(tokens, each_with_images(len(tokens), images, "lists"), strict=True)
+        vision = self.job.model.vision
+        found = [seen(row, own, vision, self._patch, f"list {number}") for number, (row, own) in enumerate(each)]
+        return [row for row, _ in found], [own for _, own in found]
 
     def _check(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
         if self.job.model.architecture not in _DECODERS:

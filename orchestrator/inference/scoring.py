@@ -7,18 +7,21 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from orchestrator.inference.images import Images, batch_of_images
 from orchestrator.inference.network import Network
 from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_group
 
 Tokens = Sequence[Sequence[int]]
+Seen = Sequence[Images | None]
+"""The images among each list of tokens."""
 
 _TOKENS_AT_ONCE = 1024
 
 
 @torch.no_grad()
-def logits(network: Network, tokens: Tokens) -> torch.Tensor:
+def logits(network: Network, tokens: Tokens, images: Seen) -> torch.Tensor:
     """[b, s, v] in fp32 on every rank; see `Model.logits`."""
-    return whole(network, _pass(network, tokens, gathers=True), tokens)
+    return whole(network, _pass(network, tokens, images, gathers=True), tokens)
 
 
 def whole(network: Network, found: torch.Tensor | None, tokens: Tokens) -> torch.Tensor:
@@ -29,13 +32,13 @@ def whole(network: Network, found: torch.Tensor | None, tokens: Tokens) -> torch
 
 
 @torch.no_grad()
-def log_probabilities(network: Network, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+def log_probabilities(network: Network, tokens: Tokens, images: Seen) -> tuple[torch.Tensor, torch.Tensor]:
     """[b, s - 1] in fp32 and bool, on every rank; see `Model.log_probabilities`.
 
     Each tensor-parallel rank looks at its own part of the vocabulary; four numbers for each token are exchanged.
     """
     # The last token of a list is scored and not read.
-    part = _pass(network, [row[:-1] for row in tokens], gathers=False)
+    part = _pass(network, [row[:-1] for row in tokens], images, gathers=False)
     shape = (len(tokens), max(map(len, tokens)) - 1)
     likelihoods = network.empty(*shape, dtype=torch.float32)
     likeliest = network.empty(*shape, dtype=torch.uint8)
@@ -79,7 +82,7 @@ def _padded(network: Network, tokens: Tokens) -> torch.Tensor:
     return network.tensor([[*row, *[0] * (length - len(row))] for row in tokens])
 
 
-def _pass(network: Network, tokens: Tokens, *, gathers: bool) -> torch.Tensor | None:
+def _pass(network: Network, tokens: Tokens, images: Seen, *, gathers: bool) -> torch.Tensor | None:
     """Logits on the last stage, in the network's precision; None on the others. [b, s, v], or with the vocabulary's
     padding this rank's part of them.
     """
@@ -89,7 +92,8 @@ def _pass(network: Network, tokens: Tokens, *, gathers: bool) -> torch.Tensor | 
     if received is not None:
         network.module.set_input_tensor([received])
     positions = torch.arange(length, device=padded.device).expand_as(padded)
-    out: torch.Tensor = network.module(padded, positions, None, runtime_gather_output=gathers)
+    seen = batch_of_images(network, images, length)
+    out: torch.Tensor = network.module(padded, positions, None, runtime_gather_output=gathers, **seen)
     if network.ranks.is_last_stage:
         return out[..., : network.vocab_size] if gathers else out
     network.send(out)

@@ -10,18 +10,8 @@ from orchestrator.inference.beams import search
 from orchestrator.inference.decoder import Passes
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 from orchestrator.inference.texts import Continuation, Follower, Piece
-from orchestrator.spec.generation import Generation
-
-
-@dataclass(frozen=True)
-class Request:
-    """A prompt, as tokens, and how to go on from it."""
-
-    number: int
-    """What its pieces are known by."""
-    tokens: list[int]
-    options: Generation
 
 
 @dataclass(frozen=True)
@@ -44,8 +34,7 @@ class Writer:
     def _sampled(self, requests: Sequence[Request], ends: Sequence[int], shows: bool) -> Iterator[Piece]:
         followers = [self._follower(request, ends, shows) for request in requests]
         open_ = set(range(len(requests)))
-        prompts, options = [request.tokens for request in requests], [request.options for request in requests]
-        for step in self.decoding.steps(prompts, options, ends):
+        for step in self.decoding.steps(requests, ends):
             for row in sorted(open_):
                 piece = followers[row].add(step.tokens[row], step.log_probabilities[row])
                 if piece.done is not None:
@@ -55,8 +44,7 @@ class Writer:
                 return
 
     def _searched(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[Piece]:
-        prompts, options = [request.tokens for request in requests], [request.options for request in requests]
-        found = search(self.network, self.passes, prompts, options, ends, self.longest)
+        found = search(self.network, self.passes, requests, ends, self.longest)
         for request, best in zip(requests, found, strict=True):
             done = self._told(request, best.tokens, best.log_probabilities, ends)
             yield Piece(request.number, done.text, None, 0.0, replace(done, score=best.score))

@@ -1,14 +1,15 @@
-"""A file of prompts: JSON objects, one a line."""
+"""Prompts, with images or without; a file of them has JSON objects, one a line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.spec.generation import Generation, options_of
+from orchestrator.spec.vision import MARK
 
 NO_TEXT = "holds half of a surrogate pair (U+D800 to U+DFFF), which is no character; write the character itself"
 _SHOWN = 20
@@ -23,8 +24,32 @@ def is_text(value: str) -> bool:
     return True
 
 
-def read_prompts(path: Path, defaults: Mapping[str, Any]) -> list[tuple[str, Generation]]:
-    """Every line's `prompt`, with its options: `defaults`, and over them whatever else the line says.
+class Line(NamedTuple):
+    """A line of a file of prompts."""
+
+    prompt: str
+    options: Generation
+    images: tuple[Path, ...]
+    """The files of its images."""
+
+
+def images_problem(marks: int, images: int, *, sees: bool) -> str | None:
+    """What is wrong with a prompt that names so many images, and has so many; None where nothing is. To a model that
+    sees none, a mark is text like any other."""
+    if not sees:
+        return f"has {_counted(images)}, and the model sees none: it has no model.vision" if images else None
+    if marks == images:
+        return None
+    return f"has {marks} x {MARK} and {_counted(images)}: each image that is given stands at one {MARK}"
+
+
+def _counted(images: int) -> str:
+    return f"{images} image{'' if images == 1 else 's'}"
+
+
+def read_prompts(path: Path, defaults: Mapping[str, Any], *, sees: bool = False) -> list[Line]:
+    """Every line's `prompt` and `images`, whose paths lead from the file's folder, with its options: `defaults`, and
+    over them whatever else the line says. `sees`: whether the model sees images.
 
     Empty lines are passed over. Raises UserError that names every line that is wrong, with what is.
     """
@@ -37,7 +62,7 @@ def read_prompts(path: Path, defaults: Mapping[str, Any]) -> list[tuple[str, Gen
         if not line.strip():
             continue
         try:
-            found.append(_prompt(line, defaults))
+            found.append(_prompt(line, defaults, path.parent, sees))
         except UserError as error:
             wrong.append(f"{path}:{number}: {error}")
     if wrong:
@@ -48,7 +73,7 @@ def read_prompts(path: Path, defaults: Mapping[str, Any]) -> list[tuple[str, Gen
     return found
 
 
-def _prompt(line: bytes, defaults: Mapping[str, Any]) -> tuple[str, Generation]:
+def _prompt(line: bytes, defaults: Mapping[str, Any], folder: Path, sees: bool) -> Line:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -57,5 +82,23 @@ def _prompt(line: bytes, defaults: Mapping[str, Any]) -> tuple[str, Generation]:
         raise UserError('not an object with a text "prompt"')
     if not is_text(record["prompt"]):
         raise UserError(f"the prompt {NO_TEXT}")
-    own = {name: value for name, value in record.items() if name != "prompt"}
-    return record["prompt"], options_of({**defaults, **own})
+    own = {name: value for name, value in record.items() if name not in ("prompt", "images")}
+    images = _files(record.get("images", []), folder)
+    if problem := images_problem(record["prompt"].count(MARK), len(images), sees=sees):
+        raise UserError(f"the prompt {problem}")
+    return Line(record["prompt"], options_of({**defaults, **own}), images)
+
+
+def _files(given: object, folder: Path) -> tuple[Path, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) and is_text(name) for name in given):
+        raise UserError('"images" is not a list of the names of files')
+    paths = tuple(folder / name for name in given)
+    check_files(paths)
+    return paths
+
+
+def check_files(images: Sequence[Path]) -> None:
+    """Raises UserError for the first that is no file."""
+    for path in images:
+        if not path.is_file():
+            raise UserError(f"image {path} {'is no file' if path.exists() else 'does not exist'}")

@@ -7,6 +7,9 @@ from typing import Literal
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Positive, PositiveNumber
 
+MARK = "<image>"
+"""What stands for an image in a text."""
+
 
 class VisionSpec(Section):
     """A transformer that encodes images, CLIP's, and the two matrices that turn what it gives into embeddings of the

@@ -28,7 +28,8 @@ from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.prompts import read_prompts
+from orchestrator.spec.prompts import check_files, images_problem, read_prompts
+from orchestrator.spec.vision import MARK
 
 _KEPT_LINES = 2000
 """Of standard error, in which the cause of a failure is looked for."""
@@ -59,6 +60,14 @@ def command(
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Continue every line of standard input as it comes.")
     ] = False,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--image",
+            metavar="FILE",
+            help="An image, for an `<image>` of the prompt or of every line; may be repeated, in their order.",
+        ),
+    ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to add at most; 100 by default.")] = None,
     min_new_tokens: Annotated[int | None, typer.Option(help="Tokens before which the text does not end.")] = None,
     temperature: Annotated[
@@ -99,6 +108,7 @@ def command(
       orchestrator generate gpt-small --prompt "def main(" --max-new-tokens 50
       orchestrator generate 3f9a --prompt "Once" --temperature 0.8 --top-p 0.9 --iteration 500
       orchestrator generate gpt-small --file prompts.jsonl --beams 4 > texts.jsonl
+      orchestrator generate llava --prompt "<image> What is this?" --image cat.jpg
     """
     given = {
         "max_new_tokens": max_new_tokens,
@@ -122,10 +132,21 @@ def command(
         raise UserError("say what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
     if log_probabilities and file is None and not (as_json and prompt is not None):
         raise UserError("--log-probabilities are told with --json or --file; they have no place in a text")
-    if file is not None:
-        read_prompts(file, options)  # what is wrong with it is said before anything is started
+    images = image or []
+    if file is not None and images:
+        raise UserError(
+            '--image is of --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
+        )
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
+    # What is wrong with prompts is said before anything is started.
+    sees = weights.job.model.vision is not None
+    if file is not None:
+        read_prompts(file, options, sees=sees)
+    check_files(images)
+    marks = prompt.count(MARK) if prompt is not None else len(images)
+    if problem := images_problem(marks, len(images), sees=sees):
+        raise UserError(f"the prompt {problem}")
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     check_installed(job)
     # `--name=value`, so that a prompt that starts with a dash stays a prompt.
@@ -135,6 +156,7 @@ def command(
         *([f"--prompt={prompt}"] if prompt is not None else []),
         *([f"--file={file.absolute()}", f"--batch-size={batch_size}"] if file is not None else []),
         *(["--interactive"] if interactive else []),
+        *(f"--image={path.absolute()}" for path in images),
         f"--options={json.dumps(options)}",
         *([f"--iteration={iteration}"] if iteration is not None else []),
         *(["--json"] if as_json else []),

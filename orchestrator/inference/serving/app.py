@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from orchestrator.data.chat.conversations import Message
 from orchestrator.errors import UserError
 from orchestrator.inference.model import Model, Prompt
+from orchestrator.inference.requests import Request as WriteRequest
 from orchestrator.inference.serving.engine import Engine, Ticket
 from orchestrator.inference.serving.protocol import (
     ChatRequest,
@@ -31,7 +32,6 @@ from orchestrator.inference.serving.protocol import (
     usage,
 )
 from orchestrator.inference.texts import Continuation, Piece
-from orchestrator.inference.writing import Request as WriteRequest
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.prompts import NO_TEXT, is_text
 

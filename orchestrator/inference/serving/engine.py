@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from orchestrator.inference.model import Model
+from orchestrator.inference.requests import Request
 from orchestrator.inference.serving.protocol import RequestError
 from orchestrator.inference.texts import Piece
-from orchestrator.inference.writing import Request
 
 _GATHERING_SECONDS = 0.005
 """Once a request is there, others that come with it are waited for so long."""

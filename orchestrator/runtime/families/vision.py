@@ -42,12 +42,13 @@ class SeeingGPT(GPT):
         if self.pre_process and images is not None:
             assert image_mask is not None, "images come with the places where they stand"
             embedded = self.embedding(input_ids=input_ids, position_ids=position_ids)
-            options["decoder_input"] = self._placed(embedded, self.vision(images), image_mask)
+            options["decoder_input"] = self.with_images(embedded, images, image_mask)
         output: torch.Tensor = super().forward(input_ids, position_ids, attention_mask, *arguments, **options)
         return output
 
-    def _placed(self, embedded: torch.Tensor, seen: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
-        """embedded: [s, b, h], s over TP under SP; seen: [patches, b, h]."""
+    def with_images(self, embedded: torch.Tensor, images: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
+        """Embeddings of tokens, [s, b, h], s over TP under SP, with those of images among them; see `forward`."""
+        seen: torch.Tensor = self.vision(images)  # [patches, b, h]
         is_patch = (image_mask > 0).t().contiguous()  # what is sent to the next stage is laid out as it is
         which = (is_patch.cumsum(dim=0) - 1).clamp(min=0)
         if self.config.sequence_parallel:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.inference.requests import Request
 from orchestrator.inference.serving.engine import Engine, Ticket
 from orchestrator.inference.serving.protocol import RequestError
 from orchestrator.inference.texts import Continuation, Piece
-from orchestrator.inference.writing import Request
 from orchestrator.spec.generation import Generation
 
 

@@ -147,6 +147,17 @@ def test_more_than_the_learned_positions_is_refused(orchestrator: CommandLine, r
     assert "Traceback" not in finished.err
 
 
+def test_a_model_that_sees_nothing_is_given_no_image(orchestrator: CommandLine, run: RunDir) -> None:
+    """And a mark is text like any other."""
+    (orchestrator.folder / "cat.png").touch()
+    finished = orchestrator("generate", run.path, "--prompt", "<image>", "--image", "cat.png", "--json")
+    assert finished.code == 2
+    said = "the prompt has 1 image, and the model sees none: it has no model.vision"
+    assert json.loads(finished.out)["message"] == said
+    finished = orchestrator("generate", run.path, "--prompt", "<image>", "--max-new-tokens", "1", "--json")
+    assert finished.code == 0, finished.err
+
+
 def test_a_damaged_checkpoint_is_named_and_not_used(orchestrator: CommandLine, run: RunDir, tmp_path: Path) -> None:
     damaged = RunDir(shutil.copytree(run.path, tmp_path / "writer" / "run"))
     shutil.copytree(damaged.checkpoint(10), damaged.checkpoint(20))

@@ -42,7 +42,35 @@ def test_prompts_are_read_with_their_options(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a\\nb", "seed": 5}\n\n{"prompt": "ü"}\r\n')
     read = read_prompts(path, {"temperature": 0.5})
-    assert read == [("a\nb", Generation(temperature=0.5, seed=5)), ("ü", Generation(temperature=0.5))]
+    assert read == [("a\nb", Generation(temperature=0.5, seed=5), ()), ("ü", Generation(temperature=0.5), ())]
+
+
+def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
+    """Beside the file, whatever the folder is that the command is given in."""
+    path, image = tmp_path / "prompts.jsonl", tmp_path / "cat.png"
+    image.touch()
+    path.write_text('{"prompt": "<image>", "images": ["cat.png"]}\n{"prompt": "x", "images": []}\n')
+    assert [line.images for line in read_prompts(path, {}, sees=True)] == [(image,), ()]
+    lines = [
+        '"<image>"}',
+        '"x", "images": ["cat.png"]}',
+        '"<image>", "images": ["dog.png"]}',
+        '"x", "images": "cat.png"}',
+    ]
+    path.write_text("\n".join('{"prompt": ' + line for line in lines))
+    with pytest.raises(UserError) as caught:
+        read_prompts(path, {}, sees=True)
+    assert str(caught.value).splitlines() == [
+        f"{path}:1: the prompt has 1 x <image> and 0 images: each image that is given stands at one <image>",
+        f"{path}:2: the prompt has 0 x <image> and 1 image: each image that is given stands at one <image>",
+        f"{path}:3: image {tmp_path / 'dog.png'} does not exist",
+        f'{path}:4: "images" is not a list of the names of files',
+    ]
+    path.write_text('{"prompt": "<image>"}\n')
+    assert read_prompts(path, {})[0].prompt == "<image>", "text like any other to a model that sees none"
+    path.write_text('{"prompt": "<image>", "images": ["cat.png"]}\n')
+    with pytest.raises(UserError, match="the prompt has 1 image, and the model sees none: "):
+        read_prompts(path, {})
 
 
 def test_every_bad_line_is_named(tmp_path: Path) -> None:
