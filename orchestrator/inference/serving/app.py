@@ -122,8 +122,9 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
         _check_name(asked.model, served)
         if served.render is None:
             raise RequestError(400, "the tokenizer has no chat template: this model takes /v1/completions only")
-        render = served.render
-        requests = await _requests(served, 1, lambda: [asked.prompt(render)], asked.options())
+        render, images = served.render, asked.images
+        _check_room(len(images), served)
+        requests = await _requests(served, 1, lambda: [asked.prompt(render)], asked.options(), [images])
         call = _Call(served, "chat.completion", requests, asked.n, _as_chat)
         return await call.answer(asked.stream, asked.stream_options)
 
@@ -179,6 +180,13 @@ def _check_name(name: str | None, served: Served) -> None:
         raise RequestError(404, f"there is no model {name}; this is {served.name}")
 
 
+def _check_room(images: int, served: Served) -> None:
+    """Raises RequestError for more images than a prompt has tokens for, before one of them is read."""
+    vision = served.model.job.model.vision
+    if vision is not None and (tokens := images * vision.tokens_per_image) > served.longest:
+        raise RequestError(400, f"{images} images take {tokens} tokens; a prompt has at most {served.longest}")
+
+
 def _refusal(error: RequestError) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
     return JSONResponse(_record(error), status_code=error.status, headers=headers)
@@ -208,15 +216,19 @@ def _as_chat(index: int, text: str, written: Continuation | None, is_piece: bool
 
 
 async def _requests(
-    served: Served, count: int, prompts: Callable[[], Sequence[Prompt]], options: Sequence[Generation]
+    served: Served,
+    count: int,
+    prompts: Callable[[], Sequence[Prompt]],
+    options: Sequence[Generation],
+    images: Sequence[Sequence[bytes]] | None = None,
 ) -> list[WriteRequest]:
     """Requests for `count` prompts, those of one prompt together: one for each of `options`, which differ in seed.
 
-    Nothing is made of a call that is too large, and tokenizing keeps nobody else waiting. Raises UserError and
-    RequestError.
+    Nothing is made of a call that is too large, and tokenizing and reading images keep nobody else waiting. Raises
+    UserError and RequestError.
     """
     served.engine.check_size(count * sum(each.num_beams for each in options))
-    encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0]))
+    encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0], images))
     each = [(request, own) for request in encoded for own in options]
     return [replace(request, number=number, options=own) for number, (request, own) in enumerate(each)]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from orchestrator.data.chat.conversations import Message, Role
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
+from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.texts import Continuation
 from orchestrator.spec.generation import Generation, options_of
 
@@ -123,7 +124,7 @@ class _Turn(BaseModel):
     model_config = ConfigDict(extra="ignore")  # a name beside a role changes nothing
 
     role: Role
-    content: str
+    content: Annotated[Content, PlainValidator(read_content)]
 
 
 class ChatRequest(_Asked):
@@ -144,10 +145,15 @@ class ChatRequest(_Asked):
         """Of each choice; they differ in their seed. Raises UserError."""
         return self._each(self.max_completion_tokens or self.max_tokens or 256, measures=False)
 
+    @property
+    def images(self) -> list[bytes]:
+        """What is in the files of their images, in their order."""
+        return [image for turn in self.messages for image in turn.content.images]
+
     def prompt(self, render: Callable[[Sequence[Message]], str]) -> str:
         """The turns as a text, which `render` makes. Raises UserError for turns that it does not take."""
         try:
-            return render([Message(turn.role, turn.content) for turn in self.messages])
+            return render([Message(turn.role, turn.content.text) for turn in self.messages])
         except ValueError as error:
             raise UserError(str(error)) from error
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.faults import CommandLine, Ranks
+from support.faults import PATIENCE, CommandLine, Ranks
 from support.training import layout, make_run, tiny_job, values
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -19,7 +25,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, ranks for each layout")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, ranks for each layout, and a server")]
 
 HERE = Path(__file__).parent
 EYES: dict[str, Any] = {
@@ -184,3 +190,54 @@ def test_bad_input_is_told(
     said = orchestrator("generate", run.path, *arguments, *GREEDY)
     assert said.code == 2, said.err
     assert message in json.loads(said.out)["message"]
+
+
+def test_a_server_reads_images_in_conversations(
+    orchestrator: CommandLine, run: RunDir, pictures: tuple[Path, Path]
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "serve", str(run.path), "--port", "0", "--json"],
+        env={**os.environ, **orchestrator.env},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        port = int(json.loads(process.stdout.readline())["url"].rpartition(":")[2])
+
+        def ask(content: Any) -> tuple[int, Any]:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+            turns = [{"role": "user", "content": content}]
+            body = json.dumps({"messages": turns, "temperature": 0, "max_tokens": 6})
+            connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            found = json.loads(answer.read())
+            connection.close()
+            return answer.status, found
+
+        def image(url: str) -> dict[str, Any]:
+            return {"type": "image_url", "image_url": {"url": url}}
+
+        sent = "data:image/png;base64," + base64.b64encode(pictures[1].read_bytes()).decode()
+        status, answer = ask([image(sent), {"type": "text", "text": "\nhi"}])
+        assert status == 200, answer
+        prompt = "user: <image>\nhi<|endoftext|>\nassistant: "
+        said = orchestrator("generate", run.path, "--prompt", prompt, "--image", pictures[1].name, *GREEDY)
+        assert answer["choices"][0]["message"]["content"] == json.loads(said.out)["text"]
+        assert answer["usage"]["prompt_tokens"] == len(prompt) - len("<image><|endoftext|>") + 1 + 16
+        in_parts, plain = (ask(content)[1] for content in ([{"type": "text", "text": part} for part in "hi"], "hi"))
+        assert (in_parts["choices"], in_parts["usage"]) == (plain["choices"], plain["usage"])
+        for content, message in [
+            ([image("https://example.org/cat.png")], "part 0: nothing is fetched; send the image itself"),
+            ([image("data:image/png;base64,?")], "part 0: its image is not base64"),
+            ([image("data:image/png;base64,aGk=")], "the image is none that Pillow reads"),
+            ([image(sent)] * 5, "5 images take 80 tokens; a prompt has at most 64"),
+            ([{"type": "input_audio"}], "part 0 is neither"),
+            ("<image>", "prompt 0 has 1 x <image> and 0 images"),
+        ]:
+            status, answer = ask(content)
+            assert status == 400, answer
+            assert message in answer["error"]["message"]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
