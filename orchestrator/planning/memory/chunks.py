@@ -27,6 +27,8 @@ class Activations:
     """What it keeps until its backward pass."""
     backward: int
     """The most that the backward pass of its last layers takes beyond that."""
+    images: int = 0
+    """Of what it keeps, what encoding images keeps, until the very end of its backward pass."""
 
 
 def chunks_of_stages(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[Activations, ...]]:
@@ -41,11 +43,11 @@ def chunks_of_stages(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tu
             layers_of_chunks(job.model.num_layers, job.parallelism), layers_with_experts(job), strict=True
         )
     ]
-    alike = {held: _activations(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}}
+    alike = {held: of_layers(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}}
     return [tuple(alike[held] for held in stage) for stage in in_stages]
 
 
-def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, routed: int) -> Activations:
+def of_layers(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, routed: int) -> Activations:
     """Of one model chunk of `count` layers, `routed` of them with experts, over one micro-batch: its transformer layers
     only.
     """
@@ -97,7 +99,7 @@ def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[Activations, ...]]:
     for stage in range(job.parallelism.pipeline_model_parallel_size):
         saved = backward = 0
         for half, count in halves_of_stage(job, stage).items():
-            each, more = _activations(alone[half], sizes[half], layers, count, 0), kept_beyond(job, half, sizes)
+            each, more = of_layers(alone[half], sizes[half], layers, count, 0), kept_beyond(job, half, sizes)
             saved += each.saved + (0 if recomputed else count * more)
             backward = max(backward, each.backward + (more if recomputed else 0))
         found.append((Activations(saved, backward),))

@@ -24,8 +24,9 @@ from orchestrator.planning.memory.layer import (
 )
 from orchestrator.planning.memory.outside import MIB, Outside, outside_the_allocator
 from orchestrator.planning.memory.variants import capped_logits, masks
+from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
-from orchestrator.planning.parameters.adapters import trained_parameters
+from orchestrator.planning.parameters.trained import trained_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
@@ -67,17 +68,18 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     degrees = job.parallelism
     sizes = layer_sizes(job)
     in_stages, routed = layers_of_chunks(job.model.num_layers, degrees), layers_with_experts(job)
+    in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = layer_sizes(half_job(job, "decoder")) if job.model.architecture == "t5" else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
     outside = outside_the_allocator(job, layers)
     stages = []
-    for pp, (count, chunks) in enumerate(zip(counts, chunks_of_stages(job, sizes, layers), strict=True)):
+    for pp, (count, chunks) in enumerate(zip(counts, in_passes, strict=True)):
         in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, last)
         lasting["buffers"] += in_flight.between * sizes.stream
-        lasting = _without_frozen(job, lasting, trained[pp], count)
+        lasting = _without_frozen(lasting, trained[pp], count)
         if copies := copies_of_weights(job, pp, sum(in_stages[pp]), sum(routed[pp])):
             lasting["fp8_weights"] = copies
         moments = _moments(
@@ -170,9 +172,9 @@ def _lasting(job: JobSpec, count: int, experts: int, sizes: LayerSizes, layers: 
     }
 
 
-def _without_frozen(job: JobSpec, lasting: dict[str, int], trained: int, count: int) -> dict[str, int]:
+def _without_frozen(lasting: dict[str, int], trained: int, count: int) -> dict[str, int]:
     """Weights that are frozen have neither a gradient nor the optimizer's state."""
-    if job.model.lora is None:
+    if trained == count:
         return lasting
     return lasting | {part: -(-lasting[part] * trained // count) for part in ("gradients", "optimizer")}
 
@@ -234,7 +236,7 @@ def _moments(
         at_the_loss = _saved(chunks, in_flight.at_the_loss) + ends + counters + norm
         moments += _last_moments(job, {**lasting, "activations": at_the_loss}, layers, sizes, vocab)
     if first:
-        others = passes - chunks[0].saved
+        others = passes - chunks[0].saved + chunks[0].images
         moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
     return moments
 
