@@ -1,18 +1,19 @@
-"""Stages of a pipeline that take equally long: the last has the output layer and the loss as well, and with as many
-layers as the others it keeps all of them waiting.
+"""Stages of a pipeline that take equally long: the last has the output layer and the loss as well, the first what
+encodes images, and with as many layers as the others these keep all of them waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.rules import refusals
 from orchestrator.spec.stage_letters import EMBEDDING, END, LAYER, LOSS
+from orchestrator.spec.stages import layers_of_chunks
 
 _SPLIT = (
     "num_layers_in_first_pipeline_stage",
@@ -57,14 +58,34 @@ class Balanced:
 def balanced(
     job: JobSpec, step_seconds: Callable[[JobSpec], float], fits: Callable[[JobSpec], bool]
 ) -> Balanced | None:
-    """The fastest split that is legal and fits, of those whose last stage has fewer layers; None where it saves next to
-    nothing over the even one, or the job says how its layers are dealt out.
+    """The fastest split that is legal and fits, of those whose last stage has fewer layers, and where images are
+    encoded of those whose first one has; None where it saves next to nothing over the even one, or the job says how its
+    layers are dealt out.
     """
     if next(splits(job), None) is None:
         return None
+    even = step_seconds(job)
+    best, found = _fastest(job, splits(job), even, step_seconds, fits)
+    # What images take of the first stage hides what a shorter last one saves.
+    ends: tuple[Literal[0, -1], ...] = () if job.model.vision is None else (0, -1)
+    for end in ends:
+        best, better = _fastest(job, splits_for_images(job, found, end), best, step_seconds, fits)
+        found = better or found
+    return None if found is None or best > (1 - WORTH) * even else Balanced(found, best)
+
+
+def _fastest(
+    job: JobSpec,
+    tried: Iterable[Uneven],
+    best: float,
+    step_seconds: Callable[[JobSpec], float],
+    fits: Callable[[JobSpec], bool],
+) -> tuple[float, Uneven | None]:
+    """Of splits of which each takes a layer more from the same stage, with its seconds; None where none takes less than
+    `best`.
+    """
     found = None
-    best = even = step_seconds(job)
-    for split in splits(job):
+    for split in tried:
         other = split.of(job)
         if any(refusals(other)):
             continue
@@ -72,8 +93,8 @@ def balanced(
         if seconds > best or not fits(other):  # from here on another stage is the slowest, or too full
             break
         if seconds < best:
-            best, found = seconds, Balanced(split, seconds)
-    return found if best <= (1 - WORTH) * even else None
+            best, found = seconds, split
+    return best, found
 
 
 def splits(job: JobSpec) -> Iterator[Uneven]:
@@ -88,6 +109,20 @@ def splits(job: JobSpec) -> Iterator[Uneven]:
         yield _split(model.num_layers, stages, degrees.num_model_chunks, last)
 
 
+def splits_for_images(job: JobSpec, found: Uneven | None, end: Literal[0, -1]) -> Iterator[Uneven]:
+    """Those whose first or last stage (`end`) has a layer less than it has in the split that was `found`, two less, and
+    so on. The other of the two keeps what it has there, unless there are no more stages.
+    """
+    layers, degrees = job.model.num_layers, (job if found is None else found.of(job)).parallelism
+    held = [sum(chunks) for chunks in layers_of_chunks(layers, degrees)]
+    for less in range(held[end] - 1, 0, -1):
+        first, last = (less, held[-1]) if end == 0 else (held[0], less)
+        between = _shared_out(layers - first - last, len(held) - 2) if len(held) > 2 else []
+        if not between:
+            first, last = (less, layers - less) if end == 0 else (layers - less, less)
+        yield _in_letters([first, *between, last], degrees.num_model_chunks)
+
+
 def is_written(degrees: ParallelismSpec) -> bool:
     """Whether the spec says how the layers are dealt out."""
     return any(getattr(degrees, name) not in (None, False) for name in _SPLIT)
@@ -97,8 +132,17 @@ def _split(layers: int, stages: int, chunks: int, last: int) -> Uneven:
     others = stages - 1
     if (layers - last) % (others * chunks) == 0 and last % chunks == 0:
         return Uneven(last=last)
-    least, more = divmod(layers - last, others)
-    held = [*(least + (stage >= others - more) for stage in range(others)), last]
+    return _in_letters([*_shared_out(layers - last, others), last], chunks)
+
+
+def _shared_out(layers: int, stages: int) -> list[int]:
+    """As evenly as it goes, with more at the back."""
+    least, more = divmod(layers, stages)
+    return [least + (stage >= stages - more) for stage in range(stages)]
+
+
+def _in_letters(held: list[int], chunks: int) -> Uneven:
+    """Stages of so many layers."""
     # In the order in which a micro-batch passes them; the shortest chunks of a stage are its last.
     lengths = [count // chunks + (chunk < count % chunks) for chunk in range(chunks) for count in held]
     return Uneven(letters=_letters(lengths))

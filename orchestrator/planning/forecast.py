@@ -13,7 +13,7 @@ from orchestrator.planning.hardware.choice import device_of
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.layers import layers_of, saved_by_torch
 from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
-from orchestrator.planning.parameters.adapters import adapter_parameters
+from orchestrator.planning.parameters.trained import trained_in_all
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time
@@ -198,5 +198,4 @@ def checkpoint_bytes(job: JobSpec, parameters: int) -> int:
     """
     weight, sharded = DTYPE_BYTES[job.precision.dtype], job.parallelism.use_distributed_optimizer
     copies = job.optimizer.state_tensors + (weight < _FP32 or sharded)
-    trained = parameters if job.model.lora is None else job.model.num_layers * adapter_parameters(job.model, 1)
-    return weight * parameters + _FP32 * copies * trained
+    return weight * parameters + _FP32 * copies * trained_in_all(job, parameters)

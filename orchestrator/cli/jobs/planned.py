@@ -31,6 +31,7 @@ from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.spec.words import duration
 
 ClusterName = Annotated[
@@ -153,6 +154,19 @@ def _shape(model: ModelSpec) -> str:
     return f"{layers} layers, hidden {model.hidden_size}, sequence {length}"
 
 
+def _images(plan: Plan) -> list[tuple[str, str]]:
+    """How many a sequence may have, and what encodes them."""
+    vision = plan.job.model.vision
+    if vision is None:
+        return []
+    count = f"{vision.images_per_sequence} x {vision.tokens_per_image} tokens to a sequence"
+    encoder = (
+        f"an encoder of {vision.num_layers} layers, hidden {vision.hidden_size}{', frozen' if vision.freeze else ''}"
+    )
+    held = f"{short_count(plan.parameters.vision)} parameters on the first stage"
+    return [("images", f"{count}, by {encoder}; {held}")]
+
+
 def describe(plan: Plan) -> list[tuple[str, str]]:
     """What the job would do, a line for each aspect."""
     job, batch = plan.job, plan.batch
@@ -162,6 +176,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
             "model",
             f"{job.model.architecture}, {short_count(plan.parameters.total)} parameters, {_shape(job.model)}",
         ),
+        *_images(plan),
         ("layout", layout_line(plan)),
         (
             "batch",
@@ -197,7 +212,7 @@ def forecast_rows(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
             f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
         ),
         *_bound_by_host(plan, forecast),
-        *_bound_by_last_stage(forecast),
+        *_bound_by_a_stage(plan.job, forecast),
         ("takes", f"{time_span(forecast.training_seconds)}, {amount(forecast.gpu_hours)} {processor} hours{energy}"),
         ("checkpoint", f"{disk_size(forecast.checkpoint_bytes)} each"),
     ]
@@ -228,12 +243,15 @@ def _near_the_hosts_limit(forecast: Forecast) -> list[tuple[str, str]]:
     ]
 
 
-def _bound_by_last_stage(forecast: Forecast) -> list[tuple[str, str]]:
+def _bound_by_a_stage(job: JobSpec, forecast: Forecast) -> list[tuple[str, str]]:
     if forecast.balanced is None:
         return []
     saved = 1 - forecast.balanced.step_seconds / forecast.time.step_seconds
     instead = f"a step takes {saved:.1%} less with --set {shlex.quote(forecast.balanced.split.override)}"
-    return [("bound by", f"the last stage, which has the output layer as well; {instead}")]
+    held = layers_of_chunks(job.model.num_layers, forecast.balanced.split.of(job).parallelism)
+    is_first = sum(held[0]) * len(held) < job.model.num_layers
+    first, last = "the first stage, which encodes images", "the last stage, which has the output layer"
+    return [("bound by", f"{first if is_first else last} as well; {instead}")]
 
 
 def _torchs_layers(forecast: Forecast) -> str:

@@ -9,11 +9,12 @@ s sequence length, V padded vocabulary).
 from __future__ import annotations
 
 from orchestrator.planning.flops.hybrid import HYBRID_FORMULA, hybrid_flops
+from orchestrator.planning.flops.layers import attended, layers_flops
 from orchestrator.planning.flops.lora import LORA_FORMULA, lora_flops
 from orchestrator.planning.flops.t5 import T5_FORMULA, t5_flops
+from orchestrator.planning.flops.vision import vision_flops, vision_formula
 from orchestrator.planning.hardware.devices import shipped
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.model import ModelSpec
 
 FORMULA = (
     "T * (6*L*(h*(q+2*k) + q*h + m*h*f) + 12*L*q*s + 6*V*h); T tokens, L layers, h hidden, q query width, "
@@ -39,6 +40,8 @@ def formula(job: JobSpec) -> str:
         return LORA_FORMULA
     if job.task is not None:
         return _TASK_FORMULA
+    if job.model.vision is not None:
+        return f"{FORMULA}; plus {vision_formula(job.model.vision)}"
     return {"t5": T5_FORMULA, "bert": _BERT_FORMULA, "mamba": HYBRID_FORMULA}.get(job.model.architecture, FORMULA)
 
 
@@ -50,30 +53,14 @@ def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     if model.architecture == "mamba":
         return hybrid_flops(model, tokens, padded_vocab)
     if model.lora is not None:
-        return tokens * lora_flops(model, _attended(model), padded_vocab)
-    h = model.hidden_size
-    query = model.num_attention_heads * model.head_dim
-    key = model.query_groups * model.head_dim
-    matrices = 3 if model.is_gated else 2
-    routed = sum(model.moe_layers)
-    attention = 6 * (h * (query + 2 * key) + query * h) + 12 * query * _attended(model)
-    dense = 6 * matrices * h * model.ffn_size
-    experts = 6 * h * (matrices * model.active_ffn_size + (model.num_experts or 0))
-    layers = model.num_layers * attention + (model.num_layers - routed) * dense + routed * experts
+        return tokens * lora_flops(model, attended(model), padded_vocab)
+    layers = layers_flops(model)
     if job.task is not None:
         return float(tokens * layers)
+    h = model.hidden_size
     head = h if model.architecture == "bert" else 0
-    return float(tokens * (layers + 6 * (padded_vocab + head) * h))
-
-
-def _attended(model: ModelSpec) -> float:
-    """The s of attention, the mean over the layers: with a window twice what a token sees on average."""
-    length, window = model.seq_length, model.sliding_window
-    if window is None or window >= length:
-        return length
-    full = 0 if model.window_attn_skip_freq is None else model.num_layers // model.window_attn_skip_freq
-    share = full / model.num_layers
-    return share * length + (1 - share) * window * (2 - window / length)
+    flops = float(tokens * (layers + 6 * (padded_vocab + head) * h))
+    return flops + tokens / model.seq_length * vision_flops(model)
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:

@@ -8,34 +8,25 @@ from functools import cache
 from operator import mul
 
 from orchestrator.planning import pipeline
-from orchestrator.planning.halves import half_job, halves_of_stage
+from orchestrator.planning.halves import half_job
 from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
-from orchestrator.planning.memory.experts import (
-    backward_of_experts,
-    gathered_tokens,
-    inputs_of_experts,
-    saved_by_experts,
-)
-from orchestrator.planning.memory.fp8 import copies_of_weights, kept_less
-from orchestrator.planning.memory.hybrid import kept_by_kind
+from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
+from orchestrator.planning.memory.experts import gathered_tokens, saved_by_experts
+from orchestrator.planning.memory.fp8 import copies_of_weights
 from orchestrator.planning.memory.layer import (
     FP32,
     LayerSizes,
     adds_in_products,
-    backward_of_layer,
     layer_sizes,
     norm_statistics,
     rotary_width,
     saved_by_layer,
 )
 from orchestrator.planning.memory.outside import MIB, Outside, outside_the_allocator
-from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.memory.variants import capped_logits, masks
+from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
-from orchestrator.planning.parameters.adapters import trained_parameters
-from orchestrator.planning.topology import layers_of_stages
-from orchestrator.spec.halves import HALVES
-from orchestrator.spec.hybrid import MLP, layer_pattern
+from orchestrator.planning.parameters.trained import trained_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
@@ -72,41 +63,24 @@ class Memory:
     device_bytes: int
 
 
-@dataclass(frozen=True)
-class _Activations:
-    """Bytes of one pass: a model chunk over one micro-batch."""
-
-    saved: int
-    """What it keeps until its backward pass."""
-    backward: int
-    """The most that the backward pass of its last layers takes beyond that."""
-
-
 def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
     sizes = layer_sizes(job)
-    in_stages = [
-        tuple(zip(*chunks, strict=True))
-        for chunks in zip(layers_of_chunks(job.model.num_layers, degrees), layers_with_experts(job), strict=True)
-    ]
-    of_chunk = {
-        held: _activations(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}
-    }
-    own_chunks = _own_chunks(job, sizes, layers)
+    in_stages, routed = layers_of_chunks(job.model.num_layers, degrees), layers_with_experts(job)
+    in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = layer_sizes(half_job(job, "decoder")) if job.model.architecture == "t5" else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
     outside = outside_the_allocator(job, layers)
     stages = []
-    for pp, count in enumerate(counts):
-        chunks = own_chunks[pp] if own_chunks else tuple(of_chunk[held] for held in in_stages[pp])
+    for pp, (count, chunks) in enumerate(zip(counts, in_passes, strict=True)):
         in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, last)
         lasting["buffers"] += in_flight.between * sizes.stream
-        lasting = _without_frozen(job, lasting, trained[pp], count)
-        if copies := copies_of_weights(job, pp, *(sum(each) for each in zip(*in_stages[pp], strict=True))):
+        lasting = _without_frozen(lasting, trained[pp], count)
+        if copies := copies_of_weights(job, pp, sum(in_stages[pp]), sum(routed[pp])):
             lasting["fp8_weights"] = copies
         moments = _moments(
             job, padded_vocab, layers, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last
@@ -150,7 +124,7 @@ class _InFlight:
     """How many tensors that stages send each other are held then, beside the inputs of these passes."""
 
 
-def _in_flight(stage: int, chunks: tuple[_Activations, ...], job: JobSpec, stream: int) -> _InFlight:
+def _in_flight(stage: int, chunks: tuple[Activations, ...], job: JobSpec, stream: int) -> _InFlight:
     """The warm-up decides, so more micro-batches change nothing. `stream`: bytes of a tensor between stages."""
     stages = job.parallelism.pipeline_model_parallel_size
     fullest = _most_in_flight(stage, stages, len(chunks), min(job.num_micro_batches, 3 * stages))
@@ -173,7 +147,7 @@ def _between(stage: int, stages: int, chunks: int, *, is_first: bool) -> int:
     return 4 if stage == stages - 1 else 3
 
 
-def _saved(chunks: tuple[_Activations, ...], held: tuple[int, ...]) -> int:
+def _saved(chunks: tuple[Activations, ...], held: tuple[int, ...]) -> int:
     return sum(each.saved * count for each, count in zip(chunks, held, strict=True))
 
 
@@ -198,9 +172,9 @@ def _lasting(job: JobSpec, count: int, experts: int, sizes: LayerSizes, layers: 
     }
 
 
-def _without_frozen(job: JobSpec, lasting: dict[str, int], trained: int, count: int) -> dict[str, int]:
+def _without_frozen(lasting: dict[str, int], trained: int, count: int) -> dict[str, int]:
     """Weights that are frozen have neither a gradient nor the optimizer's state."""
-    if job.model.lora is None:
+    if trained == count:
         return lasting
     return lasting | {part: -(-lasting[part] * trained // count) for part in ("gradients", "optimizer")}
 
@@ -218,81 +192,13 @@ def offloaded_bytes(job: JobSpec, layers: Layers) -> int:
     return whole * count // job.model.num_layers
 
 
-def _activations(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, routed: int) -> _Activations:
-    """Of one model chunk of `count` layers, `routed` of them with experts, over one micro-batch: its transformer layers
-    only.
-    """
-    runtime = job.runtime
-    selective = "core_attn" in runtime.recomputed_modules
-    of_mlp = 0 if "mlp" in runtime.recomputed_modules else sizes.inner
-    dense = largest = saved_by_layer(job, sizes, layers, selective=selective) - kept_less(job, sizes, of_mlp)
-    whole, backward = count * dense, backward_of_layer(job, sizes, layers)
-    if routed:
-        experts = saved_by_experts(job, sizes, layers)
-        largest = saved_by_layer(job, sizes, layers, selective=selective, experts=experts)
-        of_experts = 0 if "moe" in runtime.recomputed_modules else inputs_of_experts(job, sizes, layers)
-        largest -= kept_less(job, sizes, of_experts)
-        whole = (count - routed) * dense + routed * largest
-        backward = max(backward if routed < count else 0, backward_of_experts(job, sizes, layers))
-    if runtime.recompute_granularity != "full":
-        offloaded = min(max((runtime.cpu_offloading_num_layers or 0) - 1, 0), count)  # one of them is on its way
-        return _Activations(whole * (count - offloaded) // max(count, 1), backward)
-    group = min(runtime.recompute_num_layers or 1, count)
-    stream = sizes.stream // (job.parallelism.tensor_model_parallel_size if runtime.distribute_saved_activations else 1)
-    if runtime.recompute_method == "block":
-        # The first layers are recomputed. A backward pass is at its fullest with the last, which is mostly kept.
-        saved = group * stream + whole * (count - group) // max(count, 1)
-        return _Activations(saved, backward + (largest if group == count else 0))
-    groups = -(-count // max(group, 1))  # a job that is not legal may have chunks without layers
-    return _Activations(groups * stream, group * largest + backward)
-
-
-def _own_chunks(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[_Activations, ...]]:
-    """Of each stage of a model whose layers are not those of a decoder or an encoder; empty for these."""
-    if job.model.architecture == "t5":
-        return _of_halves(job, layers)
-    if job.model.architecture == "mamba":
-        return _of_hybrid(job, sizes, layers)
-    return []
-
-
-def _of_hybrid(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[_Activations, ...]]:
-    kept, pattern = kept_by_kind(job, sizes, layers), layer_pattern(job.model)
-    found = []
-    for chunks in layers_of_stages(job.model, job.parallelism):
-        of_chunks = [[kept.get(kind, kept[MLP]) for kind in pattern[chunk.first : chunk.last + 1]] for chunk in chunks]
-        found.append(
-            tuple(
-                _Activations(sum(each.saved for each in held), max((each.backward for each in held), default=0))
-                for held in of_chunks
-            )
-        )
-    return found
-
-
-def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[_Activations, ...]]:
-    """Of each stage of a T5, which is one chunk with layers of the encoder, of the decoder, or of both."""
-    alone = {half: half_job(job, half) for half in HALVES}
-    sizes = {half: layer_sizes(alone[half]) for half in HALVES}
-    recomputed = job.runtime.recompute_granularity == "full"
-    found: list[tuple[_Activations, ...]] = []
-    for stage in range(job.parallelism.pipeline_model_parallel_size):
-        saved = backward = 0
-        for half, count in halves_of_stage(job, stage).items():
-            each, more = _activations(alone[half], sizes[half], layers, count, 0), kept_beyond(job, half, sizes)
-            saved += each.saved + (0 if recomputed else count * more)
-            backward = max(backward, each.backward + (more if recomputed else 0))
-        found.append((_Activations(saved, backward),))
-    return found
-
-
 def _moments(
     job: JobSpec,
     padded_vocab: int,
     layers: Layers,
     sizes: LayerSizes,
     predicted: LayerSizes,
-    chunks: tuple[_Activations, ...],
+    chunks: tuple[Activations, ...],
     in_flight: _InFlight,
     count: int,
     experts: int,
@@ -330,7 +236,7 @@ def _moments(
         at_the_loss = _saved(chunks, in_flight.at_the_loss) + ends + counters + norm
         moments += _last_moments(job, {**lasting, "activations": at_the_loss}, layers, sizes, vocab)
     if first:
-        others = passes - chunks[0].saved
+        others = passes - chunks[0].saved + chunks[0].images
         moments.append(("embedding", {**lasting, "activations": others, "temporary": table + 2 * sizes.whole_stream}))
     return moments
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.stages import layers_of_chunks
 
 
 def adapter_parameters(model: ModelSpec, tp: int) -> int:
@@ -23,11 +21,3 @@ def adapter_parameters(model: ModelSpec, tp: int) -> int:
         "linear_fc2": model.ffn_size // tp + h,
     }
     return model.lora.rank * sum(widths[module] for module in model.lora.target_modules)
-
-
-def trained_parameters(job: JobSpec, held: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the parameters that a rank of each stage holds, those that are trained: all, or only the adapters."""
-    if job.model.lora is None:
-        return held
-    adapters = adapter_parameters(job.model, job.parallelism.tensor_model_parallel_size)
-    return tuple(sum(chunks) * adapters for chunks in layers_of_chunks(job.model.num_layers, job.parallelism))

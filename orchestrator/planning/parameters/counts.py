@@ -30,6 +30,8 @@ class Parameters:
     """Every (tensor, pipeline) rank. Norms, positions and output biases are replicated over tensor ranks; a tied output
     layer on another stage than the embedding holds a copy of it. Both are counted where they are held."""
 
+    vision: int = 0
+    """Of these: what encodes images, and brings them into the decoder's width."""
     inactive: int = 0
     """Of all: the experts that a token is not routed to."""
 

@@ -10,6 +10,7 @@ from orchestrator.planning.parameters.experts import (
     layers_with_experts,
 )
 from orchestrator.planning.parameters.layer import norm_parameters
+from orchestrator.planning.parameters.vision import vision_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.stages import layers_of_chunks
@@ -24,10 +25,10 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     embedding = embedding_parameters(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
     expert, routed = expert_parameters(model, 1), sum(model.moe_layers)
-    every = (model.num_experts or 0) * expert
+    every, vision = (model.num_experts or 0) * expert, vision_parameters(model, 1)
     layers = layers_parameters(model, model.num_layers, routed, 1, every)
     return Parameters(
-        total=embedding + layers + norm_parameters(model, model.hidden_size) + output,
+        total=vision + embedding + layers + norm_parameters(model, model.hidden_size) + output,
         embedding=embedding,
         output=output,
         per_layer=layers_parameters(model, 1, 1 if routed else 0, 1, every),
@@ -35,6 +36,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
             RankParameters(tp_rank, stage, count) for stage, count in enumerate(stages) for tp_rank in range(tp)
         ),
         inactive=routed * (every - model.moe_router_topk * expert),
+        vision=vision,
     )
 
 
@@ -48,7 +50,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
         layers_parameters(model, sum(layers), sum(routed), tp, held)
         for layers, routed in zip(in_stages, layers_with_experts(job), strict=True)
     ]
-    counts[0] += embedding_parameters(model, padded_vocab, tp)
+    counts[0] += embedding_parameters(model, padded_vocab, tp) + vision_parameters(model, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
     if job.task is None and (model.untie_embeddings_and_output_weights or pp > 1):
         counts[-1] += padded_vocab // tp * model.hidden_size

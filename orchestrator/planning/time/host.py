@@ -4,6 +4,8 @@ faster than that waits for it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.elementwise import rotates_at_once
 from orchestrator.planning.time.experts import launches as expert_launches
@@ -36,28 +38,53 @@ _MODULES: dict[RecomputedModule, float] = {"core_attn": 0.1, "layernorm": 0.1, "
 """Of the kernels of a layer's forward pass; those of experts, of a dense MLP's."""
 
 
-def with_host(setting: Setting, each: Pass, layers: float, share: float, again: float) -> Pass:
+class Starts(NamedTuple):
+    """What the host starts for a forward and a backward pass, in seconds."""
+
+    host: Passes
+    """That it takes."""
+    gaps: Passes
+    """In which the GPU idles between kernels."""
+
+    def plus(self, other: Starts) -> Starts:
+        """This and more."""
+        return Starts(self.host.plus(other.host), self.gaps.plus(other.gaps))
+
+
+NOTHING = Starts(Passes(0.0, 0.0), Passes(0.0, 0.0))
+
+
+def with_host(setting: Setting, each: Pass, layers: float, share: float, again: float, more: Starts = NOTHING) -> Pass:
     """A pass with the gaps after its kernels, which takes at least as long as the host. `share` of the layers have
-    experts, and the host starts `again` kernels to recompute what was not kept.
+    experts, the host starts `again` kernels to recompute what was not kept, and `more` than those of these layers.
     """
+    host, gaps = starts(setting, layers, share, again).plus(more)
+    ahead = _waits(each.forward, host.forward, gaps.forward)
+    counting = 0.0 if setting.device.is_cpu or setting.captured else _COUNTING * layers * share
+    back = _waits(each.backward, host.backward, gaps.backward)
+    return Pass(add(each.forward, ahead, {"overhead": counting}), add(each.backward, back))
+
+
+def _waits(parts: Parts, host: float, gap: float) -> Parts:
+    return {"overhead": gap, "host": max(host - gap - sum(parts.values()), 0.0)}
+
+
+def starts(setting: Setting, layers: float, share: float, again: float) -> Starts:
+    """The same of so many layers."""
     device = setting.device
     # On the CPU the host computes itself: nothing waits for it.
     work = device.efficiency.launch * (1.0 if device.is_cpu else _WORK * setting.host_slowness)
     if setting.captured:  # a start for each micro-batch
         work = 0.0
     kernels, beside = _kernels(setting, share), _beside(setting)
-    hosts = (
-        work * layers * (kernels.forward + beside.forward),
-        work * (layers * (kernels.backward + beside.backward) + again),
-    )
     gap_of_one = _GAP_IN_A_GRAPH if setting.captured else _GAP * device.efficiency.launch
-    gaps = (count * layers * gap_of_one for count in (kernels.forward, kernels.backward))
-    waits: list[Parts] = [
-        {"overhead": gap, "host": max(host - gap - sum(parts.values()), 0.0)}
-        for parts, host, gap in zip(each, hosts, gaps, strict=True)
-    ]
-    counting = 0.0 if device.is_cpu or setting.captured else _COUNTING * layers * share
-    return Pass(add(each.forward, waits[0], {"overhead": counting}), add(each.backward, waits[1]))
+    return Starts(
+        Passes(
+            work * layers * (kernels.forward + beside.forward),
+            work * (layers * (kernels.backward + beside.backward) + again),
+        ),
+        Passes(kernels.forward * layers * gap_of_one, kernels.backward * layers * gap_of_one),
+    )
 
 
 def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:

@@ -11,12 +11,12 @@ from orchestrator.planning.flops import model_flops
 from orchestrator.planning.halves import halves_of_stage
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
-from orchestrator.planning.parameters.adapters import trained_parameters
+from orchestrator.planning.parameters.trained import trained_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.adapters import MATRICES, adapted
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
 from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
-from orchestrator.planning.time.host import started_again, with_host
+from orchestrator.planning.time.host import NOTHING, started_again, with_host
 from orchestrator.planning.time.hybrid import LAUNCHES as HYBRID_LAUNCHES
 from orchestrator.planning.time.hybrid import layer_passes
 from orchestrator.planning.time.kernels import Kernels, kernels_of
@@ -35,6 +35,7 @@ from orchestrator.planning.time.passes import (
 from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.time.t5 import LAUNCHES, half_layer_pass, settings_of_halves
+from orchestrator.planning.time.vision import images_of, trained_layers
 from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.halves import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
@@ -210,9 +211,12 @@ def _chunk(
         setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)), layers
     )
     each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
+    images = images_of(setting) if first else None
+    each += [images.passes] if images else []
     backward = add(*(one.backward for one in each), {"memory_bound": accumulation})
     whole = Pass(add(*(one.forward for one in each)), backward)
-    return with_host(setting, whole, layers, share, started_again(setting, layers, share))
+    more = images.starts if images else NOTHING
+    return with_host(setting, whole, layers, share, started_again(setting, layers, share), more)
 
 
 def _layer_by_share(setting: Setting) -> Callable[[float], Pass]:
@@ -296,7 +300,9 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     each = _TENSORS_PER_LAYER if lora is None else MATRICES * len(lora.target_modules)
     if setting.model.architecture == "mamba":  # its layers are halves of these
         each //= 2
-    tensors = each * max(sum(stage) for stage in stages)
+    in_stages = [sum(stage) for stage in stages]
+    in_stages[0] += trained_layers(setting.model.vision)
+    tensors = each * max(in_stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas
     updates = (

@@ -91,6 +91,25 @@ def test_that_the_host_is_the_limit_is_said_and_no_doubt(orchestrator: Any, seed
         assert "GPU waits" not in str(orchestrator(*asked, "--json").json["verdict"])
 
 
+def test_images_and_the_stage_that_encodes_them(orchestrator: Any) -> None:
+    asked: list[Any] = ["plan", resource_root("jobs") / "llava1.5-7b.yaml"]
+    said = " ".join(orchestrator(*asked).out.split())
+    encoder = "by an encoder of 23 layers, hidden 1024, frozen; 311.9M parameters on the first stage"
+    assert f"images 1 x 576 tokens to a sequence, {encoder}" in said
+    assert orchestrator(*asked, "--json").json["parameters"]["vision"] == 311_888_896
+    for change in (
+        "model.vision={images_per_sequence: 3, freeze: false}",
+        "batch.micro_batch_size=2",
+        "parallelism.pipeline_model_parallel_size=4",
+        "parallelism.tensor_model_parallel_size=1",
+        "parallelism.sequence_parallel=false",
+    ):
+        asked += ["--set", change]
+    said = " ".join(orchestrator(*asked).out.split())
+    assert "images 3 x 576 tokens to a sequence, by an encoder of 23 layers, hidden 1024; 311.9M" in said
+    assert "bound by the first stage, which encodes images as well; a step takes" in said
+
+
 def test_that_a_slow_host_would_be_the_limit_is_said_until_one_is_measured(
     orchestrator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,23 @@ CLUSTER = ClusterSpec.model_validate(
 
 
 @st.composite
+def images(draw: st.DrawFn, tp: int) -> dict[str, Any]:
+    """Encoders of images of one patch and of many."""
+    heads, patch = tp * draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 14]))
+    return {
+        "image_size": patch * draw(st.sampled_from([1, 2, 24])),
+        "patch_size": patch,
+        "num_layers": draw(st.sampled_from([1, 23])),
+        "hidden_size": heads * draw(st.sampled_from([1, 64])),
+        "num_attention_heads": heads,
+        "ffn_hidden_size": draw(st.sampled_from([None, tp, 4096 * tp])),
+        "activation": draw(st.sampled_from(["quick_gelu", "gelu"])),
+        "images_per_sequence": draw(st.sampled_from([1, 1, 5])),
+        "freeze": draw(st.booleans()),
+    }
+
+
+@st.composite
 def jobs(draw: st.DrawFn) -> JobSpec:
     """Jobs of every shape, far too small and far too large ones too, on 1 to 4,096 processes."""
     tp, pp, dp = draw(DEGREE), draw(DEGREE), draw(DEGREE)
@@ -45,6 +62,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     rampup = {"start_global_batch_size": unit, "increment": unit, "samples": draw(st.sampled_from([1, 10**9]))}
     device = draw(st.sampled_from(["cuda", "cuda", "cpu"]))
     in_fp8 = device == "cuda" and draw(st.integers(0, 3)) == 0
+    sees = not in_fp8 and draw(st.integers(0, 3)) == 0
     world = tp * pp * dp
     nodes = draw(st.sampled_from([count for count in range(1, world + 1) if world % count == 0]))
     document = {
@@ -63,6 +81,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
             "qk_layernorm": draw(st.booleans()),
             "hidden_dropout": draw(st.sampled_from([0.0, 1.0])),
             "untie_embeddings_and_output_weights": draw(st.booleans()),
+            "vision": draw(images(tp)) if sees else None,
         },
         "parallelism": {
             "tensor_model_parallel_size": tp,

@@ -71,6 +71,38 @@ def test_the_stage_with_the_loss_has_fewer_layers(
     assert seconds(written) == found.step_seconds < 0.97 * seconds(job)
 
 
+def seeing(stages: int, words: int) -> list[int]:
+    """The layers of stages in balance, of LLaVA with three images in a sequence and a vocabulary of `words`."""
+    degrees = (f"parallelism.pipeline_model_parallel_size={stages}", "parallelism.tensor_model_parallel_size=1")
+    alone = ("parallelism.sequence_parallel=false", f"launch.gpus_per_node={stages}")
+    images = "model.vision={images_per_sequence: 3, freeze: false}"
+    job = load_job([resource_root("jobs") / "llava1.5-7b.yaml"], [*degrees, *alone, images]).job
+
+    def taken(job: JobSpec) -> float:
+        return estimate_time(job, words, "torch", device_named("H200")).step_seconds
+
+    found = balanced(job, taken, anything)
+    assert found is not None
+    other = found.split.of(job)
+    JobSpec.model_validate(other.model_dump())  # is legal
+    assert taken(other) == found.step_seconds < 0.99 * taken(job)
+    held = [sum(stage) for stage in layers_of_chunks(job.model.num_layers, other.parallelism)]
+    assert sum(held) == job.model.num_layers
+    return held
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_the_stage_that_encodes_images_has_fewer_layers(stages: int) -> None:
+    """The last one, with a small vocabulary, as many as before, unless it is the only other one."""
+    held = seeing(stages, 1024)
+    assert held[0] < 32 // stages == held[-1] - (stages == 2)
+
+
+def test_both_ends_have_fewer_layers() -> None:
+    held = seeing(8, WORDS)
+    assert max(held[0], held[-1]) < 4
+
+
 def test_only_what_fits() -> None:
     job, found = large(), balanced(large(), seconds, anything)
     assert found is not None

@@ -42,6 +42,8 @@ PUBLISHED = {
     "bert-large": 336_226_108,
     "t5-base": 222_903_552,
     "t5-v1.1-base": 247_577_856,
+    # The last of CLIP's layers, whose output LLaVA does not take, and the norm behind it are not built.
+    "llava1.5-7b": 7_063_427_072 - (12 * 1024**2 + 13 * 1024) - 2 * 1024,
 }
 """Elements of the checkpoint's tensors, tied ones once, the vocabulary without padding."""
 

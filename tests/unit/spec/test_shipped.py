@@ -27,12 +27,13 @@ TABLE = {
 
 
 def of_preset(name: str) -> JobSpec:
+    chat = ", chat: {packing: false}" if name.startswith("llava") else ""
     return load_text(
         f"""
         name: {name}
         model: {{preset: {name}}}
         batch: {{}}
-        data: {{blend: [corpus], tokenizer: {{type: huggingface, path: tokenizer.json}}}}
+        data: {{blend: [corpus], tokenizer: {{type: huggingface, path: tokenizer.json}}{chat}}}
         optimizer: {{lr: 1e-4}}
         schedule: {{train_iters: 10}}
         """.replace("\n        ", "\n")
@@ -117,3 +118,13 @@ def test_what_sets_families_apart() -> None:
         scaling = of_preset(name).model.rope_scaling
         assert scaling is not None
         assert (scaling.type, scaling.factor, scaling.original_max_position_embeddings) == ("llama3", factor, 8192)
+
+
+def test_llava() -> None:
+    """A Llama 2 with the rows of the image's token and of padding, trained on shorter sequences."""
+    seeing, llama = of_preset("llava1.5-7b").model, of_preset("llama2-7b").model
+    others = {"preset": "llama2-7b", "vocab_size": 32000, "seq_length": 4096, "vision": None}
+    assert seeing.model_copy(update=others) == llama
+    assert (seeing.vocab_size, seeing.seq_length) == (32064, 2048)
+    assert seeing.vision is not None
+    assert (seeing.vision.positions, seeing.vision.freeze) == (577, False)

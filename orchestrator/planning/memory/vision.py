@@ -1,0 +1,41 @@
+"""What encoding images keeps, in bytes of one rank of the first stage and one micro-batch."""
+
+from __future__ import annotations
+
+from orchestrator.planning.memory.chunks import Activations, of_layers
+from orchestrator.planning.memory.layer import layer_sizes, norm_statistics, saved_by_layer
+from orchestrator.planning.vision import CHANNELS, encoder_job
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
+from orchestrator.spec.vision import VisionSpec
+
+
+def with_images(job: JobSpec, layers: Layers, stages: list[tuple[Activations, ...]]) -> list[tuple[Activations, ...]]:
+    """[stage][chunk]: what each keeps, of which the first encodes images where the job has some."""
+    vision = job.model.vision
+    if vision is None:
+        return stages
+    (first, *others), *rest = stages
+    images = _of_images(job, vision, layers)
+    # Their backward pass comes last: what the chunk's layers kept is free then.
+    backward = max(first.backward, images.backward - first.saved)
+    return [(Activations(first.saved + images.saved, backward, images.saved), *others), *rest]
+
+
+def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
+    """A frozen encoder keeps nothing, but makes a layer's tensors in the forward pass, when the decoder's are not there
+    yet.
+    """
+    own, tp = encoder_job(job, vision), job.parallelism.tensor_model_parallel_size
+    sizes, hidden = layer_sizes(own), job.model.hidden_size
+    numbers = own.batch.micro_batch_size * CHANNELS * vision.image_size**2
+    given = own.batch.micro_batch_size * vision.tokens_per_image * hidden * sizes.width
+    # The images themselves, what the last layer gives, and the activation's input and output.
+    kept = numbers + sizes.stream + 2 * given // tp
+    projector = given + given // tp + hidden * hidden // tp * sizes.width
+    if vision.freeze:
+        return Activations(kept, max(projector, saved_by_layer(own, sizes, layers, selective=False)))
+    # In the activations' format, for the matrix of patches; and the input of the norm before the layers.
+    kept += numbers * sizes.width + sizes.stream + sizes.own_tokens * norm_statistics(own)
+    encoder = of_layers(own, sizes, layers, vision.num_layers, 0)
+    return Activations(kept + encoder.saved, max(projector, encoder.backward))

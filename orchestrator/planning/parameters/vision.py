@@ -1,0 +1,26 @@
+"""Parameters of what encodes a decoder's images, all of it on the first pipeline stage."""
+
+from __future__ import annotations
+
+from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
+from orchestrator.planning.vision import CHANNELS, encoder_model
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.vision import VisionSpec
+
+
+def vision_parameters(model: ModelSpec, tp: int) -> int:
+    """Those of the encoder and of the two matrices behind it on each of `tp` ranks; 0 where no images are seen."""
+    if model.vision is None:
+        return 0
+    h, part = model.hidden_size, model.hidden_size // tp
+    projector = part * (model.vision.hidden_size + 1) + h * part + h
+    return encoder_parameters(model.vision, tp) + projector
+
+
+def encoder_parameters(vision: VisionSpec, tp: int) -> int:
+    """Those of the encoder on each of `tp` ranks, which share out its layers' matrices and have all else whole: a
+    matrix for patches, the token for the whole image, positions, and a norm before the layers.
+    """
+    encoder, width = encoder_model(vision), vision.hidden_size
+    before = (CHANNELS * vision.patch_size**2 + 1 + vision.positions) * width + norm_parameters(encoder, width)
+    return before + vision.num_layers * layer_parameters(encoder, tp)

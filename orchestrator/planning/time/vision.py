@@ -1,0 +1,113 @@
+"""Seconds of encoding the images of a micro-batch, on the first stage: as many as its sequences may have. The figures
+of its parts are those of other layers; no step with images has been measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from orchestrator.planning.time.communication import group_of
+from orchestrator.planning.time.elementwise import branch_seconds
+from orchestrator.planning.time.gemm import Linear, gemm_seconds
+from orchestrator.planning.time.host import Starts, started_again, starts
+from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
+from orchestrator.planning.time.setting import Setting, setting_of
+from orchestrator.planning.vision import CHANNELS, encoder_job
+from orchestrator.spec.vision import VisionSpec
+
+_NUMBERS = 4
+"""Accesses of an image's numbers in the activations' format: scaled, and cut into patches."""
+_PLACED = Passes(3, 3)
+"""Accesses of the decoder's [tokens, h]: embeddings of images put among those of words, and their gradients taken out.
+"""
+_BESIDE = 1
+"""Layers that start as many kernels, and have as many tensors, as what stands before the encoder's and behind them."""
+
+
+class Images(NamedTuple):
+    """What the first model chunk does more for a micro-batch."""
+
+    passes: Pass
+    starts: Starts
+
+
+def trained_layers(vision: VisionSpec | None) -> int:
+    """Layers that have as many tensors as what is trained of it."""
+    if vision is None:
+        return 0
+    return _BESIDE + (0 if vision.freeze else vision.num_layers)
+
+
+def images_of(setting: Setting) -> Images | None:
+    """The encoder and the two matrices behind it; None where there are no images. A frozen encoder has no backward
+    pass.
+    """
+    vision = setting.model.vision
+    if vision is None:
+        return None
+    own = _encoder_setting(setting, vision)
+    layers, layer, before = vision.num_layers, layer_pass(own), _before(own, vision)
+    projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting)
+    forward = add(before.forward, scale(layer.forward, layers), projector.forward, placed.forward)
+    backward = add(projector.backward, placed.backward)
+    encoder, beside = starts(own, layers, 0.0, started_again(own, layers)), starts(own, _BESIDE, 0.0, 0.0)
+    if vision.freeze:
+        alone = Starts(*(Passes(each.forward, 0.0) for each in encoder))
+        return Images(Pass(forward, backward), beside.plus(alone))
+    back = add(backward, scale(layer.backward, layers), recomputed(own, layer, layers), before.backward)
+    return Images(Pass(forward, back), beside.plus(encoder))
+
+
+def _encoder_setting(setting: Setting, vision: VisionSpec) -> Setting:
+    """The encoder's attention is the layers' own."""
+    kernels = replace(setting.kernels, attention_rate=1.0)
+    own = setting_of(encoder_job(setting.job, vision), setting.padded_vocab, kernels, setting.device)
+    return replace(own, captured=setting.captured, host_slowness=setting.host_slowness)
+
+
+def _before(own: Setting, vision: VisionSpec) -> Pass:
+    """Patches as vectors, whole on each tensor-parallel rank, to which positions are added, and a norm. Images have no
+    gradient.
+    """
+    patches, width, device = own.sequences * vision.tokens_per_image, vision.hidden_size, own.device
+    inputs = CHANNELS * vision.patch_size**2
+    normed, numbers = branch_seconds(own), own.streaming(_NUMBERS * patches * inputs * own.size)
+    return Pass(
+        {"gemm": gemm_seconds(patches, width, inputs, device, own.dtype), "memory_bound": normed.forward + numbers},
+        {"gemm": gemm_seconds(width, inputs, patches, device, own.dtype), "memory_bound": normed.backward},
+    )
+
+
+def _projector(own: Setting, vision: VisionSpec, hidden: int) -> Pass:
+    """From the encoder's width to the decoder's. Behind a frozen encoder nothing needs the gradient of its input."""
+    tokens, width = own.sequences * vision.tokens_per_image, hidden / own.tp
+    setting = replace(own, tokens=tokens, own_tokens=tokens)
+    up, down = Linear(vision.hidden_size, width, True), Linear(width, hidden, False)
+    first, second = (linear_passes(setting, [linear], own.dtype) for linear in (up, down))
+    weight = {"gemm": gemm_seconds(width, vision.hidden_size, tokens, own.device, own.dtype)}
+    bias, gelu = own.kernels.bias, own.kernels.gelu
+    forward = bias.forward * (width + hidden) + gelu.forward * width
+    backward = bias.backward * (width + hidden) + gelu.backward * width
+    return Pass(
+        add(first.forward, second.forward, {"memory_bound": own.streaming(forward * tokens * own.size)}),
+        add(
+            weight if vision.freeze else first.backward,
+            second.backward,
+            {"memory_bound": own.streaming(backward * tokens * own.size)},
+        ),
+    )
+
+
+def _placed(setting: Setting) -> Pass:
+    """Among the embeddings of words, which are summed whole for it: under sequence parallelism each rank takes its part
+    afterwards.
+    """
+    whole = setting.tokens * setting.model.hidden_size * setting.size
+    group = group_of(setting.job, setting.device, setting.tp, 1)
+    more = group.gather_seconds(whole) if setting.sp else 0.0
+    return Pass(
+        {"memory_bound": setting.streaming(_PLACED.forward * whole), "tensor_parallel": more},
+        {"memory_bound": setting.streaming(_PLACED.backward * whole)},
+    )
