@@ -49,7 +49,7 @@ def images_of(setting: Setting) -> Images | None:
         return None
     own = _encoder_setting(setting, vision)
     layers, layer, before = vision.num_layers, layer_pass(own), _before(own, vision)
-    projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting)
+    projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting, vision)
     forward = add(before.forward, scale(layer.forward, layers), projector.forward, placed.forward)
     backward = add(projector.backward, placed.backward)
     encoder, beside = starts(own, layers, 0.0, started_again(own, layers)), starts(own, _BESIDE, 0.0, 0.0)
@@ -100,14 +100,18 @@ def _projector(own: Setting, vision: VisionSpec, hidden: int) -> Pass:
     )
 
 
-def _placed(setting: Setting) -> Pass:
-    """Among the embeddings of words, which are summed whole for it: under sequence parallelism each rank takes its part
-    afterwards.
+def _placed(setting: Setting, vision: VisionSpec) -> Pass:
+    """Among the embeddings of words; under sequence parallelism by each rank in its part of the sequence, and the
+    gradients of all patches are summed over the ranks then.
     """
-    whole = setting.tokens * setting.model.hidden_size * setting.size
+    row = setting.model.hidden_size * setting.size
+    own = setting.own_tokens * row
+    patches = setting.sequences * vision.images_per_sequence * vision.tokens_per_image
     group = group_of(setting.job, setting.device, setting.tp, 1)
-    more = group.gather_seconds(whole) if setting.sp else 0.0
     return Pass(
-        {"memory_bound": setting.streaming(_PLACED.forward * whole), "tensor_parallel": more},
-        {"memory_bound": setting.streaming(_PLACED.backward * whole)},
+        {"memory_bound": setting.streaming(_PLACED.forward * own)},
+        {
+            "memory_bound": setting.streaming(_PLACED.backward * own),
+            "tensor_parallel": group.reduce_seconds(patches * row) if setting.sp else 0.0,
+        },
     )

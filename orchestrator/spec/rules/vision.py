@@ -12,6 +12,7 @@ from orchestrator.spec.sections import JobSections
 VISION, FROZEN = "model.vision", "model.vision.freeze"
 _IMAGE, _PATCH = "model.vision.image_size", "model.vision.patch_size"
 _WIDTH, _HEADS, _FFN = (f"model.vision.{name}" for name in ("hidden_size", "num_attention_heads", "ffn_hidden_size"))
+_HIDDEN = "model.hidden_size"
 _NOT_TRIED = {
     "model.lora": "adapters freeze everything else, and with it what is to learn from images",
     "model.num_experts": "experts beside images are not in this version",
@@ -44,7 +45,7 @@ def conversations_with_images(job: JobSections) -> Iterator[Problem]:
     if job.model.vision is None or data.random_tokens:
         return
     if data.chat is None:
-        yield Problem("images stand in conversations, and data.chat is not written", (VISION, "data"), "write chat: {}")
+        yield Problem("images stand in conversations, and data.chat is not written", (VISION, "data"), "write chat: {packing: false}")
     elif data.chat.packing:
         message = "a sequence with images holds one conversation, and packing is on"
         yield Problem(message, ("data.chat.packing", "data.chat", VISION), "write packing: false in data.chat")
@@ -90,9 +91,14 @@ def encoder_shapes(job: JobSections) -> Iterator[Problem]:
         message = f"num_attention_heads {heads} does not divide hidden_size {width}: {quotient(width, heads)}"
         offers = (divisors_of(width, _HEADS, heads), multiples_of(heads, _WIDTH, width))
         yield Refusal(message, (_HEADS, _WIDTH), offers=offers)
-    for path, count, what in ((_HEADS, heads, "heads"), (_FFN, vision.ffn_size, "units of an MLP")):
+    shared = (
+        (_HEADS, heads, "heads of the images' encoder"),
+        (_FFN, vision.ffn_size, "units of its MLPs"),
+        (_HIDDEN, job.model.hidden_size, "rows of the matrix behind it"),
+    )
+    for path, count, what in shared:
         if count % tp:
-            message = f"TP {tp} does not divide the {count} {what} of the images' encoder: {quotient(count, tp)}"
+            message = f"TP {tp} does not divide the {count} {what}: {quotient(count, tp)}"
             yield Refusal(message, (TP, path, VISION), offers=(divisors_of(count, TP, tp),))
 
 
