@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.data.preparation import Source, survey
+from orchestrator.data.preparation import Source, survey_job
 from orchestrator.errors import UserError
 from orchestrator.launch.stopping import Terminated
 from orchestrator.planning.plan import Plan
@@ -48,7 +48,7 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
     """Make on this machine what a job lacks and can be made, showing how it comes along; returns the exit code. `what`
     are the arguments of `orchestrator data prepare` that name the job.
     """
-    if not any(source.is_to_be_made for source in survey(job.data, sentences=job.model.reads_sentences)):
+    if not any(source.is_to_be_made for source in survey_job(job)):
         return 0
     python = job.launch.python or sys.executable
     options = ["--json"] if as_json else []

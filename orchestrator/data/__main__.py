@@ -88,6 +88,7 @@ def _prepare(request: PrepareRequest, as_json: bool) -> int:
             request.workers,
             lambda line: print(line, file=sys.stderr, flush=True),
             sentences=job.model.reads_sentences,
+            vision=job.model.vision,
         )
     except OrchestratorError as error:
         if run is not None:
@@ -123,6 +124,7 @@ def _wrote(prefix: Path, manifest: Manifest) -> str:
     if manifest.sentences is not None:
         documents += f" of {manifest.sentences} sentences"
     counted = "" if manifest.counted_tokens is None else f", of which {manifest.counted_tokens} count"
+    counted += f", {manifest.images} images" if manifest.images is not None else ""
     counted += ", which are bytes" if manifest.tokenizer.type == "byte_level" else ""
     return f"wrote {prefix}: {documents}, {manifest.tokens} tokens{counted} ({manifest.dtype}){left_out}"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
+from orchestrator.data.chat.stored_images import images_problem
 from orchestrator.data.index import (
     HEADER,
     IndexHeader,
@@ -21,6 +22,7 @@ from orchestrator.data.index import (
 from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import BlendEntry, DataSpec
+from orchestrator.spec.vision import VisionSpec
 
 PARTS = ("train", "validation", "test")
 SENTENCES = {"bert": 2, "t5": 1}
@@ -95,20 +97,22 @@ def check_data(
     vocab_size: int,
     tokenizer_hash: str,
     samples: Sequence[int],
+    vision: VisionSpec | None = None,
 ) -> None:
     """Check every source that is used. `samples` are those needed for train, validation and test.
 
     Raises UserError for a data set that is missing, and DataError with every reason why the data do not fit the job:
-    made by another tokenizer, ids beyond the vocabulary, a part that is empty or shorter than one sequence.
+    made by another tokenizer or with images that its model does not see, ids beyond the vocabulary, a part that is
+    empty or shorter than one sequence.
     """
     headers = {entry.path: read_index(Path(entry.path)) for blend in _blends(data) for entry in blend}
     problems: list[str] = []
     for path, header in headers.items():
         problems += _vocabulary_problems(path, header, vocab_size, tokenizer_hash)
-        if data.chat is not None and (problem := mask_problem(path, header)):
+        if data.chat is not None and (problem := conversations_problem(path, header, vision)):
             problems.append(problem)
     for part in used_parts(data, architecture, headers, samples):
-        problems += length_problems(part, headers[part.path], data, architecture, sequence_length)
+        problems += length_problems(part, headers[part.path], data, architecture, sequence_length, vision)
     if problems:
         raise DataError("\n".join(problems))
 
@@ -149,11 +153,16 @@ def part_of(data: DataSpec, architecture: str, number: int, header: IndexHeader,
 
 
 def length_problems(
-    part: Part, header: IndexHeader, data: DataSpec, architecture: str, sequence_length: int
+    part: Part,
+    header: IndexHeader,
+    data: DataSpec,
+    architecture: str,
+    sequence_length: int,
+    vision: VisionSpec | None = None,
 ) -> Iterator[str]:
     """Why a part cannot be built: it is empty, shorter than one sequence, or has no document that gives a sample."""
     tokens = tokens_before(header, part.stop) - tokens_before(header, part.start)
-    if data.chat is not None and mask_problem(part.path, header) is not None:
+    if data.chat is not None and conversations_problem(part.path, header, vision) is not None:
         return  # which is a problem of the data set, not of its parts
     what = f"the {part.name} part of {part.path}"
     way_out = "use more data, or another data.split"
@@ -165,7 +174,13 @@ def length_problems(
         documents = "documents" if data.chat is None else "conversations"
         yield f"{what} is empty: {units} {documents}, split {data.split}; {way_out}"
     elif data.chat is not None:
-        if not usable(header, part.start, part.stop, data.chat, sequence_length).kept:
+        found = usable(header, part.start, part.stop, data.chat, sequence_length, vision)
+        if not found.kept and found.crowded:
+            yield (
+                f"{what} has no conversation that fits: {found.crowded} of {part.documents} have more images than "
+                "model.vision.images_per_sequence, and the others are too long; raise it, or use other data"
+            )
+        elif not found.kept:
             cuts = data.chat.long_conversations == "truncate"
             fate = "nothing that counts comes before the cut" if cuts else "long_conversations is drop"
             yield (
@@ -211,6 +226,11 @@ def tokenizer_problem(path: str, tokenizer_hash: str) -> str | None:
         f"{path} was made with another tokenizer ({made_by}) than data.tokenizer (hash {tokenizer_hash[:12]}); "
         "name that one, or tokenize again"
     )
+
+
+def conversations_problem(path: str, header: IndexHeader, vision: VisionSpec | None) -> str | None:
+    """Why a data set is none of conversations, or none that the job's model sees; None when it is."""
+    return mask_problem(path, header) or images_problem(path, header, vision)
 
 
 def mask_problem(path: str, header: IndexHeader) -> str | None:

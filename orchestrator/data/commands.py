@@ -28,6 +28,7 @@ from orchestrator.data.request import (
 from orchestrator.data.vocabulary import looked_for
 from orchestrator.errors import UserError
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
+from orchestrator.spec.vision import VisionSpec
 
 TokenizerType = Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"]
 Request = TokenizeRequest | PrepareRequest | TrainTokenizerRequest | ShowRequest
@@ -150,13 +151,39 @@ def build_app(run: Run) -> typer.Typer:
                 show_default=False,
             ),
         ] = None,
+        image_size: Annotated[
+            int | None,
+            typer.Option(
+                "--image-size",
+                metavar="PIXELS",
+                min=1,
+                help="With --chat: read images, and scale and cut them to squares of that side.",
+                show_default=False,
+            ),
+        ] = None,
+        patch_size: Annotated[
+            int | None,
+            typer.Option(
+                "--patch-size",
+                metavar="PIXELS",
+                min=1,
+                help="With --image-size: side of the patches of an image, each of which is a token; 14 by default.",
+                show_default=False,
+            ),
+        ] = None,
         glob: Globs = None,
         exclude: Excludes = None,
         txt_documents: TxtDocuments = "file",
         on_error: OnErrorOption = "fail",
         workers: Workers = None,
         shard_size: Annotated[
-            int, typer.Option("--shard-size", metavar="MB", min=1, help="MB of text after which work is kept for good.")
+            int,
+            typer.Option(
+                "--shard-size",
+                metavar="MB",
+                min=1,
+                help="MB of text, and of pixels, after which work is kept for good.",
+            ),
         ] = 64,
         overwrite: Overwrite = False,
         as_json: AsJson = False,
@@ -165,6 +192,7 @@ def build_app(run: Run) -> typer.Typer:
             _refuse_with_chat(json_key, append_eod, split_sentences)
         elif chat_template is not None:
             raise UserError("--chat-template is how conversations become text: add --chat, or leave it out")
+        _check_images(chat, image_size, patch_size)
         kind = _type(tokenizer_type, tokenizer_path, tokenizer_merges) or "byte_level"
         if tokenizer_lower_case is not None and kind != "wordpiece":
             option = "--tokenizer-lower-case" if tokenizer_lower_case else "--tokenizer-keep-case"
@@ -185,6 +213,8 @@ def build_app(run: Run) -> typer.Typer:
             split_sentences=split_sentences,
             chat=chat,
             chat_template=chat_template,
+            image_size=image_size,
+            patch_size=patch_size,
             workers=workers,
             shard_size=shard_size,
             overwrite=overwrite,
@@ -311,6 +341,19 @@ def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_senten
             raise UserError(f"{option} does not go with --chat: {reason}; leave it out")
 
 
+def _check_images(chat: bool, image_size: int | None, patch_size: int | None) -> None:
+    """Raises UserError where the sizes of images and patches go with nothing, or not with each other."""
+    if image_size is None:
+        if patch_size is not None:
+            raise UserError("--patch-size is for images: add --image-size, or leave it out")
+        return
+    if not chat:
+        raise UserError("--image-size is for conversations with images: add --chat, or leave it out")
+    patch = VisionSpec().patch_size if patch_size is None else patch_size
+    if image_size % patch:
+        raise UserError(f"--patch-size {patch} does not divide --image-size {image_size}")
+
+
 def _prefix(path: Path) -> Path:
     if path == Path("-"):
         raise UserError("--output-prefix - would be standard output, where files cannot go: write a name, like corpus")
@@ -359,6 +402,9 @@ def print_description(prefix: Path, as_json: bool) -> None:
             lines["counted tokens"] = f"{manifest.counted_tokens} ({part:.1%}): what the assistant says"
             lines["chat template"] = str(manifest.options.get("chat_template"))
             del lines["ends documents"], lines["sequences"]
+        if manifest.images is not None:
+            size, patch = manifest.image_size, manifest.patch_size
+            lines["images"] = f"{manifest.images} of {size} x {size} pixels, in patches of {patch} x {patch}"
         if manifest.cut_sentences:
             lines["cut"] = f"{manifest.cut_sentences} sentences of more than 512 tokens, stored in pieces"
         del lines["manifest"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from orchestrator.checkpoints import file_record
 from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.index import HEADER, IndexHeader, damaged, idx_path, read_index
 from orchestrator.data.manifest import manifest_path, read_manifest
 from orchestrator.errors import DataError, UserError
@@ -29,8 +30,9 @@ Read = Callable[[int, int], bytes]
 
 
 def refuse_damage(prefixes: Iterable[Path]) -> None:
-    """Raises DataError with all that is wrong within the indices of some data sets and of the masks beside them."""
-    indices = [each for prefix in prefixes for each in (prefix, loss_mask_prefix(prefix))]
+    """Raises DataError with all that is wrong within the indices of some data sets and of the masks and images beside
+    them."""
+    indices = [each for prefix in prefixes for each in (prefix, loss_mask_prefix(prefix), images_prefix(prefix))]
     if found := [damage for each in indices if (damage := index_damage(each)) is not None]:
         raise DataError("\n".join(found))
 

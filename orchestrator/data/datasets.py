@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from orchestrator.data.blending import surplus
 from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.checks import (
     BLEND,
     PARTS,
@@ -86,6 +87,7 @@ def build_datasets(
         vocab_size=tokenizer.vocab_size,
         tokenizer_hash=tokenizer.content_hash,
         samples=samples,
+        vision=model.vision,
     )
     cache = _cache_folder(cache_dir, data)
     build = _Builder(data, model, tokenizer, cache)
@@ -165,6 +167,8 @@ def _cache_folder(cache_dir: Path, data: DataSpec) -> Path:
             prefixes = [Path(entry.path)]
             if data.chat is not None:  # which conversations are cut depends on what counts
                 prefixes.append(loss_mask_prefix(prefixes[0]))
+                if idx_path(images_prefix(prefixes[0])).exists():  # and left out, on how many images there are
+                    prefixes.append(images_prefix(prefixes[0]))
             for path in [name(prefix) for prefix in prefixes for name in (idx_path, bin_path)]:
                 status = path.stat()
                 digest.update(f"{path.absolute()} {status.st_size} {status.st_mtime_ns}\n".encode())

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.images import MARK
+from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
 from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index
@@ -17,6 +18,7 @@ from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.vision import VisionSpec
 
 
 def first_documents(request: ShowRequest) -> Iterator[str]:
@@ -33,12 +35,12 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
             f"{request.prefix} holds token id {int(ids.max())}, the tokenizer has {tokenizer.vocab_size} tokens: "
             "it was made with another one (choose with --tokenizer-type and --tokenizer-path)"
         )
-    mask = _mask(request, header, len(ids))
+    mask, patches = _mask(request, header, len(ids)), _patches(request)
     for first, last in pairwise(ends):
         if mask is None:
             yield tokenizer.decode(ids[first:last].tolist())
         else:
-            yield _with_mask(tokenizer, ids[first:last], mask[first:last])
+            yield _with_mask(tokenizer, ids[first:last], mask[first:last], patches)
 
 
 def _document_ends(header: IndexHeader, count: int) -> Any:
@@ -50,7 +52,7 @@ def _document_ends(header: IndexHeader, count: int) -> Any:
 
 
 def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:
-    """Which of the first tokens count; None for what is no data set of conversations. Raises UserError where the mask
+    """The mask of the first tokens; None for what is no data set of conversations. Raises UserError where the mask
     is not there, is torn or is another's."""
     manifest = read_manifest(request.prefix)
     if manifest is None or manifest.counted_tokens is None:
@@ -60,12 +62,20 @@ def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:
     return np.fromfile(bin_path(loss_mask_prefix(request.prefix)), dtype="u1", count=tokens)
 
 
-def _with_mask(tokenizer: Tokenizer, ids: Any, mask: Any) -> str:
-    """A conversation as text, with what counts between ⟦ and ⟧."""
+def _patches(request: ShowRequest) -> int:
+    """Tokens of an image of a data set; 1 where it has none."""
+    manifest = read_manifest(request.prefix)
+    if manifest is None or manifest.image_size is None or manifest.patch_size is None:
+        return 1
+    return VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size).tokens_per_image
+
+
+def _with_mask(tokenizer: Tokenizer, ids: Any, mask: Any, patches: int) -> str:
+    """A conversation as text, with what counts between ⟦ and ⟧ and a mark for an image of so many `patches`."""
     places = np.flatnonzero(np.diff(mask)) + 1
     parts = [
-        (tokenizer.decode(part.tolist()), counts[0])
-        for part, counts in zip(np.split(ids, places), np.split(mask, places), strict=True)
+        (MARK * (len(part) // patches) if marks[0] == PATCH else tokenizer.decode(part.tolist()), marks[0] == COUNTS)
+        for part, marks in zip(np.split(ids, places), np.split(mask, places), strict=True)
     ]
     return "".join(f"⟦{text}⟧" if counts else text for text, counts in parts)
 

@@ -13,26 +13,33 @@ from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
 from orchestrator.spec.data import DataSpec
+from orchestrator.spec.vision import VisionSpec
 
 
 def prepare(
-    data: DataSpec, workers: int | None, tell: Callable[[str], object], *, sentences: bool = False
+    data: DataSpec,
+    workers: int | None,
+    tell: Callable[[str], object],
+    *,
+    sentences: bool = False,
+    vision: VisionSpec | None = None,
 ) -> list[tuple[Source, Manifest]]:
     """Make what is missing, one after the other; returns what was made. What is there already, or appears meanwhile, is
     left as it is, and what an interrupted call left unfinished is gone on with. `sentences`: the job's family reads
-    sentences.
+    sentences; `vision`: its model sees images.
 
     Raises UserError, before anything is made, for what is neither there nor can be made, or was made with another
     tokenizer; and what `tokenize` raises.
     """
-    sources = survey(data, sentences=sentences, asked=True)
+    sources = survey(data, sentences=sentences, vision=vision, asked=True)
     if troubles := [f"{source.place}: {source.trouble}" for source in sources if source.trouble is not None]:
         raise UserError("\n       ".join(troubles))
     made = []
     for source in sources:
         if source.is_to_be_made:
             tell(f"{source.entry.path}: made from {', '.join(source.entry.text or ())}")
-            manifest = _make(source, tokenize_request(source, data, workers, sentences=sentences), tell)
+            request = tokenize_request(source, data, workers, sentences=sentences, vision=vision)
+            manifest = _make(source, request, tell)
             if manifest is not None:
                 made.append((source, manifest))
     return made

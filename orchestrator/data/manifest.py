@@ -43,6 +43,12 @@ class Manifest(BaseModel):
     tokens: int
     counted_tokens: int | None = None
     """Of conversations, the tokens that the loss counts (PREFIX.loss_mask); None where there are none."""
+    images: int | None = None
+    """Images of all conversations (PREFIX.images); None where none were asked for."""
+    image_size: int | None = None
+    """Pixels of their sides."""
+    patch_size: int | None = None
+    """Pixels of the sides of the patches, each of which has a token."""
     text_bytes: int
     """Bytes of input that were read, after decompression."""
     empty_documents: int

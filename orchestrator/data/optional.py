@@ -8,10 +8,11 @@ from typing import Any
 from orchestrator.errors import MissingDependency
 
 
-def optional_module(name: str, purpose: str) -> Any:
-    """The module `name`; raises MissingDependency naming what needs it and what to install."""
+def optional_module(name: str, purpose: str, package: str | None = None) -> Any:
+    """The module `name`; raises MissingDependency naming what needs it and what to install: `package`, where that has
+    another name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        package = name.partition(".")[0]
+        package = package or name.partition(".")[0]
         raise MissingDependency(f"{purpose} needs {package}: pip install {package}") from error

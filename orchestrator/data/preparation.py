@@ -8,7 +8,8 @@ from os.path import normpath
 from pathlib import Path
 
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.checks import mask_problem, tokenizer_problem
+from orchestrator.data.chat.stored_images import images_prefix
+from orchestrator.data.checks import conversations_problem, tokenizer_problem
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
 from orchestrator.data.manifest import Manifest, manifest_path, read_manifest
@@ -20,6 +21,7 @@ from orchestrator.spec.chat import BUILT_IN_TEMPLATES, ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved
+from orchestrator.spec.vision import VisionSpec
 
 LOOKED_THROUGH = 32 << 20
 """Bytes of the indices of a job that are read before it starts, in the order of the spec: 1.6 million documents, 0.05 s
@@ -52,9 +54,12 @@ class Source:
         return self.trouble
 
 
-def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> list[Source]:
-    """Every data set of a job once, in the order of the spec. `sentences`: the job's family reads sentences. `asked`:
-    whatever `data.prepare` says, what can be made is to be made. Of the indices no more than `LOOKED_THROUGH` is read.
+def survey(
+    data: DataSpec, *, sentences: bool = False, vision: VisionSpec | None = None, asked: bool = False
+) -> list[Source]:
+    """Every data set of a job once, in the order of the spec. `sentences`: the job's family reads sentences. `vision`:
+    its model sees images. `asked`: whatever `data.prepare` says, what can be made is to be made. Of the indices no more
+    than `LOOKED_THROUGH` is read.
     """
     tokenizer_hash, tokenizer_trouble = _tokenizer(data.tokenizer)
     sources = []
@@ -69,12 +74,17 @@ def survey(data: DataSpec, *, sentences: bool = False, asked: bool = False) -> l
             sources.append(Source(place, entry, None, str(error), is_unfit=True))
             continue
         if header is not None and tokenizer_hash is not None:
-            trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat)
+            trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat, vision)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble or _template_trouble(data)
         is_here = header is not None or _is_here(entry)
         sources.append(Source(place, entry, header, trouble, is_unfit=is_here and trouble is not None))
     return sources
+
+
+def survey_job(job: JobSpec) -> list[Source]:
+    """Every data set of a job, as `survey` finds it."""
+    return survey(job.data, sentences=job.model.reads_sentences, vision=job.model.vision)
 
 
 def data_problems(data: DataSpec, sources: list[Source], *, needed: bool) -> list[Problem]:
@@ -138,8 +148,9 @@ def _look_through(header: IndexHeader, state: tuple[tuple[int, ...], ...]) -> No
 
 def _state_of_files(prefix: Path) -> tuple[tuple[int, ...], ...]:
     """Which files `refuse_damage` looks at, and of what size and time: nothing for those that are not there."""
-    mask = loss_mask_prefix(prefix)
-    return tuple(_state(path) for path in (idx_path(prefix), manifest_path(prefix), idx_path(mask), bin_path(mask)))
+    prefixes = (loss_mask_prefix(prefix), images_prefix(prefix))
+    beside = [name(each) for each in prefixes for name in (idx_path, bin_path)]
+    return tuple(_state(path) for path in (idx_path(prefix), manifest_path(prefix), *beside))
 
 
 def _state(path: Path) -> tuple[int, ...]:
@@ -165,11 +176,17 @@ def _is_here(entry: BlendEntry) -> bool:
 
 
 def tokenize_request(
-    source: Source, data: DataSpec, workers: int | None, *, sentences: bool = False
+    source: Source,
+    data: DataSpec,
+    workers: int | None,
+    *,
+    sentences: bool = False,
+    vision: VisionSpec | None = None,
 ) -> TokenizeRequest:
     """What makes a source from its text. Families that read `sentences` end documents with tokens of their own, and
-    chat templates turns."""
+    chat templates turns. A model with `vision` gets the images of conversations."""
     entry, tokenizer = source.entry, data.tokenizer
+    sees = vision if data.chat is not None else None
     return TokenizeRequest(
         inputs=tuple(Path(path) for path in entry.text or ()),
         json_keys=(entry.json_key,),
@@ -182,6 +199,8 @@ def tokenize_request(
         split_sentences=sentences,
         chat=data.chat is not None,
         chat_template=data.chat.template if data.chat is not None else None,
+        image_size=sees.image_size if sees is not None else None,
+        patch_size=sees.patch_size if sees is not None else None,
         workers=workers,
     )
 
@@ -197,17 +216,22 @@ def _entries(data: DataSpec) -> list[tuple[str, BlendEntry]]:
 
 
 def _otherwise_made(
-    entry: BlendEntry, header: IndexHeader, tokenizer_hash: str, sentences: bool, chat: ChatSpec | None
+    entry: BlendEntry,
+    header: IndexHeader,
+    tokenizer_hash: str,
+    sentences: bool,
+    chat: ChatSpec | None,
+    vision: VisionSpec | None,
 ) -> str | None:
-    """What is wrong when a data set was made with another tokenizer or chat template, or of documents where sentences
-    or conversations are read; None too when nobody knows."""
+    """What is wrong when a data set was made with another tokenizer, chat template or size of images, or of documents
+    where sentences or conversations are read; None too when nobody knows."""
     try:
         manifest = read_manifest(Path(entry.path))
         problem = tokenizer_problem(entry.path, tokenizer_hash)
     except DataError as error:
         return str(error)
     if problem is None and chat is not None:
-        problem = mask_problem(entry.path, header)
+        problem = conversations_problem(entry.path, header, vision)
     if problem is not None or manifest is None:
         return problem
     if chat is not None and (made := _other_template(manifest, chat)) is not None:

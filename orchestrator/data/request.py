@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.vision import VisionSpec
 
 _ENDINGS = ("py", "md", "rst", "txt", "c", "h", "cc", "cpp", "hpp", "java", "js", "ts", "go", "rs", "sh", "tex", "html")
 _CORPUS = ("jsonl", "ndjson", "txt")
@@ -56,6 +57,10 @@ class TokenizeRequest(TextRequest):
     """Read each line as a conversation, and write a mask of what the assistant says beside its tokens."""
     chat_template: str | None = None
     """chatml, plain, or a file with a Jinja template; None for the tokenizer's own."""
+    image_size: int | None = None
+    """With `chat`: pixels of the sides of images, which are stored beside the tokens; None for text alone."""
+    patch_size: int | None = None
+    """Pixels of the sides of their patches, each of which has a token; LLaVA's when None."""
     workers: int | None = None
     """Processes that tokenize; one per available core when None."""
     shard_size: int = 64
@@ -73,6 +78,15 @@ class TokenizeRequest(TextRequest):
                 "lower_case": self.tokenizer_lower_case,
             }
         )
+
+    @property
+    def vision(self) -> VisionSpec | None:
+        """How images are cut; None where none are asked for."""
+        if self.image_size is None:
+            return None
+        if self.patch_size is None:
+            return VisionSpec(image_size=self.image_size)
+        return VisionSpec(image_size=self.image_size, patch_size=self.patch_size)
 
     def prefix(self, key: str) -> Path:
         """Where the text of one key goes."""

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.data.chat.encoding import MASK_DTYPE, ChatEncoder, chat_template
+from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncoder, chat_template, patch_token
 from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.pixels import pillow
+from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
 from orchestrator.data.chat.templates import ChatTemplate
 from orchestrator.data.encoding import ChunkEncoder
-from orchestrator.data.index import partial_path
+from orchestrator.data.index import bin_path, idx_path, partial_path
 from orchestrator.data.manifest import Manifest, Source
 from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
@@ -30,6 +32,8 @@ from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
 
 _MEGABYTE = 1_000_000
+_CHUNK_BYTES_WITH_IMAGES = 1 << 13
+"""Some ten conversations with images, each of which is a hundred times as long as its text."""
 
 
 def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) -> list[Manifest]:
@@ -43,6 +47,8 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     if request.append_eod:
         _ = tokenizer.eod  # says so now, not in a worker, when there is none
     template = chat_template(tokenizer, request.chat_template) if request.chat else None
+    if request.vision is not None:  # the same of these
+        _, _ = pillow(), patch_token(tokenizer)
     files = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
     if request.chat:
         _refuse_other_than_json(files)
@@ -60,6 +66,8 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
             if manifest.documents == 0:
                 out.discard()
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
+        if request.overwrite and request.vision is None:
+            _remove_images(request.output_prefix)
         return out.finish(manifests)
 
 
@@ -68,8 +76,9 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     total = sum(file.bytes for file in files)
     display.begin(total, progress)
     shard = request.shard_size * _MEGABYTE
-    chunks = read_chunks(files, request.json_keys, progress.position, min(CHUNK_BYTES, shard))
-    most = max(1, -(-(total - progress.disk_bytes) // CHUNK_BYTES))
+    chunk_bytes = CHUNK_BYTES if request.vision is None else _CHUNK_BYTES_WITH_IMAGES
+    chunks = read_chunks(files, request.json_keys, progress.position, min(chunk_bytes, shard))
+    most = max(1, -(-(total - progress.disk_bytes) // chunk_bytes))
     workers = min(request.workers or available_cores(), most)
     build = partial(make_encoder, request)
     uncommitted = 0
@@ -80,7 +89,7 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
                     f"{result.malformed[0]}. Mend it, or leave such records out: data tokenize --on-error skip"
                 )
             out.append(result, chunk.end, chunk.text_bytes, chunk.disk_bytes)
-            uncommitted += chunk.text_bytes
+            uncommitted += chunk.text_bytes + (len(result.keys[-1].tokens) if request.vision is not None else 0)
             if uncommitted >= shard:
                 out.commit()
                 uncommitted = 0
@@ -92,7 +101,7 @@ def make_encoder(request: TokenizeRequest) -> ChunkEncoder | ChatEncoder:
     """The encoder of one worker."""
     tokenizer = load_tokenizer(request.tokenizer)
     if request.chat:
-        return ChatEncoder(tokenizer, chat_template(tokenizer, request.chat_template))
+        return ChatEncoder(tokenizer, chat_template(tokenizer, request.chat_template), request.vision)
     return ChunkEncoder(tokenizer, request.json_keys, request.append_eod, request.split_sentences)
 
 
@@ -100,8 +109,15 @@ def _outputs(request: TokenizeRequest, tokenizer: Tokenizer) -> dict[Path, np.dt
     """The data sets to write, by prefix, and the type of each."""
     if request.chat:
         prefix = request.output_prefix
-        return {prefix: tokenizer.dtype, loss_mask_prefix(prefix): MASK_DTYPE}
+        outputs = {prefix: tokenizer.dtype, loss_mask_prefix(prefix): MASK_DTYPE}
+        return outputs if request.vision is None else {**outputs, images_prefix(prefix): IMAGES_DTYPE}
     return {request.prefix(key): tokenizer.dtype for key in request.json_keys}
+
+
+def _remove_images(prefix: Path) -> None:
+    """Those of a data set that is replaced by one without images."""
+    for path in (idx_path(images_prefix(prefix)), bin_path(images_prefix(prefix))):
+        path.unlink(missing_ok=True)
 
 
 def _refuse_other_than_json(files: Sequence[InputFile]) -> None:
@@ -132,6 +148,8 @@ def _identity(
         identity["sentences"] = SENTENCE_RULES
     if template is not None:
         identity["chat template"] = hashlib.sha256(template.content.encode()).hexdigest()
+    if request.vision is not None:
+        identity["images"] = [request.vision.image_size, request.vision.patch_size]
     return identity
 
 
@@ -142,7 +160,9 @@ def _manifests(
     files: Sequence[InputFile],
     out: PartialOutput,
 ) -> list[Manifest]:
-    """One for each key; the mask of conversations has none of its own."""
+    """One for each key; the mask and the images of conversations have none of their own."""
+    vision = request.vision
+    images = None if vision is None else out.progress.keys[-1].tokens // bytes_per_image(vision.image_size)
     options = asdict(request)
     if template is not None:
         options["chat_template"] = template.name
@@ -170,6 +190,9 @@ def _manifests(
             cut_sentences=key.cut,
             tokens=key.tokens,
             counted_tokens=key.counted if request.chat else None,
+            images=images,
+            image_size=vision.image_size if vision is not None else None,
+            patch_size=vision.patch_size if vision is not None else None,
             text_bytes=out.progress.text_bytes,
             empty_documents=key.empty,
             skipped_records=out.progress.skipped,

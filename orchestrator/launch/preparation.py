@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import abspath
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any
 
 from orchestrator.causes import Exit
 from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
+from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.manifest import manifest_path
-from orchestrator.data.preparation import Source, survey
+from orchestrator.data.preparation import Source, survey_job
 from orchestrator.launch.render import render_template
 from orchestrator.launch.sbatch import (
     Place,
@@ -64,7 +66,7 @@ def data_job(events: Sequence[Mapping[str, Any]], job_id: object) -> DataJob | N
 
 def to_be_made(job: JobSpec) -> list[Source]:
     """The data sets of a job that are made from text before it can start."""
-    return [source for source in survey(job.data, sentences=job.model.reads_sentences) if source.is_to_be_made]
+    return [source for source in survey_job(job) if source.is_to_be_made]
 
 
 def submit_preparation(
@@ -80,7 +82,7 @@ def submit_preparation(
 
     Raises UserError when SLURM refuses what is asked for and SchedulerError when it cannot be asked.
     """
-    _link_into(place.working_directory, missing)
+    _link_into(place.working_directory, _prefixes(job, missing))
     if (under_way := _under_way(run)) is not None:
         return under_way
     run.logs.mkdir(exist_ok=True)
@@ -91,9 +93,19 @@ def submit_preparation(
     return job_id
 
 
-def _link_into(folder: Path, missing: Sequence[Source]) -> None:
-    """Let relative paths of data sets that are going to be made here lead here from a copy of the code."""
+def _prefixes(job: JobSpec, missing: Sequence[Source]) -> Iterator[Path]:
+    """The data sets that are going to be made, and what is made beside them."""
     for prefix in (Path(source.entry.path) for source in missing):
+        yield prefix
+        if job.data.chat is not None:
+            yield loss_mask_prefix(prefix)
+        if job.model.vision is not None:
+            yield images_prefix(prefix)
+
+
+def _link_into(folder: Path, prefixes: Iterable[Path]) -> None:
+    """Let relative paths of data sets that are going to be made here lead here from a copy of the code."""
+    for prefix in prefixes:
         for path in (idx_path(prefix), bin_path(prefix), manifest_path(prefix)):
             link = folder / path
             if link.parent.resolve() != path.parent.resolve():

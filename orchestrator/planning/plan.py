@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.data.preparation import Source, survey
+from orchestrator.data.preparation import Source, survey_job
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.batch import BatchSchedule
@@ -90,7 +90,7 @@ def make_plan(job: JobSpec) -> Plan:
     words = vocabulary(job)
     batch = BatchSchedule.of(job)
     layout = topology(job)
-    data_sets = survey(job.data, sentences=job.model.reads_sentences)
+    data_sets = survey_job(job)
     blend = blend_report(job, batch, data_sets)
     return Plan(
         job=job,

@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_named, profile_of
-from orchestrator.data.preparation import data_problems, survey
+from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.wanted import export_problems, exported_as
@@ -112,8 +112,8 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
         plan = make_plan(loaded.job)
     except SpecError as error:
         problems = [*error.problems, *problems]
-    data, sentences = loaded.job.data, loaded.job.model.reads_sentences
-    data_sets = list(plan.data_sets) if plan is not None else survey(data, sentences=sentences)
+    data = loaded.job.data
+    data_sets = list(plan.data_sets) if plan is not None else survey_job(loaded.job)
     said = {problem.message for problem in problems}
     found = data_problems(data, data_sets, needed=starting)
     if starting and not data.random_tokens:

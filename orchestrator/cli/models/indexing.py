@@ -11,7 +11,7 @@ from rich.table import Table
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.running import RunsDir
-from orchestrator.data.preparation import data_problems, survey
+from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.sample_index import IndexAnswer, IndexedSet, IndexedSource, IndexRequest, sample_index_dir
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.launch.runs import runs_dir_of
@@ -67,7 +67,7 @@ def _check_data(loaded: LoadedJob) -> None:
         raise UserError("data.random_tokens: random tokens have no index")
     if loaded.job.task is not None:
         raise UserError("task: its examples have no index")
-    found = survey(data, sentences=loaded.job.model.reads_sentences)
+    found = survey_job(loaded.job)
     if problems := data_problems(data, found, needed=True):
         raise SpecError(problems=loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
     if absent := [source.entry.path for source in found if source.is_to_be_made]:

@@ -1,4 +1,4 @@
-"""Conversations from JSON lines, in the three shapes that instruction data has. Light."""
+"""Conversations from JSON lines, in the shapes that instruction data has, with images or without. Light."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from orchestrator.data.chat.images import Content, checked_text, listed_images, place_images, read_parts
 from orchestrator.data.documents import kind_of
 
 Role = Literal["system", "user", "assistant"]
@@ -38,6 +39,9 @@ class Message:
 
     role: Role
     content: str
+    """What is said. In a conversation with images, `chat.images.IMAGE` stands for each."""
+    images: tuple[str, ...] = ()
+    """Their files, in that order."""
 
 
 def parse_conversation(line: bytes) -> tuple[Message, ...]:
@@ -47,33 +51,34 @@ def parse_conversation(line: bytes) -> tuple[Message, ...]:
     if not isinstance(value, dict):
         raise ValueError(f"not a JSON object but {kind_of(value)}")
     if "messages" in value:
-        messages = _turns(value, "messages", "role", "content", _OWN_ROLES)
+        turns = _turns(value, "messages", "role", "content", _OWN_ROLES)
     elif "conversations" in value:
-        messages = _turns(value, "conversations", "from", "value", _SHAREGPT_ROLES)
+        turns = _turns(value, "conversations", "from", "value", _SHAREGPT_ROLES)
     elif "prompt" in value and "completion" in value:
-        messages = (
-            Message("user", _text(value["prompt"], "prompt")),
-            Message("assistant", _text(value["completion"], "completion")),
-        )
+        turns = [
+            ("user", [checked_text(value["prompt"], "prompt")]),
+            ("assistant", [checked_text(value["completion"], "completion")]),
+        ]
     else:
         fields = ", ".join(list(value)[:8]) or "none"
         raise ValueError(f"no conversation; fields: {fields}; wanted is {_SHAPES}")
-    if all(message.role != "assistant" for message in messages):
+    if all(role != "assistant" for role, _ in turns):
         raise ValueError("no turn of the assistant's, so that there is nothing to learn")
     for name in _BESIDE_TURNS:
-        if value.get(name) not in _NOTHING and (name, messages[0].role) != ("system", "system"):
+        if value.get(name) not in _NOTHING and (name, turns[0][0]) != ("system", "system"):
             way_out = "make it the first turn" if name == "system" else "take it out, or leave the line out"
             raise ValueError(f"field {name!r} beside the turns is not read: {way_out}")
-    return messages
+    placed = place_images([content for _, content in turns], listed_images(value))
+    return tuple(Message(role, *said) for (role, _), said in zip(turns, placed, strict=True))
 
 
 def _turns(
     value: dict[str, object], key: str, role_key: str, text_key: str, roles: dict[str, Role]
-) -> tuple[Message, ...]:
+) -> list[tuple[Role, Content]]:
     turns = value[key]
     if not isinstance(turns, list):
         raise ValueError(f"field {key!r} is not a list but {kind_of(turns)}")
-    messages = []
+    read: list[tuple[Role, Content]] = []
     for number, turn in enumerate(turns):
         where = f"{key}[{number}]"
         if not isinstance(turn, dict):
@@ -89,13 +94,7 @@ def _turns(
             raise ValueError(f"{where} has {role_key} {role!r}; known are {', '.join(roles)}")
         if roles[role] == "assistant" and (weight := turn.get("weight")) not in (None, 1):
             raise ValueError(f"{where} has weight {weight!r}, and all that the assistant says counts alike")
-        messages.append(Message(roles[role], _text(turn[text_key], f"{where}.{text_key}")))
-    return tuple(messages)
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where} is not text but {kind_of(value)}")
-    if not value.isascii():
-        value.encode()  # JSON can hold half of a surrogate pair, which no tokenizer takes
-    return value
+        content, place = turn[text_key], f"{where}.{text_key}"
+        in_parts = text_key == "content" and isinstance(content, list)
+        read.append((roles[role], read_parts(content, place) if in_parts else [checked_text(content, place)]))
+    return read

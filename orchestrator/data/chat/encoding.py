@@ -1,16 +1,22 @@
-"""From a chunk of JSON lines to the tokens of conversations and the mask of what counts: what a worker does."""
+"""From a chunk of JSON lines to the tokens of conversations, the mask of what counts and images: a worker's work."""
 
 from __future__ import annotations
 
 import json
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from orchestrator.data.chat.conversations import parse_conversation
+from orchestrator.data.chat.images import IMAGE, MARK
+from orchestrator.data.chat.packing import COUNTS, PATCH
+from orchestrator.data.chat.pixels import image_pixels
+from orchestrator.data.chat.stored_images import bytes_per_image
 from orchestrator.data.chat.templates import CHATML, ChatTemplate, JinjaTemplate, Piece, PlainTemplate, template_file
 from orchestrator.data.documents import Malformed, read_records
 from orchestrator.data.encoding import EncodedChunk, EncodedKey
@@ -18,57 +24,131 @@ from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.data.vocabulary import tokenizer_file
 from orchestrator.errors import UserError
+from orchestrator.spec.vision import VisionSpec
 
-MASK_DTYPE = np.dtype("u1")
+MASK_DTYPE = IMAGES_DTYPE = np.dtype("u1")
+_LONGEST = 2**31 - 1
+"""Bytes of a sequence: an index has 32 bits for its length."""
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 
 
-class ChatEncoder:
-    """Encodes conversations with one tokenizer and template. Its chunks have two keys: the tokens and their mask."""
+class Encoded(NamedTuple):
+    """A conversation as it is stored."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
-        self._tokenizer, self._template = tokenizer, template
+    ids: list[int]
+    mask: list[int]
+    """Of each token: `COUNTS`, `PATCH`, or 0."""
+    images: list[bytes]
+    """The pixels of each image."""
+
+
+class ChatEncoder:
+    """Encodes conversations with one tokenizer and template. Its chunks have two keys: the tokens and their mask. With
+    `vision` they have a third, the images; without it a conversation with images is malformed."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, vision: VisionSpec | None = None) -> None:
+        """Raises UserError when the tokenizer has no token that can stand for a patch."""
+        self._tokenizer, self._template, self._vision = tokenizer, template, vision
+        if vision is not None:
+            self._patch = patch_token(tokenizer)
+            self._finds_marks = tokenizer.encode(MARK) == [self._patch]
 
     def __call__(self, chunk: Chunk) -> EncodedChunk:
         """Encode a chunk."""
-        encoded: list[tuple[list[int], list[bool]]] = []
+        encoded: list[Encoded] = []
         malformed: list[Malformed] = []
         for block in chunk.blocks:
-            for _, read in read_records(block, self.encode):
+            for _, read in read_records(block, partial(self.encode, folder=Path(block.path).parent)):
                 if isinstance(read, Malformed):
                     malformed.append(read)
                 else:
                     encoded.append(read)
-        lengths = array("i", (len(ids) for ids, _ in encoded)).tobytes()
-        every = np.array([number for ids, _ in encoded for number in ids], dtype=self._tokenizer.dtype)
-        mask = np.array([counts for _, counted in encoded for counts in counted], dtype=MASK_DTYPE)
+        lengths = array("i", (len(each.ids) for each in encoded)).tobytes()
+        every = np.array([number for each in encoded for number in each.ids], dtype=self._tokenizer.dtype)
+        mask = np.array([mark for each in encoded for mark in each.mask], dtype=MASK_DTYPE)
         tokens = EncodedKey(every.tobytes(), lengths, largest=int(every.max()) if len(every) else -1)
-        tokens.counted = int(mask.sum())
-        return EncodedChunk([tokens, EncodedKey(mask.tobytes(), lengths, largest=1)], malformed)
+        tokens.counted = int(np.count_nonzero(mask == COUNTS))
+        keys = [tokens, EncodedKey(mask.tobytes(), lengths, largest=PATCH)]
+        if self._vision is not None:
+            sizes = array("i", (sum(map(len, each.images)) for each in encoded)).tobytes()
+            keys.append(EncodedKey(b"".join(image for each in encoded for image in each.images), sizes, largest=255))
+        return EncodedChunk(keys, malformed)
 
-    def encode(self, line: bytes) -> tuple[list[int], list[bool]]:
-        """The tokens of a line's conversation, and which count. Raises ValueError when there is nothing to learn."""
-        pieces = self._template(parse_conversation(line))
-        ids, counts = self._as_one(pieces) if self._template.is_whole else self._piece_by_piece(pieces)
-        if not any(counts[1:]):
+    def encode(self, line: bytes, folder: Path = Path()) -> Encoded:
+        """A line's conversation; paths of images lead from `folder`. Raises ValueError when there is nothing to learn,
+        or an image cannot be read."""
+        messages = parse_conversation(line)
+        paths = [folder / path for message in messages for path in message.images]
+        pieces = self._template(messages)
+        ids, mask = self._encode(pieces) if not paths else self._with_patches(pieces, len(paths))
+        if COUNTS not in mask[1:]:
             raise ValueError("the assistant says nothing: none of its tokens counts")
-        return ids, counts
+        size = self._vision.image_size if self._vision is not None else 0
+        return Encoded(ids, mask, [image_pixels(path, size) for path in paths])
 
-    def _as_one(self, pieces: Sequence[Piece]) -> tuple[list[int], list[bool]]:
+    def _encode(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
+        return self._as_one(pieces) if self._template.is_whole else self._piece_by_piece(pieces)
+
+    def _with_patches(self, pieces: Sequence[Piece], images: int) -> tuple[list[int], list[int]]:
+        """The tokens of text in which `IMAGE` stands for each of some images: there are those of its patches."""
+        if self._vision is None:
+            raise ValueError(
+                "it has images, and for what model is not known: name the size of its images with --image-size, in a "
+                "job with model.vision, or leave the line out"
+            )
+        if images * bytes_per_image(self._vision.image_size) > _LONGEST:
+            raise ValueError(f"it has {images} images, more than a data set can hold for a conversation")
+        parts = self._between_marks(pieces) if self._finds_marks else list(map(self._encode, _split(pieces)))
+        if len(parts) != images + 1:
+            raise ValueError(f"the chat template writes {len(parts) - 1} of its {images} images")
+        patches = self._vision.tokens_per_image
+        ids, mask = parts[0]
+        for more_ids, more_mask in parts[1:]:
+            ids = [*ids, *[self._patch] * patches, *more_ids]
+            mask = [*mask, *[PATCH] * patches, *more_mask]
+        return ids, mask
+
+    def _between_marks(self, pieces: Sequence[Piece]) -> list[tuple[list[int], list[int]]]:
+        """What stands between images where the tokenizer itself knows the mark, as one text: so does transformers."""
+        ids, mask = self._encode(
+            [replace(piece, text=piece.text and piece.text.replace(IMAGE, MARK)) for piece in pieces]
+        )
+        places = [place for place, number in enumerate(ids) if number == self._patch]
+        starts, stops = [0, *(place + 1 for place in places)], [*places, len(ids)]
+        return [(ids[start:stop], mask[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+
+    def _as_one(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
         """A token counts when it begins within what counts."""
         ids, starts = self._tokenizer.encode_with_starts("".join(piece.text or "" for piece in pieces))
         ends = np.cumsum([len(piece.text or "") for piece in pieces])
         which = np.searchsorted(ends, np.array(starts, dtype=np.int64), side="right")
         return ids, [pieces[min(number, len(pieces) - 1)].counts for number in which.tolist()]
 
-    def _piece_by_piece(self, pieces: Sequence[Piece]) -> tuple[list[int], list[bool]]:
+    def _piece_by_piece(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
         ids: list[int] = []
-        counts: list[bool] = []
+        counts: list[int] = []
         for piece in pieces:
             part = [self._tokenizer.eod] if piece.text is None else self._tokenizer.encode(piece.text)
             ids += part
             counts += [piece.counts] * len(part)
         return ids, counts
+
+
+def patch_token(tokenizer: Tokenizer) -> int:
+    """The token that stands for a patch of an image: its own, or that which ends a document. Raises UserError when the
+    tokenizer has neither."""
+    own = tokenizer.token_id(MARK)
+    return tokenizer.eod if own is None else own
+
+
+def _split(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces before, between and after images."""
+    parts: list[list[Piece]] = [[]]
+    for piece in pieces:
+        first, *others = [None] if piece.text is None else piece.text.split(IMAGE)
+        parts[-1].append(replace(piece, text=first))
+        parts += [[replace(piece, text=text)] for text in others]
+    return parts
 
 
 def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:

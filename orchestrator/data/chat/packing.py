@@ -14,17 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.data.chat.stored_images import image_counts
 from orchestrator.data.index import HEADER, IndexHeader, bin_path, damaged, idx_path, tokens_before
 from orchestrator.spec.chat import ChatSpec
+from orchestrator.spec.vision import VisionSpec
 
 WINDOW = 4096
 """Conversations that are sorted among each other: enough to fill nearly every sequence, few enough that short and long
 ones stay mixed over an epoch."""
+COUNTS, PATCH = 1, 2
+"""In a mask: the loss counts the token; it is one of an image's patches, which it does not count."""
 
 
 def loss_mask_prefix(prefix: Path) -> Path:
-    """Where the mask of a data set of conversations lies: an indexed data set of the same lengths, uint8, 1 where a
-    token counts."""
+    """Where the mask of a data set of conversations lies: an indexed data set of the same lengths, uint8, `COUNTS`
+    where a token counts, `PATCH` where an image's patch stands, else 0."""
     return prefix.with_name(prefix.name + ".loss_mask")
 
 
@@ -37,9 +41,13 @@ class Usable:
     cut: int
     """Conversations whose end is cut off."""
     dropped: int
-    """Left out because they are too long, or because nothing before the cut counts."""
+    """Left out because they are too long, because nothing before the cut counts, or because they are crowded."""
     short: int
     """Left out because there is no token to predict."""
+    crowded: int = 0
+    """Those of the dropped that have more images than a sequence may have."""
+    images: int = 0
+    """Images of the conversations that are kept."""
 
     @property
     def kept(self) -> int:
@@ -47,14 +55,18 @@ class Usable:
         return len(self.lengths) - self.dropped - self.short
 
 
-def usable(header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_length: int) -> Usable:
-    """The conversations `first` to `stop` of a data set, for sequences of `seq_length`. Raises DataError for lengths
-    that are none."""
+def usable(
+    header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_length: int, vision: VisionSpec | None = None
+) -> Usable:
+    """The conversations `first` to `stop` of a data set, for sequences of `seq_length` of a model that sees images or
+    not. Raises DataError for lengths that are none."""
     lengths = array("i")
     with open(idx_path(header.prefix), "rb") as file:
         file.seek(HEADER.size + 4 * first)
         lengths.frombytes(file.read(4 * (stop - first)))
-    cut = dropped = short = 0
+    pictures = image_counts(header.prefix, first, stop, vision) if vision is not None else array("i")
+    most = vision.images_per_sequence if vision is not None else 0
+    cut = dropped = short = crowded = images = 0
     truncates, start = chat.long_conversations == "truncate", tokens_before(header, first)
     with open(bin_path(loss_mask_prefix(header.prefix)), "rb") as mask:
         for number, tokens in enumerate(lengths):
@@ -63,6 +75,9 @@ def usable(header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_lengt
             if tokens < 2:
                 lengths[number] = 0
                 short += 1
+            elif pictures and pictures[number] > most:
+                lengths[number] = 0
+                crowded += 1
             elif tokens <= seq_length + 1:
                 lengths[number] = tokens - 1
             elif truncates and _counts(mask, start, seq_length + 1):
@@ -71,14 +86,16 @@ def usable(header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_lengt
             else:
                 lengths[number] = 0
                 dropped += 1
+            if pictures and lengths[number]:
+                images += pictures[number]
             start += tokens
-    return Usable(lengths, cut, dropped, short)
+    return Usable(lengths, cut, dropped + crowded, short, crowded, images)
 
 
 def _counts(mask: BinaryIO, start: int, tokens: int) -> bool:
     """Whether any of the first tokens of a conversation counts that can be predicted: the first cannot."""
     mask.seek(start + 1)  # a byte for each token
-    return any(mask.read(tokens - 1))
+    return COUNTS in mask.read(tokens - 1)
 
 
 def pack(lengths: Sequence[int], capacity: int, seed: int, packing: bool) -> list[list[int]]:

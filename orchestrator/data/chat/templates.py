@@ -24,6 +24,7 @@ from orchestrator.errors import UserError
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 """Noncharacters of Unicode, which no text holds: around what `{% generation %}` marks."""
 _PROBE = "answer"
+_PROBED = (Message("user", "question"), Message("assistant", _PROBE))
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,11 @@ class JinjaTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"chat template {name}, line {error.lineno}: {error.message}") from error
         self._marks = "generation" in {token for _, kind, token in engine.lex(content) if kind == "name"}
+        if self._leaves_text_out():
+            raise UserError(
+                f"chat template {name}: it leaves out what is said where that is text, and reads content in parts "
+                "alone; name another: --chat-template, in a job data.chat.template"
+            )
         self._turn_end = "" if self._marks else self._find_turn_end()
 
     def __call__(self, messages: Sequence[Message]) -> list[Piece]:
@@ -164,14 +170,20 @@ class JinjaTemplate:
                 return at + len(wanted)
         return None
 
+    def _leaves_text_out(self) -> bool:
+        try:
+            return _PROBE not in self._render(_PROBED)
+        except ValueError:
+            return False  # it takes no such conversation
+
     def _find_turn_end(self) -> str:
         """What the template writes behind the assistant's text, blanks at its end apart: the model learns to write it,
         and so to stop."""
         try:
-            text = self._render([Message("user", "question"), Message("assistant", _PROBE)])
+            text = self._render(_PROBED)
         except ValueError as error:
             raise UserError(f"chat template {self.name}: {error}") from error
-        end = text.rpartition(_PROBE)[2].rstrip() if _PROBE in text else ""
+        end = text.rpartition(_PROBE)[2].rstrip()
         if not end:
             raise UserError(
                 f"chat template {self.name}: it writes nothing that ends an assistant's turn, so that a model would "

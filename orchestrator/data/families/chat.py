@@ -12,9 +12,11 @@ from megatron.core.datasets.blended_megatron_dataset_config import BlendedMegatr
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 
-from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
-from orchestrator.data.index import read_index
+from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix, pack, usable
+from orchestrator.data.chat.stored_images import images_prefix
+from orchestrator.data.index import bin_path, read_index
 from orchestrator.spec.chat import ChatSpec
+from orchestrator.spec.vision import VisionSpec
 
 
 @dataclass
@@ -23,6 +25,19 @@ class ChatDatasetConfig(BlendedMegatronDatasetConfig):
 
     packing: bool = True
     long_conversations: str = "truncate"
+    vision: VisionSpec | None = None
+
+    @property
+    def image_size(self) -> int:
+        """Pixels of an image's side; of a model with `vision`."""
+        assert self.vision is not None, "asked only where there are images"
+        return self.vision.image_size
+
+    @property
+    def images_per_sequence(self) -> int:
+        """Images that a sequence may have; of a model with `vision`."""
+        assert self.vision is not None, "asked only where there are images"
+        return self.vision.images_per_sequence
 
 
 class ChatDataset(MegatronDataset):
@@ -59,23 +74,27 @@ class ChatDataset(MegatronDataset):
         return max(self.num_samples or 0, self.sequences)
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
-        which = self._sequence(*divmod(int(idx), self.sequences))
         length = self.config.sequence_length
         names = ("tokens", "labels", "position_ids", "segment_ids")
         fields: dict[str, Any] = {name: np.zeros(length, dtype=np.int64) for name in names}
         fields["loss_mask"] = np.zeros(length, dtype=np.float32)
         start = number = 0
-        for member in self._members[self._starts[which] : self._starts[which + 1]]:
+        for member in self._conversations(idx):
             ids = self.dataset[member][: length + 1]
             stop = start + len(ids) - 1
             fields["tokens"][start:stop], fields["labels"][start:stop] = ids[:-1], ids[1:]
-            fields["loss_mask"][start:stop] = self._mask[member][1 : len(ids)]
+            fields["loss_mask"][start:stop] = self._mask[member][1 : len(ids)] == COUNTS
             fields["position_ids"][start:stop] = np.arange(len(ids) - 1)
             fields["segment_ids"][start:stop] = number
             start, number = stop, number + 1
         fields["position_ids"][start:] = np.arange(length - start)
         fields["segment_ids"][start:] = number
         return fields
+
+    def _conversations(self, idx: int) -> Any:
+        """The numbers of those that item `idx` holds."""
+        which = self._sequence(*divmod(int(idx), self.sequences))
+        return self._members[self._starts[which] : self._starts[which + 1]]
 
     def _sequence(self, epoch: int, place: int) -> int:
         """What stands at a place of an epoch, whose order is kept until another is asked for."""
@@ -98,11 +117,43 @@ class ChatDataset(MegatronDataset):
         config, first = self.config, int(self.indices[0])
         chat = ChatSpec(packing=config.packing, long_conversations=config.long_conversations)
         header = read_index(Path(self.dataset_path))
-        lengths = usable(header, first, int(self.indices[-1]) + 1, chat, config.sequence_length).lengths
+        stop = int(self.indices[-1]) + 1
+        lengths = usable(header, first, stop, chat, config.sequence_length, config.vision).lengths
         packs = pack(lengths, config.sequence_length, config.random_seed, config.packing)
         starts = np.cumsum([0, *(len(members) for members in packs)])
         members = [first + member for members in packs for member in members]
         return np.concatenate([[len(packs)], starts, members]).astype(np.int64)
+
+
+class SeenChatDataset(ChatDataset):
+    """Conversations with images, one to a sequence.
+
+    Item i holds beside the others `images`, uint8 [images_per_sequence, 3, size, size], black where there are fewer,
+    and `image_mask`, float32 [s], 1 where a token is a patch: the k-th is the k-th patch of the images in their order,
+    row by row. Of an image that is cut off some patches are missing.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        prefix = images_prefix(Path(self.dataset_path))
+        has_images = bin_path(prefix).exists() and bin_path(prefix).stat().st_size > 0  # nothing cannot be mapped
+        self._images = IndexedDataset(str(prefix), multimodal=False, mmap=True) if has_images else None
+
+    @staticmethod
+    def _key_config_attributes() -> list[str]:
+        return [*ChatDataset._key_config_attributes(), "image_size", "images_per_sequence"]
+
+    def __getitem__(self, idx: int) -> dict[str, Any]:
+        fields = super().__getitem__(idx)
+        config, (member,) = self.config, self._conversations(idx)
+        marks = self._mask[member][: config.sequence_length + 1][:-1]
+        fields["image_mask"] = np.zeros(config.sequence_length, dtype=np.float32)
+        fields["image_mask"][: len(marks)] = marks == PATCH
+        fields["images"] = np.zeros((config.images_per_sequence, 3, config.image_size, config.image_size), np.uint8)
+        if self._images is not None:
+            pixels = self._images[member]
+            fields["images"].reshape(-1)[: len(pixels)] = pixels
+        return fields
 
 
 def _save(path: Path, array: Any) -> None:
@@ -113,6 +164,10 @@ def _save(path: Path, array: Any) -> None:
     os.replace(draft, path)
 
 
-def dataset(chat: ChatSpec, settings: dict[str, Any]) -> tuple[type[ChatDataset], ChatDatasetConfig]:
-    """`ChatDataset` says what an item holds."""
-    return ChatDataset, ChatDatasetConfig(**settings, packing=chat.packing, long_conversations=chat.long_conversations)
+def dataset(
+    chat: ChatSpec, vision: VisionSpec | None, settings: dict[str, Any]
+) -> tuple[type[ChatDataset], ChatDatasetConfig]:
+    """`ChatDataset` says what an item holds, `SeenChatDataset` what that of a model with `vision` does."""
+    kind = ChatDataset if vision is None else SeenChatDataset
+    long = chat.long_conversations
+    return kind, ChatDatasetConfig(**settings, packing=chat.packing, long_conversations=long, vision=vision)

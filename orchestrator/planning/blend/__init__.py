@@ -14,20 +14,21 @@ from orchestrator.data.checks import (
     PARTS,
     SENTENCES,
     Part,
+    conversations_problem,
     length_problems,
-    mask_problem,
     part_of,
     split_weights,
     used_parts,
 )
 from orchestrator.data.index import IndexHeader, tokens_before
-from orchestrator.data.preparation import Source, survey
+from orchestrator.data.preparation import Source, survey_job
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend.findings import doubts, notes
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.vision import VisionSpec
 
 TRAIN, VALIDATION, TEST = range(len(PARTS))
 
@@ -59,7 +60,7 @@ def evaluations(job: JobSpec, batch: BatchSchedule) -> int:
 def blend_report(job: JobSpec, batch: BatchSchedule, there: Sequence[Source] | None = None) -> BlendReport:
     """The report on the blends of a job. `there`: what `survey` found. It is exact: what the indices will hold."""
     data, needed = job.data, samples_needed(job, batch)
-    sources = survey(data, sentences=job.model.reads_sentences) if there is None else there
+    sources = survey_job(job) if there is None else there
     found = {normpath(source.entry.path): source for source in sources}
     train = _part(job, batch, TRAIN, needed.train, 1, found)
     validation = _part(job, batch, VALIDATION, needed.validation, evaluations(job, batch), found)
@@ -81,9 +82,9 @@ def _stops(job: JobSpec, needed: Needed, found: dict[str, Source]) -> Iterator[s
         for entry in blend or ()
         if (header := found[normpath(entry.path)].header) is not None
     }
-    family, length = job.model.architecture, job.model.seq_length
+    family, length, vision = job.model.architecture, job.model.seq_length, job.model.vision
     for part in used_parts(job.data, family, headers, needed):
-        yield from length_problems(part, headers[part.path], job.data, family, length)
+        yield from length_problems(part, headers[part.path], job.data, family, length, vision)
 
 
 def split_shares(data: DataSpec) -> tuple[float, float, float]:
@@ -175,10 +176,10 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
 def _of_conversations(job: JobSpec, part: Part, header: IndexHeader, draw: _Draw, row: SourcePlan) -> SourcePlan:
     """What is known of a source of conversations: their lengths say how they are packed."""
     assert job.data.chat is not None, "asked only where there are some"
-    if mask_problem(part.path, header) is not None:
+    if conversations_problem(part.path, header, job.model.vision) is not None:
         return row
     sequences, conversations = _packed(
-        header, part.start, part.stop, job.data.chat, job.model.seq_length, job.data.seed
+        header, part.start, part.stop, job.data.chat, job.model.seq_length, job.data.seed, job.model.vision
     )
     return replace(
         row,
@@ -190,10 +191,10 @@ def _of_conversations(job: JobSpec, part: Part, header: IndexHeader, draw: _Draw
 
 @lru_cache(maxsize=32)
 def _packed(
-    header: IndexHeader, start: int, stop: int, chat: ChatSpec, length: int, seed: int
+    header: IndexHeader, start: int, stop: int, chat: ChatSpec, length: int, seed: int, vision: VisionSpec | None
 ) -> tuple[int, Conversations]:
     """Samples that the conversations of a part give, and what becomes of these."""
-    found = usable(header, start, stop, chat, length)
+    found = usable(header, start, stop, chat, length, vision)
     sequences = len(pack(found.lengths, length, seed, chat.packing))
     filled = sum(found.lengths) / (sequences * length) if sequences else 0.0
-    return sequences, Conversations(found.kept, found.cut, found.dropped, filled)
+    return sequences, Conversations(found.kept, found.cut, found.dropped, filled, found.crowded, found.images)

@@ -44,14 +44,17 @@ def notes(train: PartPlan) -> Iterator[str]:
 
 
 def _packing(source: SourcePlan, found: Conversations) -> str:
+    images = f" with {found.images:,} images" if found.images else ""
     text = (
-        f"{source.path}: {found.kept:,} conversations for training are {source.samples_held:,} sequences an epoch, "
-        f"{found.filled:.1%} full"
+        f"{source.path}: {found.kept:,} conversations{images} for training are {source.samples_held:,} sequences "
+        f"an epoch, {found.filled:.1%} full"
     )
     if found.cut:
         text += f"; {found.cut:,} are longer than a sequence and lose their end"
-    if found.dropped:
-        text += f"; {found.dropped:,} more are left out for their length"
+    if too_long := found.dropped - found.crowded:
+        text += f"; {too_long:,} more are left out for their length"
+    if found.crowded:
+        text += f"; {found.crowded:,} are left out, with more images than model.vision.images_per_sequence"
     return text
 
 

@@ -15,9 +15,13 @@ class Conversations:
     cut: int
     """Those among them that are longer than a sample and lose their end."""
     dropped: int
-    """Those that are left out for their length."""
+    """Those that are left out, for their length or their images."""
     filled: float
     """Part of the samples' positions that they take; the rest is filled up."""
+    crowded: int = 0
+    """Those of the dropped that have more images than a sequence may have."""
+    images: int = 0
+    """Images of those that the training sees."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.pictures import make_album
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest
@@ -47,6 +48,12 @@ def bpe(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
     run("train-tokenizer", TrainTokenizerRequest(inputs=(corpus,), output=path, vocab_size=400), as_json=False)
     return path
+
+
+@pytest.fixture(scope="session")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six real image files, in two folders."""
+    return make_album(tmp_path_factory.mktemp("album"))
 
 
 @pytest.fixture

@@ -90,6 +90,12 @@ def test_chatml_counts_each_turn_of_the_assistant_and_its_end(template: str) -> 
     assert written(pieces).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nassistant: who?")
 
 
+OF_PARTS = (  # LLaVA's
+    "{% for m in messages %}{{ m.role.upper() + ': ' }}"
+    "{% for part in m.content | selectattr('type', 'equalto', 'image') %}<image>\n{% endfor %}"
+    "{% for part in m.content | selectattr('type', 'equalto', 'text') %}"
+    "{% generation %}{{ part.text + ' ' }}{% endgeneration %}{% endfor %}{% endfor %}"
+)
 QWEN3_LIKE = (
     "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
     "{% endif %}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -128,6 +134,8 @@ def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}", "never learn to stop"),
         ("{{ raise_exception('no') }}", "does not take it: no"),
         ("{{ messages[0].nothing.at_all }}", "does not take it"),
+        (OF_PARTS, "reads content in parts alone; name another: --chat-template"),
+        (OF_PARTS.replace("{% generation %}", "").replace("{% endgeneration %}", ""), "reads content in parts alone"),
     ],
 )
 def test_wrong_templates(content: str, reason: str) -> None:
@@ -168,7 +176,7 @@ def test_only_the_assistant_counts_whatever_is_said(turns: list[dict[str, str]])
         "plain": (PlainTemplate(), "\N{REPLACEMENT CHARACTER}"),
     }
     for name, (template, end) in expected.items():
-        ids, counts = ChatEncoder(tokenizer, template).encode(line)
+        ids, counts, _ = ChatEncoder(tokenizer, template).encode(line)
         runs: list[list[int]] = []
         for place, (number, counted) in enumerate(zip(ids, counts, strict=True)):
             if counted and (place == 0 or not counts[place - 1]):
@@ -222,7 +230,7 @@ def test_tokens_are_those_of_transformers(bpe_folder: Path, template: str) -> No
     tokenizer = tokenizer_of(bpe_folder)
     found = chat_template(tokenizer, None)
     assert found.name.endswith("tokenizer_config.json")
-    ids, counts = ChatEncoder(tokenizer, found).encode(json.dumps({"messages": TALK}).encode())
+    ids, counts, _ = ChatEncoder(tokenizer, found).encode(json.dumps({"messages": TALK}).encode())
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(bpe_folder / "tokenizer.json"))
     reference = theirs.apply_chat_template(
         TALK, chat_template=CHATML, return_dict=True, return_assistant_tokens_mask=True
@@ -263,7 +271,9 @@ def test_a_tokenizer_that_does_not_know_where_its_tokens_begin(tmp_path: Path) -
     tokenizer = load_tokenizer(TokenizerSpec(type="sentencepiece", path=str(model)))
     with pytest.raises(UserError, match=r"convert it to a tokenizer\.json, or use the template plain"):
         chat_template(tokenizer, "chatml")
-    ids, counts = ChatEncoder(tokenizer, chat_template(tokenizer, None)).encode(b'{"prompt": "a", "completion": "dog"}')
+    ids, counts, _ = ChatEncoder(tokenizer, chat_template(tokenizer, None)).encode(
+        b'{"prompt": "a", "completion": "dog"}'
+    )
     counted = [number for number, counts_here in zip(ids, counts, strict=True) if counts_here]
     assert counted == [*tokenizer.encode("dog"), tokenizer.eod]
 

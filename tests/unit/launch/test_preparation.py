@@ -239,6 +239,22 @@ def test_data_is_made_here_and_found_from_a_copy_of_the_code(
     assert [event["event"] for event in run.events()][-1:] == ["data_submitted"]
 
 
+def test_what_lies_beside_conversations_is_found_too(
+    project: Path, make_job: MakeJob, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mask of what counts, and the images."""
+    data = {"blend": [{"path": "new/a", "text": "raw/a.txt"}], "chat": {"packing": False}}
+    vision = {"image_size": 4, "patch_size": 2, "num_attention_heads": 2, "hidden_size": 8}
+    job = make_job(data=data, model__vocab_size=None, model__vision=vision)
+    monkeypatch.setattr(preparation, "submit", lambda script, warn: "11")
+    submit_preparation(run, job, ClusterSpec(name="lab"), Place(run, project / "copy", "python"), to_be_made(job))
+    (project / "new").mkdir()
+    for beside in ("", ".loss_mask", ".images"):
+        for ending in ("bin", "idx"):
+            (project / f"new/a{beside}.{ending}").write_text(beside)
+            assert (project / f"copy/new/a{beside}.{ending}").read_text() == beside
+
+
 def test_a_data_job_that_is_under_way_is_not_submitted_again(
     project: Path, make_job: MakeJob, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

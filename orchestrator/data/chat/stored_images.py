@@ -1,0 +1,78 @@
+"""PREFIX.images: the pixels of the images that a data set of conversations has. Light.
+
+It is an indexed data set of uint8 with a sequence for each conversation, of no length where that has no image: the
+images one after another, each [3, size, size], as red, green and blue.
+"""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+from orchestrator.data.index import HEADER, IndexHeader, idx_path, read_index
+from orchestrator.data.manifest import Manifest, read_manifest
+from orchestrator.errors import DataError, UserError
+from orchestrator.spec.vision import VisionSpec
+
+
+def images_prefix(prefix: Path) -> Path:
+    """Where the images of a data set of conversations lie."""
+    return prefix.with_name(prefix.name + ".images")
+
+
+def bytes_per_image(image_size: int) -> int:
+    """What an image takes in PREFIX.images."""
+    return 3 * image_size * image_size
+
+
+def image_counts(prefix: Path, first: int, stop: int, vision: VisionSpec) -> array[int]:
+    """How many images each of the conversations `first` to `stop` has; nothing where the data set has none."""
+    sizes = array("i")
+    path = idx_path(images_prefix(prefix))
+    if path.exists():
+        with open(path, "rb") as file:
+            file.seek(HEADER.size + 4 * first)
+            sizes.frombytes(file.read(4 * (stop - first)))
+    each = bytes_per_image(vision.image_size)
+    return array("i", (size // each for size in sizes))
+
+
+def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) -> str | None:
+    """Why the images of a data set of conversations are not such as the job's model sees; None where they are, and
+    where it has none. Raises DataError for a manifest that is damaged."""
+    manifest, prefix = read_manifest(Path(path)), images_prefix(Path(path))
+    try:
+        stored = read_index(prefix)
+    except DataError as error:
+        return str(error)
+    except UserError:
+        stored = None
+    claimed = None if manifest is None else manifest.images or 0
+    if not claimed and (stored is None or stored.tokens == 0):
+        return None
+    if vision is None:
+        return (
+            f"{path} holds conversations with images, and the job's model sees none: write model.vision, "
+            "or use data without images"
+        )
+    if stored is None:
+        return (
+            f"{path} has {claimed} images, and {prefix}.bin and .idx are not there: copy both with it, or make it anew"
+        )
+    if not _belong_together(stored, header, manifest):
+        return f"{path} and {prefix} do not belong together: copy all files anew, or make the data set anew"
+    wanted = f"{vision.image_size} pixels in patches of {vision.patch_size}"
+    if manifest is None:
+        fits, made = stored.tokens % bytes_per_image(vision.image_size) == 0, "another size"
+    else:
+        fits = (manifest.image_size, manifest.patch_size) == (vision.image_size, vision.patch_size)
+        made = f"{manifest.image_size} pixels in patches of {manifest.patch_size}"
+    if fits:
+        return None
+    return f"{path} has images of {made}, and model.vision sees {wanted}: write its sizes, or make it anew elsewhere"
+
+
+def _belong_together(stored: IndexHeader, header: IndexHeader, manifest: Manifest | None) -> bool:
+    if stored.dtype != "uint8" or stored.sequences != header.sequences:
+        return False
+    return manifest is None or stored.tokens == (manifest.images or 0) * bytes_per_image(manifest.image_size or 0)
