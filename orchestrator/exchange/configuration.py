@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.table import As, Family, only
+from orchestrator.exchange.vision import to_vision, to_vision_config
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {
@@ -38,6 +39,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, Any]:
     """What config.json says of a model that is of this family."""
+    if family.decoder is not None:
+        return _to_seeing_config(model, family, to_config(model, family.decoder, vocab_size))
     config: dict[str, Any] = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
@@ -74,6 +77,8 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
 def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The `model` section of a config.json of this family. Raises UserError with what we cannot represent."""
     _refuse_others(config, family)
+    if family.decoder is not None:
+        return _to_seeing_model(config, family.decoder)
     fields: dict[str, Any] = {"architecture": family.fixed["architecture"]}
     for field, key in family.sizes.items():
         value = _said(config, key, family)
@@ -88,7 +93,7 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     fields |= {
         **family.imported,
         **(_lengths(config, family.positions, family) if family.positions is not None else {}),
-        "vocab_size": _whole(config.get("vocab_size"), "vocab_size"),
+        "vocab_size": _whole(_said(config, "vocab_size", family), "vocab_size"),
         "activation": _activation(config, family),
         "untie_embeddings_and_output_weights": not _said(config, "tie_word_embeddings", family),
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
@@ -99,6 +104,28 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     return {
         field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
     }
+
+
+def _to_seeing_config(model: ModelSpec, family: Family, text: Mapping[str, Any]) -> dict[str, Any]:
+    """Around `text`, what it says of the decoder."""
+    assert model.vision is not None, "it is of the family"
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        **family.constants,
+        "vision_feature_layer": -1,
+        "image_seq_length": model.vision.tokens_per_image,
+        "text_config": text,
+        "vision_config": to_vision_config(model.vision),
+    }
+
+
+def _to_seeing_model(config: Mapping[str, Any], decoder: Family) -> dict[str, Any]:
+    text = section(config, "text_config")
+    ties = any(each.get("tie_word_embeddings") for each in (config, text))
+    vision = to_vision(section(config, "vision_config"), config.get("vision_feature_layer", -2))
+    return {**to_model({**text, "tie_word_embeddings": ties}, decoder), "vision": vision}
 
 
 def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
@@ -151,7 +178,7 @@ def _activation(config: Mapping[str, Any], family: Family) -> str:
 
 def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
     """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
-    parameters = {**_section(config, "rope_scaling"), **_section(config, "rope_parameters")}
+    parameters = {**section(config, "rope_scaling"), **section(config, "rope_parameters")}
     base = parameters.pop("rope_theta", None) or config.get("rope_theta") or default_base
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
         raise UserError(f"config.json: rope_theta is {base!r}, and the base is a whole number here")
@@ -173,7 +200,8 @@ def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
     return {**fields, "rope_scaling": {"type": kind, **given}}
 
 
-def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What stands under a key; nothing where it is missing. Raises UserError when it is no object."""
     value = config.get(key)
     if value is not None and not isinstance(value, dict):
         raise UserError(f"config.json: {key} is {value!r} and not an object")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -19,6 +20,7 @@ from orchestrator.exchange.adapters import adapted, adapter_of
 from orchestrator.exchange.configuration import to_config
 from orchestrator.exchange.drafts import drafted, require_free, require_room
 from orchestrator.exchange.families.choice import family_of_job
+from orchestrator.exchange.processor_files import image_token, write_processor
 from orchestrator.exchange.progress import progress
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import shape_of
@@ -67,7 +69,7 @@ class Source:
             dtype = self.dtype or self.weights.dtype(key)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
             found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
-        return found
+        return [*found, *(Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in self.unused())]
 
     def tensors(self, weight: Weight) -> Iterator[torch.Tensor]:
         """What a weight is there, with its adapter. Raises UserError when a number is too large for the format that was
@@ -76,6 +78,13 @@ class Source:
         whole = adapted(weight, self.weights, self.model)
         dtype = self.dtype or self.weights.dtype(weight.rule.ours)
         yield from self._parts(weight, narrowed(whole, dtype, weight.theirs[0]))
+
+    def unused(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What transformers has beside these weights, and computes nothing with."""
+        if self.model.vision is not None:
+            dtype, width = self.dtype or self.weights.dtype("vision.input_norm.weight"), self.model.vision.hidden_size
+            for name, number in self.family.unused.items():
+                yield name, torch.full((width,), number, dtype=dtype)
 
     def _parts(self, weight: Weight, tensor: torch.Tensor) -> Any:
         return TRANSFORMS[weight.rule.transform].to_theirs(tensor, self.model, self.rows)
@@ -134,9 +143,12 @@ def export(
     with drafted(target) as draft:
         special, left_out = _write_tokenizer(job, draft, tokenizer)
         _write_weights(source, shards, draft, threads)
+        if job.model.vision is not None:
+            write_processor(job.model.vision, draft)
         ids = special.record | (special.of_decoder if job.model.architecture == "t5" else {})
         generation = {**{key: value for key, value in ids.items() if value is not None}, **came_with(draft, rows)}
-        config = to_config(job.model, family, rows) | ids | {key: generation[key] for key in ids if key in generation}
+        ids |= {key: generation[key] for key in ids if key in generation}
+        config = _with_ids(to_config(job.model, family, rows), ids, job, rows)
         written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
         config["torch_dtype"] = str(written).removeprefix("torch.")
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -147,6 +159,17 @@ def export(
     size = sum(file.stat().st_size for file in files)
     said = {"path": str(target), "family": family.name, "files": len(files), "bytes": size}
     return {**said, "tokenizer_left_out": left_out}
+
+
+def _with_ids(config: dict[str, Any], ids: dict[str, int | None], job: JobSpec, rows: int) -> dict[str, Any]:
+    """A config.json with the ids of special tokens: those of text, and that which stands for images."""
+    if job.model.vision is None:
+        return config | ids
+    image = rows - 1
+    if not means_no_text(job):
+        with suppress(UserError):  # it is left out, or that is the reason why it is
+            image = image_token(job.data.tokenizer)
+    return {**config, "image_token_index": image, "text_config": config["text_config"] | ids}
 
 
 def require_whole(checkpoint: Path) -> None:
@@ -170,6 +193,8 @@ def _write_tokenizer(job: JobSpec, folder: Path, wanted: WithTokenizer) -> tuple
     if means_no_text(job):
         return SpecialIds(), "the job reads random tokens and names no tokenizer of this vocabulary"
     try:
+        if job.model.vision is not None:
+            image_token(job.data.tokenizer)
         return write_tokenizer(job.data.tokenizer, folder), None
     except UserError as error:
         if wanted == "yes":
@@ -195,4 +220,6 @@ def _write_weights(source: Source, shards: list[list[Entry]], folder: Path, thre
                 advance(tensor.nbytes)
 
         in_threads(convert, list(source.family.weights(source.model)), threads)
+        for name, tensor in source.unused():
+            files.write(name, tensor)
         files.finish()

@@ -35,7 +35,8 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path, thr
     words = vocabulary(job)
     published = PublishedWeights(source, family)
     weights = list(family.weights(job.model))
-    published.check(_their_shapes(weights, job.model, words), ignored=tuple(family.copies))
+    left_out = sorted(name for name in published if family.leaves_out(name, job.model))
+    published.check(_their_shapes(weights, job.model, words), ignored=(*family.copies, *left_out))
     _check_copies(published, weights)
     parts = _parts(published, weights, job.model, words)
     carried = files_to_carry(job)
@@ -70,7 +71,8 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path, thr
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    return {"path": str(target), "family": family.name, "bytes": sum(record.bytes for record in files.values())}
+    size = sum(record.bytes for record in files.values())
+    return {"path": str(target), "family": family.name, "bytes": size, "left_out": left_out}
 
 
 def _check_copies(published: PublishedWeights, weights: list[Weight]) -> None:
@@ -121,13 +123,15 @@ def _dtypes(published: PublishedWeights, weights: list[Weight]) -> dict[str, tor
 
 
 def _objects(weights: list[Weight]) -> list[str]:
-    """What megatron-core keeps for FP8, beside the weights of a layer's modules, of the last norm and of the output."""
+    """What megatron-core keeps for FP8, beside the weights of a layer's modules, of the two matrices behind images, of
+    the last norm and of the output.
+    """
     found = ["output_layer._extra_state/shard_0_1"]
     for weight in weights:
         module = weight.rule.ours.rpartition(".")[0]
         if weight.within:
             numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
             found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
-        elif module.endswith("final_layernorm"):
+        elif module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2")):
             found.append(f"{module}._extra_state/shard_0_1")
     return list(dict.fromkeys(found))

@@ -130,6 +130,11 @@ def require_representable(job: JobSpec) -> None:
         raise UserError(
             f"{job.name} is a {job.model.architecture}: checkpoints for Megatron-LM are written of decoders alone"
         )
+    if job.model.vision is not None:
+        raise UserError(
+            f"{job.name} has images (model.vision), and checkpoints for Megatron-LM are written of decoders alone: "
+            "export it --to hf"
+        )
     if job.model.lora is not None:
         raise UserError(
             f"{job.name} has adapters (model.lora), for which Megatron-LM's checkpoints have no place: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -61,6 +61,9 @@ class PublishedWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._headers
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._headers)
+
     def dtype(self, name: str) -> torch.dtype:
         return _DTYPES[self._headers[name].dtype]
 
@@ -82,6 +85,9 @@ class PublishedWeights:
 
     def _full_name(self, name: str) -> str:
         base = self.family.base
+        for old, new in self.family.moved.items():
+            if name.startswith(old) and not name.startswith(new):
+                name = new + name.removeprefix(old)
         for old, new in self.family.renamed.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.spec.model import ModelSpec
 
-ENCODER, DECODER = "encoder.layers.", "decoder.layers."
+ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
 
 
@@ -97,10 +97,18 @@ class Family:
     """Names that begin so never have the base before them."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """How names end in files of old versions -> how they end now."""
+    moved: Mapping[str, str] = field(default_factory=dict)
+    """How names begin in files of other versions -> how they begin in the table; one after the other."""
     told_by: str | None = None
     """Of families of one `model_type`: the weight that only this one has."""
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
+    decoder: Family | None = None
+    """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
+    unused: Mapping[str, float] = field(default_factory=dict)
+    """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
+    longer: str | None = None
+    """How names of layers begin of which the encoder of images has the first ones, and the others are left out."""
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
@@ -110,6 +118,13 @@ class Family:
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
                     yield from _of_layer(rule, layer, model)
+
+    def leaves_out(self, name: str, model: ModelSpec) -> bool:
+        """Whether a weight there is one that nothing of a model is computed with."""
+        if self.longer is None or not name.startswith(self.longer):
+            return name in self.unused
+        number = name.removeprefix(self.longer).partition(".")[0]
+        return number.isdecimal() and int(number) >= layers_of(VISION, model)
 
 
 def only(value: Any) -> Any:
@@ -139,11 +154,14 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
 
 def stack_of(key: str) -> str:
     """What a key of a weight of every layer begins with; nothing for others."""
-    return next((stack for stack in (ENCODER, DECODER) if key.startswith(stack)), "")
+    return next((stack for stack in (ENCODER, DECODER, VISION) if key.startswith(stack)), "")
 
 
 def layers_of(stack: str, model: ModelSpec) -> int:
     """How many layers a stack has."""
+    if stack == VISION:
+        assert model.vision is not None, "its family's tables alone have them"
+        return model.vision.num_layers
     if model.architecture != "t5":
         return model.num_layers
     return model.encoder_layers if stack == ENCODER else model.decoder_layers

@@ -42,6 +42,23 @@ def _split_kv(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.T
     return [part.flatten(0, 1) for part in grouped.chunk(2, dim=1)]
 
 
+def _split_vision_qkv(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Of the encoder of images: rows head by head, [q, k, v], as all queries, all keys and all values."""
+    grouped = tensor.view(_vision_heads(model), 3, -1, *tensor.shape[1:])
+    return [part.flatten(0, 1) for part in grouped.unbind(1)]
+
+
+def _join_vision_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    """All of each part as rows head by head."""
+    grouped = [part.view(_vision_heads(model), -1, *part.shape[1:]) for part in parts]
+    return torch.cat(grouped, dim=1).flatten(0, 1)
+
+
+def _vision_heads(model: ModelSpec) -> int:
+    assert model.vision is not None, "its family's tables alone have them"
+    return model.vision.num_attention_heads
+
+
 def _pad_rows(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
     [tensor] = parts
     return torch.cat([tensor, tensor.new_zeros(rows - tensor.size(0), *tensor.shape[1:])])
@@ -59,6 +76,7 @@ TRANSFORMS = {
         lambda ours, model, rows: [ours[:rows]] * 2, lambda theirs, model, rows: _pad_rows(theirs[-1:], model, rows)
     ),
     "interleaved_qkv": Transform(_split_qkv, _join_qkv),
+    "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
     "interleaved_kv": Transform(_split_kv, _join_qkv),
     "transposed_qkv": Transform(
         lambda ours, model, rows: [torch.cat(_split_qkv(ours, model, rows)).t()],

@@ -9,6 +9,9 @@ from orchestrator.spec.values import Positive, PositiveNumber
 
 MARK = "<image>"
 """What stands for an image in a text."""
+COLOUR_MEAN = (0.48145466, 0.4578275, 0.40821073)
+COLOUR_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
+"""Of the red, green and blue of the images that CLIP was trained on, of 1 (Radford et al. 2021)."""
 
 
 class VisionSpec(Section):

@@ -39,6 +39,7 @@ FAMILIES = {
     **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},
     **{"bert-untied": "BertForPreTraining", "t5": "T5ForConditionalGeneration"},
     **{"t5-v1.1": "T5ForConditionalGeneration", "mt5": "T5ForConditionalGeneration"},
+    **{"llava": "LlavaForConditionalGeneration", "llava-qwen2": "LlavaForConditionalGeneration"},
 }
 
 
@@ -75,6 +76,12 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
     assert entry["spread"] > 0.1, "logits that say something"
     assert entry["theirs"] == 0.0
     assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
+
+
+@pytest.mark.parametrize("family", ["llava", "llava-qwen2"])
+def test_losses_after_images_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
+    """Of a sequence with two images, and of one with none."""
+    assert found[family]["losses"] < 1e-5
 
 
 MODEL = {

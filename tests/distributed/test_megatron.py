@@ -139,3 +139,14 @@ def test_arguments_that_would_run_are_not_read(orchestrator: CommandLine, export
     assert said.code == 0, said.err
     assert "stays behind" in said.err
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_decoder_does_not_become_one_that_sees(orchestrator: CommandLine, exported: Path) -> None:
+    job = job_at({})
+    sees = tiny_job(
+        "sees",
+        model={**job.model.model_dump(), "vision": {"image_size": 16, "patch_size": 8}},
+    )
+    said = orchestrator("checkpoint", "import", exported, "--job", orchestrator.write(sees))
+    assert (said.code, said.out) == (2, "")
+    assert "is a decoder, and sees has images (model.vision): import it without --job" in said.err

@@ -24,6 +24,7 @@ from orchestrator.portable import Weights, job_of
 from orchestrator.rundir import RunDir, default_runs_dir, write_atomically
 from orchestrator.spec.loading import dump_resolved, load_text
 
+_SHOWN = 4
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -57,8 +58,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as the folder of a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3, Gemma,
-    BERT, T5), or for Megatron-LM with its optimizer (GPT). Low-rank adapters become part of the weights, or stand
-    alone.
+    BERT, T5, LLaVA), or for Megatron-LM with its optimizer (GPT). Low-rank adapters become part of the weights, or
+    stand alone.
 
     \b
     Example:
@@ -172,6 +173,9 @@ def import_(
         run = create_run(job, text, runs)
         run.append_event("imported", source=str(source), family=done["family"])
         draft.checkpoints.rename(run.checkpoints)
+    if left_out := done["left_out"]:
+        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
+        warn(f"nothing is computed with {', '.join(left_out[:_SHOWN])}{more}, which are left out")
     if output is not None:
         start = {**written, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
         if "tokenizer" in start["data"]:  # the checkpoint's own, so that the folder need not stay

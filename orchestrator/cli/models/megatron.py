@@ -62,6 +62,8 @@ def import_megatron(
         raise UserError(f"{source} is no decoder: it has {', '.join(found['kinds'])}; imported are GPT models alone")
     loaded = _job(source, found, name, job_file)
     job = loaded.job
+    if job.model.vision is not None:
+        raise UserError(f"{source} is a decoder, and {job.name} has images (model.vision): import it without --job")
     _check_weights(source, found, job)
     with_optimizer = job_file is not None and _takes_optimizer(source, found, job)
     check_installed(job)

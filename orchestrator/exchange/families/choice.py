@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.configuration import read_config
+from orchestrator.exchange.configuration import read_config, section
 from orchestrator.exchange.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
 from orchestrator.exchange.families.gemma import GEMMA
 from orchestrator.exchange.families.gpt2 import GPT2
 from orchestrator.exchange.families.llama import LLAMA
+from orchestrator.exchange.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
 from orchestrator.exchange.families.mistral import MISTRAL
 from orchestrator.exchange.families.mixtral import MIXTRAL
 from orchestrator.exchange.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from orchestrator.exchange.families.t5 import MT5, T5
 from orchestrator.exchange.names import names_in
 from orchestrator.exchange.table import Family, OneOf
+from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
     *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA, GPT2),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
+    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
 )
 
 
 def family_of_folder(folder: Path) -> Family:
     """The family of a Hugging Face model, by its config.json and the names of its weights. Raises UserError."""
-    names = names_in(folder)
-    return family_of_type(read_config(folder).get("model_type"), names)
+    names, config = names_in(folder), read_config(folder)
+    family = family_of_type(config.get("model_type"), names)
+    return family if family.decoder is None else _with_decoder(config, family)
+
+
+def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:
+    """Of the families of one `model_type` that see images the one whose decoder a config.json describes."""
+    decoders = {
+        each.decoder.model_type: each
+        for each in FAMILIES
+        if each.model_type == family.model_type and each.decoder is not None
+    }
+    kind = section(config, "text_config").get("model_type", next(iter(decoders)))
+    if kind not in decoders:
+        known = ", ".join(decoders)
+        raise UserError(f"config.json: text_config is a {kind}; {family.model_type} is imported with {known}")
+    return decoders[kind]
 
 
 def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
@@ -76,7 +94,8 @@ def nearest_family(model: ModelSpec) -> tuple[Family, list[str]]:
 
 def _distance(against: list[str]) -> tuple[bool, int]:
     """Another kind of network is further than any number of other values."""
-    return any(text.startswith(("model.architecture ", "model.num_experts ")) for text in against), len(against)
+    kinds = ("model.architecture ", "model.num_experts ", "model.vision ")
+    return any(text.startswith(kinds) for text in against), len(against)
 
 
 def mismatches(model: ModelSpec, family: Family) -> list[str]:
@@ -96,6 +115,8 @@ def mismatches(model: ModelSpec, family: Family) -> list[str]:
         found.append(f"model.num_experts is none, and {family.name} has some")
     if "num_tokentypes" in family.sizes and not model.tokentypes:
         found.append(f"model.num_tokentypes is none, and {family.name} has some")
+    if family.decoder is not None and model.vision is None:
+        found.append(f"model.vision is none, and {family.name} has one")
     if model.activation not in family.activations:
         found.append(f"model.activation is {model.activation}, and {family.name} has {' or '.join(family.activations)}")
     return found
@@ -106,4 +127,6 @@ def _text(value: Any) -> str:
         return " or ".join(map(_text, value.values))
     if value is None:
         return "none"
+    if isinstance(value, Section):
+        return "set"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -59,6 +59,7 @@ FIXED: dict[str, Any] = {
     "qk_layernorm": False,
     "scale_embeddings": False,
     "num_experts": None,
+    "vision": None,
 }
 
 LLAMA = Family(

@@ -27,11 +27,7 @@ from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.spec.runtime import Layers
-from orchestrator.spec.vision import VisionSpec
-
-_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
-"""Of the red, green and blue of the images that CLIP was trained on, of 1 (Radford et al. 2021)."""
+from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec
 
 
 class ImageEncoder(MegatronModule):
@@ -79,7 +75,8 @@ class ImageEncoder(MegatronModule):
 
     def _scaled(self, images: torch.Tensor) -> torch.Tensor:
         """Around 0, in the format of the weights."""
-        mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in (_MEAN, _DEVIATION))
+        colours = (COLOUR_MEAN, COLOUR_DEVIATION)
+        mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in colours)
         return ((images.float() / 255 - mean) / deviation).to(self.patches.dtype)
 
 

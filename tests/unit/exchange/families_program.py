@@ -42,6 +42,11 @@ T5 = {
     **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 16},
     **{"d_ff": 48, "relative_attention_max_distance": 20},
 }
+SEEN = {
+    **{"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4},
+    **{"image_size": 16, "patch_size": 8},
+}
+"""Four patches of an image."""
 GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
 
 
@@ -68,11 +73,26 @@ def configurations() -> dict[str, Any]:
         "t5": transformers.T5Config(**T5),
         "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
         "mt5": transformers.MT5Config(**T5),
+        "llava": llava(transformers.LlamaConfig(**SIZES), SEEN),
+        "llava-qwen2": llava(
+            transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+            {**SEEN, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+            vision_feature_layer=3,
+        ),
     }
+
+
+def llava(text: Any, sight: dict[str, Any], **more: Any) -> Any:
+    """A decoder that sees, whose last token stands for images."""
+    vision = transformers.CLIPVisionConfig(**sight)
+    both = {"vision_config": vision, "text_config": text}
+    return transformers.LlavaConfig(**both, image_token_index=VOCAB - 1, image_seq_length=4, **more)
 
 
 def auto(config: Any) -> Any:
     """The class of transformers that a model of a configuration is loaded with."""
+    if config.model_type == "llava":
+        return transformers.AutoModelForImageTextToText
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
     if "BertForMaskedLM" in str(config.architectures):
@@ -83,6 +103,9 @@ def auto(config: Any) -> Any:
 def logits(model: Any) -> torch.Tensor:
     """What a model says of `ids`: logits [2, s, v], and behind them those of other heads."""
     with torch.no_grad():
+        if model.config.model_type == "llava":
+            seen: torch.Tensor = model(seeing_ids(), pixel_values=scaled(images()[0])).logits
+            return seen
         if "bert" not in model.config.model_type:
             more = {"decoder_input_ids": ids().flip(0)} if model.config.is_encoder_decoder else {}
             found: torch.Tensor = model(ids(), **more).logits
@@ -96,6 +119,26 @@ def logits(model: Any) -> torch.Tensor:
 def ids() -> torch.Tensor:
     """Tokens [2, s]."""
     return torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCAB
+
+
+def seeing_ids() -> torch.Tensor:
+    """Tokens [2, s]: the first sequence has two images, with text around them, and the second has none."""
+    found = ids().clone()
+    found[found == VOCAB - 1] = 0
+    found[0, 1:5] = found[0, 7:11] = VOCAB - 1
+    return found
+
+
+def images() -> torch.Tensor:
+    """Pixels of as many images as each sequence may have, [2, n, 3, 16, 16], uint8."""
+    return (torch.arange(2 * 2 * 3 * 256).reshape(2, 2, 3, 16, 16) * 37 % 251).to(torch.uint8)
+
+
+def scaled(pixels: torch.Tensor) -> torch.Tensor:
+    """As transformers' processor of CLIP scales them."""
+    colours = (transformers.image_utils.OPENAI_CLIP_MEAN, transformers.image_utils.OPENAI_CLIP_STD)
+    mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in colours)
+    return (pixels / 255 - mean) / deviation
 
 
 def make(folder: Path, *names: str) -> None:
@@ -117,6 +160,7 @@ def make(folder: Path, *names: str) -> None:
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
+        torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
         found = read_config(folder / name / "theirs")
@@ -149,7 +193,7 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
     for name, config in configurations().items():
         home = folder / name
         job = load_resolved(home / "run" / "resolved.json")
-        came, entry = _weights(home / "theirs"), {}
+        came, entry = _as_written(name, _weights(home / "theirs")), {}
         for checkpoint in sorted(home.glob("layout-*")):
             target = home / checkpoint.name.replace("layout", "out")
             export(checkpoint, job, target, most_bytes=20_000, dtype=None, tokenizer="no", threads=2)
@@ -160,9 +204,29 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         expected = torch.load(home / "logits.pt")
         entry["theirs"] = (logits(loaded) - expected).abs().max().item()
         entry["ours"] = (torch.load(home / "ours.pt") - expected).abs().max().item()
+        if (home / "losses.pt").exists():
+            probabilities = expected.log_softmax(2).gather(2, seeing_ids().roll(-1, 1).unsqueeze(2)).squeeze(2)
+            entry["losses"] = (torch.load(home / "losses.pt") + probabilities).abs().max().item()
         entry["spread"] = expected.std().item()
         entry["class"] = type(loaded).__name__
         found[name] = entry
+    return found
+
+
+def _as_written(name: str, came: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Of one that sees: under the names that all versions of transformers read, without the layers whose output is not
+    taken, and the norm behind them as it does nothing.
+    """
+    if "llava" not in name:
+        return came
+    tower, found = "vision_tower.vision_model.", {}
+    for key, tensor in came.items():
+        key = key.replace("vision_tower.", tower)
+        if name == "llava" and key.startswith(f"{tower}encoder.layers.2."):
+            continue
+        if key.startswith(f"{tower}post_layernorm."):
+            tensor = torch.full_like(tensor, float(key.endswith("weight")))
+        found[key] = tensor
     return found
 
 

@@ -24,6 +24,7 @@ from orchestrator.runtime.processes.process_groups import (
     start_process_groups,
     stop_process_groups,
 )
+from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.model import ModelSpec
@@ -47,18 +48,26 @@ def main() -> int:
         _save(module.eval(), folder / family / f"layout-{name}", ranks)
         if dist.get_world_size() == 1:
             with torch.no_grad():
-                torch.save(_logits(module, job.model), folder / family / "ours.pt")
+                torch.save(_logits(module, job.model, folder / family), folder / family / "ours.pt")
     stop_process_groups()
     return 0
 
 
-def _logits(module: Any, model: ModelSpec) -> torch.Tensor:
+def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
     """As `families_program.logits` has those of transformers."""
     tokens = torch.arange(32).reshape(2, 16) * 7 % 101
     if model.architecture == "bert":
         said, order = module(tokens, torch.ones_like(tokens), tokens % 2)
         heads = [said[..., :101], *([] if order is None else [order])]
         return torch.cat([logits.flatten() for logits in heads])
+    if model.vision is not None:
+        tokens, images = torch.load(home / "seen.pt")
+        batch = {"tokens": tokens, "position_ids": torch.arange(16).expand_as(tokens)}
+        batch |= {"images": images, "image_mask": (tokens == 100).float(), "labels": tokens.roll(-1, 1)}
+        torch.save(NextTokenAfterImages(model.vision).forward(module, batch), home / "losses.pt")
+        seen = {name: batch[name] for name in ("images", "image_mask")}
+        logits: torch.Tensor = module(tokens, batch["position_ids"], None, **seen)[..., :101]
+        return logits
     if model.architecture == "t5":
         kept: list[torch.Tensor] = []
         module.output_layer.register_forward_hook(lambda _, given, out: kept.append(out[0].clone()))

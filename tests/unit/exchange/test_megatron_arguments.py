@@ -103,6 +103,11 @@ def test_adapters_are_refused_with_the_way_out() -> None:
         require_representable(tiny_job("job", model={**MODELS["llama"], "lora": {"rank": 4}}))
 
 
+def test_images_are_refused_with_the_way_out() -> None:
+    with pytest.raises(UserError, match=r"has images .model.vision., .* export it --to hf"):
+        require_representable(tiny_job("job", model={**MODELS["llama"], "seq_length": 1024, "vision": {}}))
+
+
 def test_a_vocabulary_that_the_tokenizer_has_too_is_no_reason() -> None:
     tokenizer = {"type": "huggingface", "path": "tokenizer.json"}
     job = tiny_job("job", model={"vocab_size": 300}, data={"tokenizer": tokenizer})
