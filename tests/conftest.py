@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from support.commands import Commands
+from support.constants import draw_no_local_constants_where_derandomized
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -116,12 +117,14 @@ def _has_gpu() -> bool:
 
 
 # How long an example takes says more about the machine than about the code, and chance must not decide whether a test
-# passes: examples are the same in every run. `pytest -m hypothesis --hypothesis-profile=random` looks for others.
+# passes: a test's examples are the same in every run, whatever ran before it. `pytest -m hypothesis
+# --hypothesis-profile=random` looks for others, constants of the loaded modules among them.
 settings.register_profile(
     "orchestrator", parent=settings(), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("random", settings.get_profile("orchestrator"), derandomize=False, print_blob=True)
 settings.load_profile("orchestrator")
+draw_no_local_constants_where_derandomized()
 
 
 @pytest.fixture(scope="session")

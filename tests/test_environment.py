@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 @pytest.mark.parametrize("method", ["connect", "connect_ex"])
@@ -30,3 +33,28 @@ def test_home_is_not_the_users_and_no_job_shows_through() -> None:
     assert "WORLD_SIZE" not in os.environ
     of_jobs = {name for name in os.environ if name.startswith(("ORCHESTRATOR_", "SLURM_"))}
     assert {name for name in of_jobs if not name.startswith("ORCHESTRATOR_TEST_")} == set()
+
+
+def test_examples_are_the_same_whatever_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the constants of a module that another test has imported."""
+    if not settings().derandomize:
+        pytest.skip("this profile draws other examples each time")
+    before = _drawn()
+    (tmp_path / "odd_constants.py").write_text(f"ODD = {[LEAST + number for number in range(7, 5000, 700)]}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("odd_constants")
+    assert _drawn() == before
+
+
+LEAST = 7 * 10**12
+
+
+def _drawn() -> list[int]:
+    drawn = []
+
+    @given(number=st.integers(LEAST, LEAST + 10**6))
+    def draw(number: int) -> None:
+        drawn.append(number)
+
+    draw()
+    return drawn

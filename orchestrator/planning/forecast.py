@@ -14,9 +14,10 @@ from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.layers import layers_of, saved_by_torch
 from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
 from orchestrator.planning.parameters.trained import trained_in_all
+from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.slow_host import slow_host_seconds
-from orchestrator.planning.time import StepTime, estimate_time
+from orchestrator.planning.time import StepTime, estimate_time, step_timeline
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
@@ -31,6 +32,8 @@ FORWARD_SHARE = 1 / 3
 class Forecast:
     """What a job takes. Bytes and seconds are of one rank, GPU-hours and energy of all."""
 
+    job: JobSpec
+    """The job that says what a run would settle for it."""
     device: Device
     device_from: str
     """Who said which GPU it is: `launch.gpu`, `--gpu`, the cluster's profile, this machine, or nobody (assumed)."""
@@ -141,6 +144,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     seconds = training_seconds(job, plan.batch, time.step_seconds)
     hours = seconds / 3600 * job.world_size
     return Forecast(
+        job=job,
         device=choice.device,
         device_from=choice.how,
         device_is_assumed=choice.is_assumed,
@@ -162,6 +166,11 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         energy_kwh=hours * choice.device.power_watts / 1000,
         checkpoint_bytes=checkpoint_bytes(job, plan.parameters.total),
     )
+
+
+def planned_timeline(plan: Plan, taken: Forecast) -> Timeline:
+    """When each stage of a planned job does which pass of a step, in the seconds of its forecast."""
+    return step_timeline(taken.job, plan.vocabulary.padded_size, taken.layers, taken.device)
 
 
 def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device, own: Fit) -> Balanced | None:

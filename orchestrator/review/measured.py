@@ -11,13 +11,11 @@ from typing import Any, Literal
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.errors import UserError
 from orchestrator.launch.choices import FIELDS
-from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.graphs import with_graphs
+from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.started import as_started
-from orchestrator.planning.time import step_timeline
 from orchestrator.review.charts import Reference
 from orchestrator.review.series import Series
 from orchestrator.review.story import Event, last
@@ -143,10 +141,7 @@ def timeline_of(planned: Planned) -> Timeline | None:
     passes = 2 * job.num_micro_batches * chunks * job.parallelism.pipeline_model_parallel_size
     if passes > _MOST_PASSES:
         return None
-    taken = planned.forecast
-    return step_timeline(
-        with_graphs(job, taken.cuda_graphs), planned.plan.vocabulary.padded_size, taken.layers, taken.device
-    )
+    return planned_timeline(planned.plan, planned.forecast)
 
 
 def _version(path: Path) -> tuple[int, int]:

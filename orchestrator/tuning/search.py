@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,6 +20,8 @@ from orchestrator.tuning.space import Space
 
 _REFINED = 10
 """How many of the fastest are tried with single switches turned."""
+_WHOLE = 4
+"""How many of the fastest degrees are looked at without sequence parallelism as well."""
 _BALANCED = 30
 """How many of the fastest pipelines are tried with fewer layers on the last stage: that saves some per cent."""
 _FORMS = 4
@@ -103,6 +106,8 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> Found:
             hunt.lose(ACROSS, degrees, f"TP {degrees.tp} on machines of {space.job.processes_per_node}")
         else:
             hunt.look_at(degrees)
+    hunt.look_without_sequence_parallel([*inside, *across])
+    hunt.look_without_waiting()
     own, own_problem = hunt.look_at_own()
     hunt.balance()
     hunt.refine()
@@ -119,7 +124,8 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> Found:
 def can_fit(space: Space, estimates: Estimates) -> bool:
     """Whether any layout with tensor parallelism inside machines fits, without asking for times."""
     hunt = _Hunt(space, estimates, TIGHT)
-    return any(hunt.fits(hunt.leanest(degrees)) for degrees in space.degrees()[0])
+    forms = (form for degrees in space.degrees()[0] for form in (degrees, space.without_sequence_parallel(degrees)))
+    return any(hunt.fits(hunt.leanest(form)) for form in forms if form is not None)
 
 
 @dataclass(frozen=True)
@@ -152,11 +158,16 @@ class _Hunt:
             lost.example, lost.why = layout, why
 
     def look_at(self, degrees: Layout) -> None:
-        """Every layout with these degrees, unless even the leanest does not fit."""
+        """Every layout with these degrees, unless even the leanest does not fit: then, where that does, those without
+        sequence parallelism, which needs buffers of its own.
+        """
         lean = self.leanest(degrees)
         if not self.fits(lean):
             self._does_not_fit(lean)
             self.nearly.append(_Nearly([lean.layout], None))
+            plain = self.space.without_sequence_parallel(lean.layout)
+            if plain is not None and self._fits(self._memory(plain), self.part):
+                self.look_at(degrees._replace(sequence_parallel=False))
             return
         for vp in self.space.chunks(degrees):
             for micro in self.space.micro_batches(degrees):
@@ -166,6 +177,54 @@ class _Hunt:
                     self.lose(NOT_LEGAL, layout, problem.message)
                 elif not self._fill(layout):
                     break  # a larger micro-batch never needs less
+
+    def look_without_sequence_parallel(self, looked_at: Iterable[Layout]) -> None:
+        """Look at the fastest of those degrees without it: the host starts fewer collectives, and it may take other
+        micro-batches, and more recomputation or less, to fit.
+        """
+        seconds: dict[tuple[int, ...], float] = {}
+        for candidate in self.found.values():
+            key = _degrees(candidate.layout)
+            seconds[key] = min(candidate.step_seconds, seconds.get(key, math.inf))
+        fitting = (each for each in looked_at if each.sequence_parallel and _degrees(each) in seconds)
+        for degrees in sorted(fitting, key=lambda each: seconds[_degrees(each)])[:_WHOLE]:
+            plain = self.space.without_sequence_parallel(degrees)
+            if plain is not None:
+                self.look_at(plain)
+
+    def look_without_waiting(self) -> None:
+        """Where the GPU waits for the host, look at what is leaner than it has to be: that may leave room for CUDA
+        graphs, with which nothing waits. Only where it could be the fastest of all.
+        """
+        if self.estimates.memory_bytes is None:
+            return
+        waiting = [each for each in self.found.values() if _waits(each)]
+        for candidate in sorted(waiting, key=_without_waiting):
+            if _without_waiting(candidate) >= min(each.step_seconds for each in self.found.values()):
+                return
+            layout = candidate.layout
+            for form in (layout, _joined(layout)) if self.space.may_join_loss else (layout,):
+                recomputes = self.space.recomputes(form, form.vp)
+                if "recompute" not in self.space.kept:
+                    self._add(form._replace(recompute=SELECTIVE))
+                if form.recompute in recomputes:
+                    more = recomputes[recomputes.index(form.recompute) :]
+                    self._add_without_waiting([form._replace(recompute=each) for each in more])
+
+    def _add_without_waiting(self, layouts: list[Layout]) -> None:
+        """Take the first that does not, of layouts with more recomputation each than the one before: where CUDA graphs
+        fit beside one, they do beside the next.
+        """
+
+        def runs(layout: Layout) -> bool:
+            return not _waits(self._estimated(layout, self._memory(layout)))
+
+        parts = [each for each in layouts if each.recompute.method != "uniform"]
+        if parts and runs(parts[-1]):
+            self._add(parts[bisect_left(parts, True, key=runs)])
+        else:
+            for each in islice(filter(runs, layouts[len(parts) :]), 1):
+                self._add(each)
 
     def look_at_own(self) -> tuple[Candidate | None, Problem | None]:
         """The job's layout as it is. It may differ from all that are searched, in what it overlaps for example."""
@@ -184,10 +243,8 @@ class _Hunt:
         """Look at the fastest without what should only help: it is taken where that turns out to be faster still."""
         fastest = sorted(self.found.values(), key=lambda candidate: candidate.order)[:_REFINED]
         for candidate in fastest:
-            layout, kept = candidate.layout, self.space.kept
-            if layout.sequence_parallel and "sequence_parallel" not in kept:
-                self._add(self.space.without_sequence_parallel(layout), faster_than=candidate)
-            if layout.use_distributed_optimizer and "use_distributed_optimizer" not in kept:
+            layout = candidate.layout
+            if layout.use_distributed_optimizer and "use_distributed_optimizer" not in self.space.kept:
                 self._add(layout._replace(use_distributed_optimizer=False), faster_than=candidate)
 
     def balance(self) -> None:
@@ -273,7 +330,8 @@ class _Hunt:
         """Take the layout with the least recomputation that fits, and where there has to be some, also the one with the
         least beside a joined loss; False when none does.
 
-        More than that is slower with nothing gained (`refine` looks at it again where the memory is of interest).
+        More than that is slower with nothing gained, but for graphs (`look_without_waiting`), and for those whom the
+        memory is of interest (`leaner_forms`).
         Where what is tight counts, what fits for sure is taken as well. Selective recomputation is no step between: it
         can cost more or less than whole layers do.
         """
@@ -362,6 +420,19 @@ class _Hunt:
         self.lose(NO_FIT, each.layout, why, count)
         if self.miss is None or each.memory.device_bytes < self.miss.memory.device_bytes:
             self.miss = each
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.pp, layout.cp, layout.ep
+
+
+def _waits(candidate: Candidate) -> bool:
+    return candidate.time.parts.get("host", 0.0) > 0
+
+
+def _without_waiting(candidate: Candidate) -> float:
+    """Seconds of a step at least, if its GPU did not wait for the host."""
+    return candidate.step_seconds - sum(candidate.time.parts.get(name, 0.0) for name in ("host", "overhead"))
 
 
 def _joined(layout: Layout) -> Layout:

@@ -98,9 +98,14 @@ class Space:
         """DP."""
         return self.job.world_size // layout.model_parallel_size
 
-    def without_sequence_parallel(self, layout: Layout) -> Layout:
-        """The same with whole activations between tensor-parallel regions."""
-        return layout._replace(sequence_parallel=False)
+    def without_sequence_parallel(self, layout: Layout) -> Layout | None:
+        """The same with whole activations between tensor-parallel regions; None where there are no others, or no rule
+        or wish allows it.
+        """
+        if not layout.sequence_parallel or "sequence_parallel" in self.kept:
+            return None
+        plain = layout._replace(sequence_parallel=False)
+        return plain if self.problem(plain) is None else None
 
     @cached_property
     def may_join_loss(self) -> bool:
@@ -143,11 +148,8 @@ class Space:
         """
         layout = self._layout(tp, pp, cp, ep, sequence_parallel=tp > 1)
         problem = self.problem(layout)
-        if problem is not None and layout.sequence_parallel and "sequence_parallel" not in self.kept:
-            plain = self.without_sequence_parallel(layout)
-            other = self.problem(plain)
-            return (plain, None) if other is None else (layout, problem)
-        return layout, problem
+        plain = None if problem is None else self.without_sequence_parallel(layout)
+        return (layout, problem) if plain is None else (plain, None)
 
     def _layout(self, tp: int, pp: int, cp: int, ep: int, *, sequence_parallel: bool) -> Layout:
         own = self.own

@@ -16,8 +16,7 @@ from orchestrator.cli.jobs.planned import ClusterName, GpuName, Judged, Strict, 
 from orchestrator.cli.jobs.verdict_lines import verdict_lines
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.planning.drawing import Said, write_drawings, write_page
-from orchestrator.planning.graphs import with_graphs
-from orchestrator.planning.time import step_timeline
+from orchestrator.planning.forecast import planned_timeline
 
 
 def command(
@@ -74,10 +73,8 @@ def _draw(judged: Judged, html: Path | None, svg: Path | None) -> Iterator[Path]
     """The drawings that are asked for; the timeline has the seconds of the forecast."""
     if html is None and svg is None:
         return
-    plan, taken = judged.plan, judged.forecast
-    step = step_timeline(
-        with_graphs(plan.job, taken.cuda_graphs), plan.vocabulary.padded_size, taken.layers, taken.device
-    )
+    plan = judged.plan
+    step = planned_timeline(plan, judged.forecast)
     if html is not None:
         facts, made = page_tables(judged)
         said = Said(facts, tuple(verdict_lines(judged.verdict)), made)

@@ -45,7 +45,11 @@ def conversations_with_images(job: JobSections) -> Iterator[Problem]:
     if job.model.vision is None or data.random_tokens:
         return
     if data.chat is None:
-        yield Problem("images stand in conversations, and data.chat is not written", (VISION, "data"), "write chat: {packing: false}")
+        yield Problem(
+            "images stand in conversations, and data.chat is not written",
+            (VISION, "data"),
+            "write chat: {packing: false}",
+        )
     elif data.chat.packing:
         message = "a sequence with images holds one conversation, and packing is on"
         yield Problem(message, ("data.chat.packing", "data.chat", VISION), "write packing: false in data.chat")

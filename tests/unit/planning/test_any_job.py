@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.planning.forecast import forecast
+from orchestrator.planning.forecast import forecast, planned_timeline
 from orchestrator.planning.hardware import shipped_names
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.time import step_timeline
 from orchestrator.planning.verdict import judge
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -139,7 +138,7 @@ def test_any_job_has_a_forecast_and_a_verdict(job: JobSpec, cluster: ClusterSpec
     assert all(math.isfinite(number) and number >= 0 for number in numbers(taken.to_dict()))
     assert sum(taken.time.parts.values()) == pytest.approx(taken.time.step_seconds)
     assert taken.training_seconds > 0
-    step = step_timeline(job, plan.vocabulary.padded_size, taken.layers, taken.device)
+    step = planned_timeline(plan, taken)
     assert 0 < step.seconds < 1.2 * taken.time.step_seconds, "a long one is estimated in closed form"
     said = judge(plan, taken, cluster)
     stops_for_memory = taken.fit == "does not fit" and not taken.device_is_assumed

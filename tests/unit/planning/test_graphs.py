@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from orchestrator.planning import graphs
+from orchestrator.planning.forecast import forecast, planned_timeline
 from orchestrator.planning.graphs import chooses_graphs, settled, with_graphs
 from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.plan import make_plan
 from orchestrator.planning.time import estimate_time
 
 SMALL: dict[str, Any] = {"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 512}
@@ -107,3 +109,23 @@ def test_attention_is_planned_as_the_runtime_takes_it(
         taken = (estimate_time(each, VOCAB, "transformer_engine", gpu(name)).parts for each in (found, job))
         flash, own = (parts["attention"] for parts in taken)
         assert flash < 0.9 * own
+
+
+@pytest.mark.parametrize(
+    ("model", "is_captured"),
+    [(SMALL, True), ({**SMALL, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 32768}, False)],
+    ids=["graphs", "flash"],
+)
+def test_a_step_is_drawn_as_it_is_forecast(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], is_captured: bool
+) -> None:
+    """With the graphs and the attention that a job leaves open, in as many seconds."""
+    monkeypatch.setattr(graphs, "has_flash", lambda: True)
+    runtime = {"layers": "transformer_engine", "device": "cuda"}
+    job = make_job(model=model, precision={"dtype": "bf16"}, runtime=runtime, launch={"gpu": "H200"})
+    plan = make_plan(job)
+    taken = forecast(plan)
+    assert (taken.cuda_graphs, taken.flash_attention) == (is_captured, True)
+    between = ("optimizer", "data_parallel")
+    passes = taken.time.step_seconds - sum(taken.time.parts[name] for name in between)
+    assert planned_timeline(plan, taken).seconds == pytest.approx(passes, abs=1e-3, rel=1e-2)

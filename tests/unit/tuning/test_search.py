@@ -33,7 +33,7 @@ from orchestrator.tuning.layout import (
     with_layout,
 )
 from orchestrator.tuning.overlay import overlay_text
-from orchestrator.tuning.search import ACROSS, NEARLY, NO_FIT, NOT_LEGAL, WHOLE, Found, search
+from orchestrator.tuning.search import ACROSS, NEARLY, NO_FIT, NOT_LEGAL, WHOLE, Found, can_fit, search
 from orchestrator.tuning.space import Space
 
 Spaces = Callable[..., Space]
@@ -90,18 +90,55 @@ def tasks(draw: st.DrawFn) -> tuple[Space, Planned]:
 @given(task=tasks())
 def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, Planned]) -> None:
     space, estimates = task
-    found = search(space, estimates)
-    usable = (estimates.memory_bytes or 0) * TIGHT
-    times = {
-        layout: estimates.time(job).step_seconds
-        for layout in everything(space)
-        if estimates.memory(job := with_layout(space.job, layout)).device_bytes <= usable
-    }
-    if not times:
+    found, best = search(space, estimates), _fastest_of_all(space, estimates)
+    if best is None:
         assert not found.fitting or found.fitting[0] == found.own
         return
     # Single switches are turned for the fastest few only: what that can miss is small.
-    assert found.fitting[0].step_seconds <= min(times.values()) * 1.001
+    assert found.fitting[0].step_seconds <= best * 1.001
+
+
+def _fastest_of_all(space: Space, estimates: Planned) -> float | None:
+    """Seconds of a step; None where nothing fits."""
+    usable = (estimates.memory_bytes or 0) * TIGHT
+    jobs = (with_layout(space.job, layout) for layout in everything(space))
+    fitting = (job for job in jobs if estimates.memory(job).device_bytes <= usable)
+    return min((estimates.time(job).step_seconds for job in fitting), default=None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layers", "model"),
+    [
+        (2, "torch", {"num_layers": 6, "hidden_size": 2048, "num_attention_heads": 8}),
+        (8, "transformer_engine", {"num_layers": 6, "hidden_size": 4096, "seq_length": 2048}),
+        (4, "transformer_engine", {"vocab_size": 128256}),
+    ],
+    ids=["without sequence parallelism a layer is recomputed", "without it more sequences fit", "graphs fit"],
+)
+def test_more_recomputation_and_whole_activations_can_be_faster(
+    space: Spaces, gpus: int, layers: Any, model: dict[str, Any]
+) -> None:
+    """On 8 GiB, by 4 %, 19 % and 10 % than what has the least recomputation and sequence parallelism."""
+    batch = {"global_batch_size": 32 if gpus == 8 else 12}
+    wanted = space(gpus=gpus, model=model, batch=batch)
+    estimates = Planned(replace(H100, memory_bytes=8 * GIB), layers, wanted.job.model.vocab_size or 0)
+    assert search(wanted, estimates).fitting[0].step_seconds == _fastest_of_all(wanted, estimates)
+
+
+def test_sequence_parallelism_is_done_without_where_it_does_not_fit(space: Spaces) -> None:
+    """It needs buffers of its own. Where it is kept, nothing fits."""
+
+    def bytes_of(job: JobSpec) -> int:
+        return (2 if layout_of(job).sequence_parallel else 1) * GIB
+
+    law = Laws(3 * GIB // 2, bytes_of, lambda job: {"gemm": 1.0})
+    split = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    of_two = frozenset({"tp", "joins_loss"})
+    wanted, kept = (space(gpus=2, kept=each, parallelism=split) for each in (of_two, of_two | {"sequence_parallel"}))
+    assert {each.layout.sequence_parallel for each in search(wanted, law).fitting} == {False}
+    assert can_fit(wanted, law)
+    assert not search(kept, law).fitting
+    assert not can_fit(kept, law)
 
 
 @settings(max_examples=15)
