@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.data.chat.images import MARK
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
 from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage
@@ -18,7 +17,7 @@ from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
-from orchestrator.spec.vision import VisionSpec
+from orchestrator.spec.vision import MARK, VisionSpec
 
 
 def first_documents(request: ShowRequest) -> Iterator[str]:

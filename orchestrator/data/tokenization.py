@@ -15,10 +15,10 @@ import numpy as np
 
 from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncoder, chat_template, patch_token
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.chat.pixels import pillow
 from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
 from orchestrator.data.chat.templates import ChatTemplate
 from orchestrator.data.encoding import ChunkEncoder
+from orchestrator.data.images import pillow
 from orchestrator.data.index import bin_path, idx_path, partial_path
 from orchestrator.data.manifest import Manifest, Source
 from orchestrator.data.output import PartialOutput, open_output, skipped_path

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.data.chat.conversations import parse_conversation
-from orchestrator.data.chat.images import IMAGE, MARK
+from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import COUNTS, PATCH
-from orchestrator.data.chat.pixels import image_pixels
 from orchestrator.data.chat.stored_images import bytes_per_image
 from orchestrator.data.chat.templates import CHATML, ChatTemplate, JinjaTemplate, Piece, PlainTemplate, template_file
 from orchestrator.data.documents import Malformed, read_records
 from orchestrator.data.encoding import EncodedChunk, EncodedKey
+from orchestrator.data.images import pixels
 from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.data.vocabulary import tokenizer_file
-from orchestrator.errors import UserError
-from orchestrator.spec.vision import VisionSpec
+from orchestrator.errors import MissingDependency, UserError
+from orchestrator.spec.vision import MARK, VisionSpec
 
 MASK_DTYPE = IMAGES_DTYPE = np.dtype("u1")
 _LONGEST = 2**31 - 1
@@ -84,7 +84,7 @@ class ChatEncoder:
         if COUNTS not in mask[1:]:
             raise ValueError("the assistant says nothing: none of its tokens counts")
         size = self._vision.image_size if self._vision is not None else 0
-        return Encoded(ids, mask, [image_pixels(path, size) for path in paths])
+        return Encoded(ids, mask, [_pixels(path, size) for path in paths])
 
     def _encode(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
         return self._as_one(pieces) if self._template.is_whole else self._piece_by_piece(pieces)
@@ -139,6 +139,16 @@ def patch_token(tokenizer: Tokenizer) -> int:
     tokenizer has neither."""
     own = tokenizer.token_id(MARK)
     return tokenizer.eod if own is None else own
+
+
+def _pixels(path: Path, size: int) -> bytes:
+    """Those of a file. Raises ValueError where it is no image."""
+    try:
+        return pixels(path, size).tobytes()
+    except MissingDependency:
+        raise
+    except UserError as error:
+        raise ValueError(str(error)) from error
 
 
 def _split(pieces: Sequence[Piece]) -> list[list[Piece]]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.data.documents import kind_of
+from orchestrator.spec.vision import MARK
 
-MARK = "<image>"
-"""What stands for an image in the text that people write."""
 IMAGE = "\ufdd2"
-"""What stands for it in ours, until it becomes the tokens of its patches: a noncharacter of Unicode."""
+"""What stands for an image in our text, as `MARK` does in that of people, until it becomes the tokens of its patches: a
+noncharacter of Unicode."""
 _URL = re.compile(r"(https?|data):", re.IGNORECASE)
 _PATH_KEYS = ("path", "image", "url")
 

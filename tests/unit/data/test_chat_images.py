@@ -18,9 +18,9 @@ from orchestrator.data.chat.conversations import parse_conversation
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import PATCH
-from orchestrator.data.chat.pixels import image_pixels
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
+from orchestrator.data.images import pixels
 from orchestrator.data.index import read_index
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
@@ -116,8 +116,8 @@ WRONG = {
     ),
     "noncharacter": (talk(f"<image>{IMAGE}", image="a.jpg"), r"noncharacter of Unicode, U\+FDD2"),
     "surrogate": (talk("<image>", image="\ud800.jpg"), "half of a surrogate pair"),
-    "gone": (talk("<image>", image="gone.jpg"), r"image .*/gone\.jpg does not exist"),
-    "null byte": (talk("<image>", image="a\0.jpg"), "does not exist"),
+    "gone": (talk("<image>", image="gone.jpg"), r"image .*/gone\.jpg cannot be read: No such file or directory"),
+    "null byte": (talk("<image>", image="a\0.jpg"), "cannot be read: embedded null byte"),
     "no picture": (talk("<image>", image="chats.jsonl"), r"image .*/chats\.jsonl is none that Pillow reads"),
 }
 
@@ -170,7 +170,7 @@ def test_tokens_of_bytes(album: Path, name: str) -> None:
     template = TEMPLATES[name]
     line = json.dumps(talk("one <image> two <image>", "It <image> is.", images=["a.jpg", "b.png", "c.jpg"])).encode()
     ids, mask, images = ChatEncoder(byte_level(), template, SIGHT).encode(line, album)
-    assert images == [image_pixels(album / file, SIZE) for file in ("a.jpg", "b.png", "c.jpg")]
+    assert images == [pixels(album / file, SIZE).tobytes() for file in ("a.jpg", "b.png", "c.jpg")]
     plain = json.dumps(talk("one § two §", "It § is.")).encode()
     text, counts, _ = ChatEncoder(byte_level(), template).encode(plain)
     expected: list[tuple[int, int]] = []

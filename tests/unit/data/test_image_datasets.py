@@ -14,10 +14,10 @@ from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 
 from orchestrator.data import tokenization
 from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
-from orchestrator.data.chat.pixels import image_pixels
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.datasets import build_datasets
+from orchestrator.data.images import pixels as pixels_of
 from orchestrator.data.index import bin_path, idx_path, read_index
 from orchestrator.data.making import prepare
 from orchestrator.data.manifest import read_manifest
@@ -63,8 +63,8 @@ def stored(prefix: Path) -> list[tuple[list[int], list[int], bytes]]:
 
 def test_what_is_stored(prefix: Path, chats: Path, program: Program) -> None:
     lines = [json.loads(line) for line in chats.read_text().splitlines()]
-    for line, (ids, mask, pixels) in zip(lines, stored(prefix), strict=True):
-        assert pixels == b"".join(image_pixels(chats.parent / image, SIZE) for image in line["images"])
+    for line, (ids, mask, found) in zip(lines, stored(prefix), strict=True):
+        assert found == b"".join(pixels_of(chats.parent / image, SIZE).tobytes() for image in line["images"])
         assert sum(mark == PATCH for mark in mask) == PATCHES * len(line["images"])
         assert [number for number, mark in zip(ids, mask, strict=True) if mark == 1] == [
             *line["messages"][1]["content"].encode(),

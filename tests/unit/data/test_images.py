@@ -1,15 +1,113 @@
-"""From files to the pixels that a model sees."""
+"""From files to the pixels that a model sees: transformers' own, and every file that is none."""
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, PngImagePlugin
+from transformers import CLIPImageProcessorPil
+from transformers.image_utils import load_image
 
 from orchestrator.data.images import pixels
-from orchestrator.errors import UserError
+from orchestrator.errors import MissingDependency, UserError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pixels")
+
+
+def noise(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
+    """Smooth noise, so that JPEG keeps it, with sharp edges."""
+    draw = np.random.RandomState(seed)
+    coarse = Image.fromarray(draw.randint(0, 256, (5, 7, 3), dtype=np.uint8)).resize((width, height))
+    coarse.paste((255, 0, 0), (width // 3, 0, width // 2 + 1, height))
+    return coarse.convert(mode)
+
+
+def ours(path: Path, size: int) -> np.ndarray:
+    return pixels(path, size)
+
+
+def theirs(path: Path, size: int) -> np.ndarray:
+    """What LLaVA 1.5's processor makes of a file, before it normalises."""
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": size},
+        crop_size={"height": size, "width": size},
+        do_rescale=False,
+        do_normalize=False,
+        do_convert_rgb=True,
+    )
+    with Image.open(path) as image:
+        found = np.asarray(processor(load_image(image))["pixel_values"][0])
+    assert found.dtype == np.uint8
+    return found
+
+
+@pytest.mark.parametrize("size", [336, 224, 7])
+@pytest.mark.parametrize("shape", [(640, 480), (333, 500), (336, 336), (100, 37), (1, 1), (5, 335), (1023, 336)])
+@pytest.mark.parametrize("ending", ["jpg", "png"])
+def test_pixels_are_those_of_transformers(tmp_path: Path, shape: tuple[int, int], size: int, ending: str) -> None:
+    path = tmp_path / f"image.{ending}"
+    noise(*shape).save(path)
+    assert np.array_equal(ours(path, size), theirs(path, size))
+
+
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 60), st.integers(0, 99))
+@settings(max_examples=60)
+def test_pixels_are_those_of_transformers_whatever_the_shape(
+    folder: Path, width: int, height: int, size: int, seed: int
+) -> None:
+    path = folder / "image.png"
+    noise(width, height, seed=seed).save(path)
+    assert np.array_equal(ours(path, size), theirs(path, size))
+
+
+@pytest.mark.parametrize(
+    ("mode", "ending"),
+    [
+        ("L", "png"),
+        ("L", "jpg"),
+        ("RGBA", "png"),
+        ("P", "png"),
+        ("P", "gif"),
+        ("1", "png"),
+        ("CMYK", "jpg"),
+        ("LA", "png"),
+    ],
+)
+def test_every_kind_of_colours_becomes_red_green_and_blue(tmp_path: Path, mode: str, ending: str) -> None:
+    path = tmp_path / f"image.{ending}"
+    noise(50, 40, mode).save(path)
+    assert np.array_equal(ours(path, 28), theirs(path, 28))
+
+
+def test_transparent_palettes_are_no_warning(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    noise(50, 40, "P").save(path, transparency=bytes(range(256)))
+    assert ours(path, 28).shape == (3, 28, 28)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photos_are_upright(tmp_path: Path, orientation: int) -> None:
+    path, exif = tmp_path / "photo.jpg", Image.Exif()
+    exif[0x0112] = orientation
+    noise(60, 40).save(path, exif=exif)
+    assert np.array_equal(ours(path, 28), theirs(path, 28))
+    if orientation == 6:
+        assert np.array_equal(ours(path, 40), np.rot90(ours(_without_exif(path, tmp_path), 40), 3, (1, 2)))
+
+
+def _without_exif(path: Path, folder: Path) -> Path:
+    Image.open(path).save(folder / "plain.png", exif=Image.Exif())
+    return folder / "plain.png"
 
 
 def test_the_middle_of_an_image_is_seen(tmp_path: Path) -> None:
@@ -30,16 +128,65 @@ def test_the_middle_of_an_image_is_seen(tmp_path: Path) -> None:
     assert (pixels(tmp_path / "lying.png", 10)[:, 0] == [[255], [0], [0]]).all()
 
 
-def test_what_is_no_image_is_told(tmp_path: Path) -> None:
-    (tmp_path / "text.png").write_text("hello")
-    with pytest.raises(UserError, match=r"image .*text\.png is none that Pillow reads"):
-        pixels(tmp_path / "text.png", 8)
-    with pytest.raises(UserError, match="cannot be read: Is a directory"):
-        pixels(tmp_path, 8)
-    Image.new("RGB", (50, 50), "red").save(tmp_path / "torn.png")
-    (tmp_path / "torn.png").write_bytes((tmp_path / "torn.png").read_bytes()[:60])
-    with pytest.raises(UserError, match=r"torn\.png cannot be read: .*truncated"):
-        pixels(tmp_path / "torn.png", 8)
-    Image.new("RGB", (1, 4000)).save(tmp_path / "line.png")
-    with pytest.raises(UserError, match=r"line\.png has 1 x 4000 pixels: it is too long and narrow"):
-        pixels(tmp_path / "line.png", 336)
+def test_files_that_are_no_images(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.jpg"
+    noise(200, 200).save(whole)
+    torn, text, empty, fifo = (tmp_path / name for name in ("torn.jpg", "text.jpg", "empty.png", "fifo.jpg"))
+    torn.write_bytes(whole.read_bytes()[:1500])
+    text.write_text("<html>404</html>")
+    empty.touch()
+    os.mkfifo(fifo)
+    for path, reason in {
+        torn: r"torn\.jpg cannot be read: .*truncated",
+        text: r"text\.jpg is none that Pillow reads",
+        empty: r"empty\.png is none that Pillow reads",
+        fifo: r"fifo\.jpg cannot be read: it is not a file",
+        tmp_path: "cannot be read: Is a directory",
+        tmp_path / "gone.jpg": r"gone\.jpg cannot be read: No such file or directory",
+    }.items():
+        with pytest.raises(UserError, match=reason):
+            pixels(path, 28)
+
+
+def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is huge, nor what becomes so when it is scaled, nor text of a PNG."""
+    path = tmp_path / "image.png"
+    noise(60, 60).save(path)
+    with monkeypatch.context() as patch:
+        for most in (2000, 1000):  # a warning of Pillow's, and an error
+            patch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+            with pytest.raises(UserError, match=r"image\.png cannot be read: .*decompression bomb"):
+                pixels(path, 28)
+    noise(1, 10_000).save(path)
+    with pytest.raises(UserError, match=r"has 1 x 10000 pixels: it is too long and narrow to be scaled to 336"):
+        pixels(path, 336)
+    information = PngImagePlugin.PngInfo()
+    information.add_text("a", "x" * 2_000_000, zip=True)
+    noise(60, 60).save(path, pnginfo=information)
+    with pytest.raises(UserError, match="cannot be read: Decompressed data too large"):
+        pixels(path, 28)
+
+
+@given(
+    st.binary(max_size=40), st.integers(0, 2000), st.sampled_from(["png", "jpeg", "gif", "webp", "bmp", "tiff", "ico"])
+)
+@settings(max_examples=150, deadline=None)
+def test_damaged_images_have_pixels_or_a_reason(folder: Path, damage: bytes, place: int, kind: str) -> None:
+    file = io.BytesIO()
+    noise(32, 32).save(file, kind)
+    content = bytearray(file.getvalue())
+    content[place : place + len(damage)] = damage
+    path = folder / "damaged"
+    path.write_bytes(content)
+    reason = None
+    try:
+        assert pixels(path, 8).shape == (3, 8, 8)
+    except UserError as error:
+        reason = str(error)
+    assert reason is None or reason.startswith(f"image {path} ")
+
+
+def test_without_pillow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(MissingDependency, match="reading images needs pillow: pip install pillow"):
+        pixels(tmp_path / "a.jpg", 8)
