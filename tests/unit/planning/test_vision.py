@@ -232,8 +232,8 @@ def test_a_larger_micro_batch_has_more_images() -> None:
 
 
 def test_what_tensor_parallel_ranks_send_for_images() -> None:
-    """Two sums of each layer's forward pass and one of the projector's. Under sequence parallelism of the decoder, which
-    shares out no image, each rank places patches in its own part, and their gradients are summed.
+    """Two sums of each layer's forward pass and one of the projector's. Under sequence parallelism of the decoder each
+    rank has all patches and places those of its own part, and their gradients are summed.
     """
     forward, backward = {}, {}
     for sequence_parallel in (False, True):
