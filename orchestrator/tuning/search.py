@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -15,6 +15,7 @@ from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.estimates import Candidate, Estimates, front
+from orchestrator.tuning.first_within import first_within
 from orchestrator.tuning.layout import EVEN, SELECTIVE, Layout, Split, with_layout
 from orchestrator.tuning.space import Space
 
@@ -34,8 +35,6 @@ NEARLY = 0.99
 99.6 % and above ran out of memory (docs/benchmarks)."""
 WHOLE = 1.0
 """What may be tried."""
-_BY_LINE = 4
-"""How often a straight line may tell where to look."""
 _WORTH = 0.03
 """Share of a step that one of them has to save before it is named."""
 
@@ -375,7 +374,7 @@ class _Hunt:
         if parts and needed(0) <= limit:
             return 0
         if parts and needed(parts - 1) <= limit:
-            return _first_within(needed, parts - 1, limit)
+            return first_within(needed, parts - 1, limit)
         return next((number for number in range(parts, len(layouts)) if needed(number) <= limit), None)
 
     def _add(self, layout: Layout, faster_than: Candidate | None = None) -> None:
@@ -437,19 +436,3 @@ def _without_waiting(candidate: Candidate) -> float:
 
 def _joined(layout: Layout) -> Layout:
     return layout._replace(joins_loss=True)
-
-
-def _first_within(needed: Callable[[int], int], last: int, limit: float) -> int:
-    """The first number whose bytes are within the limit, of falling ones: that of 0 are not, and of `last` they are.
-
-    Each layer that is recomputed saves about as much as the one before: a straight line between what is known finds it,
-    and halving where it does not.
-    """
-    first, asked = 0, 0
-    while last - first > 1:
-        above, below = needed(first), needed(last)
-        share = (above - limit) / (above - below) if asked < _BY_LINE else 0.5
-        middle = min(max(first + math.ceil(share * (last - first)), first + 1), last - 1)
-        first, last = (first, middle) if needed(middle) <= limit else (middle, last)
-        asked += 1
-    return last
