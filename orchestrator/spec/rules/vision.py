@@ -36,13 +36,13 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
     cp = job.parallelism.context_parallel_size
     if cp > 1:
         message = f"context parallelism would cut images in two, and CP = {cp}"
-        yield Problem(message, ("parallelism.context_parallel_size", VISION), "write 1")
+        yield Problem(message, ("parallelism.context_parallel_size", VISION), "write context_parallel_size: 1")
 
 
 def conversations_with_images(job: JobSections) -> Iterator[Problem]:
     """Images stand in conversations, each of which is a sequence of its own."""
     data = job.data
-    if job.model.vision is None or data.random_tokens:
+    if job.model.vision is None or job.model.architecture != "gpt" or data.random_tokens:
         return
     if data.chat is None:
         yield Problem(
