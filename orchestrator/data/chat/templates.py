@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.data.chat.conversations import Message
+from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.jinja import BEGIN, END, compiled, rendered
+from orchestrator.data.chat.parts import images_found, to_parts
 from orchestrator.errors import UserError
 
 _PROBE = "answer"
@@ -77,7 +79,9 @@ CHATML = """\
 
 class JinjaTemplate:
     """A template in Jinja. Where it marks nothing with `{% generation %}`, what the assistant says is found by writing
-    the conversation up to each of its turns: what comes then, up to the end of the turn, is its own."""
+    the conversation up to each of its turns: what comes then, up to the end of the turn, is its own.
+
+    One that leaves out what is said where content is text, as LLaVA's does, is given it in parts."""
 
     is_whole = True
 
@@ -86,16 +90,14 @@ class JinjaTemplate:
         self.name, self.content = name, content
         self._special = special_tokens
         self._template, self._marks = compiled(name, content)
-        if self._leaves_text_out():
-            raise UserError(
-                f"chat template {name}: it leaves out what is said where that is text, and reads content in parts "
-                "alone; name another: --chat-template, in a job data.chat.template"
-            )
+        self._in_parts = self._reads_parts_alone()
         self._turn_end = "" if self._marks else self._find_turn_end()
 
     def __call__(self, messages: Sequence[Message]) -> list[Piece]:
         if any(mark in message.content for message in messages for mark in (BEGIN, END)):
             raise ValueError("its text holds a noncharacter of Unicode, U+FDD0 or U+FDD1")
+        if self._in_parts and any(message.content.count(IMAGE) != len(message.images) for message in messages):
+            raise ValueError("its text holds a noncharacter of Unicode, U+FDD2")
         return _between_marks(self._render(messages)) if self._marks else self._by_prefixes(messages)
 
     def prompt(self, messages: Sequence[Message]) -> str:
@@ -104,8 +106,10 @@ class JinjaTemplate:
         return text.replace(BEGIN, "").replace(END, "")
 
     def _render(self, messages: Sequence[Message], *, prompts: bool = False) -> str:
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        return rendered(self._template, messages=turns, add_generation_prompt=prompts, **self._special)
+        turns = _turns(messages, self._in_parts)
+        text = rendered(self._template, messages=turns, add_generation_prompt=prompts, **self._special)
+        images = sum(message.content.count(IMAGE) for message in messages)
+        return images_found(text, images) if self._in_parts else text
 
     def _by_prefixes(self, messages: Sequence[Message]) -> list[Piece]:
         text, pieces, done = self._render(messages), [], 0
@@ -113,7 +117,8 @@ class JinjaTemplate:
             if message.role != "assistant":
                 continue
             before = self._render(messages[:number], prompts=True)
-            end = self._end_of_turn(text, len(before), message.content)
+            said = message.content.rpartition(IMAGE)[2] if self._in_parts else message.content
+            end = self._end_of_turn(text, len(before), said)
             if not text.startswith(before) or len(before) < done or end is None:
                 raise ValueError(
                     f"the chat template writes the assistant's turn {number} otherwise within the conversation than "
@@ -135,11 +140,25 @@ class JinjaTemplate:
                 return at + len(wanted)
         return None
 
-    def _leaves_text_out(self) -> bool:
+    def _reads_parts_alone(self) -> bool:
+        """Raises UserError for a template that leaves out what is said in parts, too."""
+        as_text = self._writes_what_is_said(in_parts=False)
+        if not as_text and self._writes_what_is_said(in_parts=True):
+            return True
+        if as_text is False:
+            raise UserError(
+                f"chat template {self.name}: it leaves out what the assistant says; name another: "
+                "--chat-template, in a job data.chat.template"
+            )
+        return False
+
+    def _writes_what_is_said(self, *, in_parts: bool) -> bool | None:
+        """None where it takes no such conversation."""
+        turns = _turns(_PROBED, in_parts)
         try:
-            return _PROBE not in self._render(_PROBED)
+            return _PROBE in rendered(self._template, messages=turns, add_generation_prompt=False, **self._special)
         except ValueError:
-            return False  # it takes no such conversation
+            return None
 
     def _find_turn_end(self) -> str:
         """What the template writes behind the assistant's text, blanks at its end apart: the model learns to write it,
@@ -155,6 +174,11 @@ class JinjaTemplate:
                 "never learn to stop; mark what counts with {% generation %} and {% endgeneration %}"
             )
         return end
+
+
+def _turns(messages: Sequence[Message], in_parts: bool) -> list[dict[str, Any]]:
+    """As templates read them."""
+    return [{"role": each.role, "content": to_parts(each.content) if in_parts else each.content} for each in messages]
 
 
 def _between_marks(text: str) -> list[Piece]:
