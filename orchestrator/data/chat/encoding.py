@@ -178,7 +178,7 @@ def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:
 
 def _jinja(tokenizer: Tokenizer, name: str, content: str) -> JinjaTemplate:
     _ = tokenizer.encode_with_starts("")  # says so now, when it cannot
-    return JinjaTemplate(name, content, _special_tokens(tokenizer))
+    return JinjaTemplate(name, content, _special_tokens(tokenizer), tokenizer.begins)
 
 
 def _from_file(name: str) -> str:

@@ -81,14 +81,16 @@ class JinjaTemplate:
     """A template in Jinja. Where it marks nothing with `{% generation %}`, what the assistant says is found by writing
     the conversation up to each of its turns: what comes then, up to the end of the turn, is its own.
 
-    One that leaves out what is said where content is text, as LLaVA's does, is given it in parts."""
+    One that leaves out what is said where content is text, as LLaVA's does, is given it in parts. It is one of
+    transformers' processors, which begin a text as their tokenizer does, where the template does not."""
 
     is_whole = True
 
-    def __init__(self, name: str, content: str, special_tokens: dict[str, str]) -> None:
-        """Raises UserError for a template that is wrong, or that never ends a turn."""
+    def __init__(self, name: str, content: str, special_tokens: dict[str, str], begins: str = "") -> None:
+        """`begins`: what a tokenizer begins a text with. Raises UserError for a template that is wrong, or that never
+        ends a turn."""
         self.name, self.content = name, content
-        self._special = special_tokens
+        self._special, self._begins = special_tokens, begins
         self._template, self._marks = compiled(name, content)
         self._in_parts = self._reads_parts_alone()
         self._turn_end = "" if self._marks else self._find_turn_end()
@@ -108,8 +110,10 @@ class JinjaTemplate:
     def _render(self, messages: Sequence[Message], *, prompts: bool = False) -> str:
         turns = _turns(messages, self._in_parts)
         text = rendered(self._template, messages=turns, add_generation_prompt=prompts, **self._special)
-        images = sum(message.content.count(IMAGE) for message in messages)
-        return images_found(text, images) if self._in_parts else text
+        if not self._in_parts:
+            return text
+        text = images_found(text, sum(message.content.count(IMAGE) for message in messages))
+        return text if text.startswith(self._begins) else self._begins + text
 
     def _by_prefixes(self, messages: Sequence[Message]) -> list[Piece]:
         text, pieces, done = self._render(messages), [], 0

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pictures import OF_PARTS, PATCH_SIZE, PATCHES, SIZE, talk
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import processors
 from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
 
 from orchestrator.data.chat.conversations import Message, parse_conversation
-from orchestrator.data.chat.encoding import ChatEncoder
+from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.parts import to_parts
@@ -111,13 +113,15 @@ def test_the_name_of_the_mark_stays_text_where_there_are_no_images() -> None:
     assert found == [("USER: What is <image>? ASSISTANT: ", False), ("<image> is a mark. ", True)]
 
 
-def tokens_of(bpe: Path, folder: Path) -> Tokenizer:
-    """The tokenizer.json with the token of an image, in a folder of its own."""
+def tokens_of(bpe: Path, folder: Path, *, begins: bool = False) -> Tokenizer:
+    """The tokenizer.json with the token of an image and BOS, with which texts begin or not, in a folder of its own."""
     folder.mkdir()
-    content = json.loads(bpe.read_text())
-    number = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))
-    content["added_tokens"].append({**content["added_tokens"][0], "id": number, "content": "<image>"})
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+    library = LibraryTokenizer.from_file(str(bpe))
+    library.add_special_tokens(["<image>", "<s>"])
+    if begins:
+        first = ("<s>", library.token_to_id("<s>"))
+        library.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[first])
+    library.save(str(folder / "tokenizer.json"))
     return load_tokenizer(TokenizerSpec(type="huggingface", path=str(folder)))
 
 
@@ -125,7 +129,7 @@ def processor_of(folder: Path, template: str) -> LlavaProcessor:
     side = {"height": SIZE, "width": SIZE}
     return LlavaProcessor(
         CLIPImageProcessor(size={"shortest_edge": SIZE}, crop_size=side),
-        PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")),
+        PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), bos_token="<s>"),
         **{"patch_size": PATCH_SIZE, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
         chat_template=template,
     )
@@ -151,12 +155,21 @@ TALKS: dict[str, tuple[dict[str, Any], list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("case", TALKS)
-@pytest.mark.parametrize("template", [OF_PARTS, ENDED, IN_ORDER], ids=["marked", "ended", "in order"])
-def test_tokens_are_those_of_the_processor(bpe: Path, album: Path, tmp_path: Path, template: str, case: str) -> None:
+@pytest.mark.parametrize("begins", [False, True], ids=["as it is", "with BOS"])
+@pytest.mark.parametrize(
+    "template", [OF_PARTS, ENDED, "{{ bos_token }}" + IN_ORDER], ids=["marked", "ended", "in order behind BOS"]
+)
+def test_tokens_are_those_of_the_processor(
+    bpe: Path, album: Path, tmp_path: Path, template: str, begins: bool, case: str
+) -> None:
     """Of transformers, given the parts as its users write them; where the template marks what counts, the mask."""
     line, turns = TALKS[case]
-    encoder = ChatEncoder(tokens_of(bpe, tmp_path / "t"), JinjaTemplate("t", template, {}), SIGHT)
-    ids, mask, images = encoder.encode(json.dumps(line).encode(), album)
+    tokenizer = tokens_of(bpe, tmp_path / "t", begins=begins)
+    (tmp_path / "t" / "chat_template.jinja").write_text(template)
+    (tmp_path / "t" / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
+    ids, mask, images = ChatEncoder(tokenizer, chat_template(tokenizer, None), SIGHT).encode(
+        json.dumps(line).encode(), album
+    )
     files = [said for turn in turns for said in turn if (album / said).is_file()]
     conversation = [
         {
@@ -170,6 +183,7 @@ def test_tokens_are_those_of_the_processor(bpe: Path, album: Path, tmp_path: Pat
         conversation, tokenize=True, return_dict=True, return_assistant_tokens_mask=marked
     )
     assert [ids] == theirs["input_ids"]
+    assert ids.count(tokenizer.token_id("<s>") or 0) == (begins or template.startswith("{{ bos_token }}"))
     assert sum(mark == PATCH for mark in mask) == PATCHES * len(files)
     assert images == [pixels(album / file, SIZE).tobytes() for file in files]
     if marked:
