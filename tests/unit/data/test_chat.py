@@ -248,6 +248,14 @@ def test_the_best_template_is_found(bpe_folder: Path, bpe: Path, tmp_path: Path)
     assert chat_template(tokenizer_of(bpe), str(mine)).name == str(mine)
     (bpe_folder / "chat_template.jinja").unlink()
     assert chat_template(tokenizer_of(bpe_folder), None).content == UNMARKED
+    (bpe_folder / "chat_template.json").write_text(json.dumps({"chat_template": CHATML}))
+    assert chat_template(tokenizer_of(bpe_folder), None).content == UNMARKED
+    (bpe_folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    found = chat_template(tokenizer_of(bpe_folder), None)
+    assert (found.name, found.content) == (f"of {bpe_folder / 'chat_template.json'}", CHATML)
+    (bpe_folder / "chat_template.json").write_text("{")
+    with pytest.raises(UserError, match=r"chat_template\.json is not JSON"):
+        chat_template(tokenizer_of(bpe_folder), None)
     with pytest.raises(UserError, match=r"nowhere\.jinja is not a file; write chatml, plain"):
         chat_template(tokenizer_of(bpe), "nowhere.jinja")
 
