@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pictures import OF_PARTS, PATCH_SIZE, PATCHES, SIZE, talk
+from support.pictures import OF_PARTS, PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import processors
 from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
@@ -21,6 +23,8 @@ from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.parts import to_parts
 from orchestrator.data.chat.templates import JinjaTemplate
 from orchestrator.data.images import pixels
+from orchestrator.data.inspection import first_documents
+from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
@@ -188,6 +192,18 @@ def test_tokens_are_those_of_the_processor(
     assert images == [pixels(album / file, SIZE).tobytes() for file in files]
     if marked:
         assert [[int(mark == COUNTS) for mark in mask]] == theirs["assistant_masks"]
+
+
+def test_the_programs_write_and_show_what_it_makes(tokenize: Callable[..., Path], album: Path, tmp_path: Path) -> None:
+    shutil.copy(album / "a.jpg", tmp_path)
+    template = tmp_path / "mine.jinja"
+    template.write_text(OF_PARTS)
+    chats = written(tmp_path, talk("<image>\nWhat?", "A cat.", image="a.jpg"), talk("What is <image>?", "A mark."))
+    prefix = tokenize(chats, append_eod=False, chat=True, chat_template=str(template), **SIZES)
+    assert list(first_documents(ShowRequest(prefix, show=2))) == [
+        "USER: <image>\nWhat? ASSISTANT: ⟦A cat. ⟧",
+        "USER: What is <image>? ASSISTANT: ⟦A mark. ⟧",
+    ]
 
 
 WRONG = {
