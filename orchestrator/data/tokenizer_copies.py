@@ -13,8 +13,8 @@ from orchestrator.spec.data import TokenizerSpec
 GENERATION = "generation_config.json"
 """How a Hugging Face model is to generate, by the ids of its tokenizer: which of them end a text."""
 _BESIDE = (
-    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "merges.txt", "tokenizer.model", GENERATION),
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    *("chat_template.jinja", "chat_template.json", "tokenizer.model", GENERATION),
 )
 """What belongs to a tokenizer.json where it lies beside one."""
 _MAIN = {

@@ -48,6 +48,8 @@ class Tokenizer(ABC):
         self.content_hash = content_hash(spec)
         self.dtype: np.dtype[Any] = np.dtype("<u2" if self.vocab_size < _SMALL_VOCABULARY else "<i4")
         self.bos: int | None = None
+        self.begins = ""
+        """What its own library begins a text with, unless told to add no special tokens: BOS, or nothing."""
         self._eod: int | None = None
 
     @abstractmethod
@@ -186,6 +188,8 @@ class RustTokenizer(Tokenizer):
         self._library = library
         self._eod = library.token_to_id(eos) if eos else None
         self.bos = library.token_to_id(bos) if bos else None
+        if bos and self.bos in library.encode("").ids[:1]:
+            self.begins = bos
         self._words = word_encoder(library.to_str(), self._encode_one)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -226,12 +226,13 @@ LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 2
 
 
 def test_an_import_needs_its_folder_no_more(orchestrator: CommandLine, folder: Path) -> None:
-    """The tokenizer and what ends a text come along, into the job that starts from it and into an export."""
+    """The tokenizer, its template and what ends a text come along, into the job that starts from it, into an export."""
     theirs = shutil.copytree(folder / "llama2" / "theirs", orchestrator.folder / "theirs")
     tokenizer = Tokenizer(models.BPE(vocab={chr(ord("a") + number): number for number in range(26)}, merges=[]))
     tokenizer.save(str(theirs / "tokenizer.json"))
     said = {"eos_token_id": [1, 2], "bos_token_id": 3, "do_sample": True, "temperature": 0.6}
     (theirs / "generation_config.json").write_text(json.dumps(said))
+    (theirs / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     assert "there is no folder" in orchestrator("checkpoint", "import", theirs, "-o", "not/there.yaml").err
     made = orchestrator("checkpoint", "import", theirs, "--name", "alone", "-o", "tune.yaml")
     assert made.code == 0, made.err
@@ -242,6 +243,7 @@ def test_an_import_needs_its_folder_no_more(orchestrator: CommandLine, folder: P
     written = {name: json.loads((orchestrator.folder / "out" / name).read_text()) for name in NAMES}
     assert written["generation_config.json"] == said
     assert written["config.json"]["eos_token_id"] == [1, 2]
+    assert json.loads((orchestrator.folder / "out" / "chat_template.json").read_text())["chat_template"]
     assert Tokenizer.from_file(str(orchestrator.folder / "out" / "tokenizer.json")).encode("abc").ids == [0, 1, 2]
 
 

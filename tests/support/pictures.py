@@ -11,6 +11,13 @@ from PIL import Image
 
 SIZE, PATCH_SIZE, PATCHES = 8, 4, 4
 SIZES = {"image_size": SIZE, "patch_size": PATCH_SIZE}
+OF_PARTS = (  # as LLaVA's: it reads content in parts alone, and writes the images of a turn before its text
+    "{% for turn in messages %}{% if turn.role != 'system' %}{{ turn.role | upper }}: {% endif %}"
+    "{% for part in turn.content if part.type == 'image' %}{{ '<image>\n' }}{% endfor %}"
+    "{% for part in turn.content if part.type == 'text' %}{% if turn.role == 'assistant' %}"
+    "{% generation %}{{ part.text }} {% endgeneration %}{% else %}{{ part.text }} {% endif %}{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
 
 
 def make_album(folder: Path) -> Path:

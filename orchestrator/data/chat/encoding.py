@@ -29,6 +29,7 @@ from orchestrator.spec.vision import MARK, VisionSpec
 MASK_DTYPE = IMAGES_DTYPE = np.dtype("u1")
 _LONGEST = 2**31 - 1
 """Bytes of a sequence: an index has 32 bits for its length."""
+_CONFIG = "tokenizer_config.json"
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 
 
@@ -178,7 +179,7 @@ def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:
 
 def _jinja(tokenizer: Tokenizer, name: str, content: str) -> JinjaTemplate:
     _ = tokenizer.encode_with_starts("")  # says so now, when it cannot
-    return JinjaTemplate(name, content, _special_tokens(tokenizer))
+    return JinjaTemplate(name, content, _special_tokens(tokenizer), tokenizer.begins)
 
 
 def _from_file(name: str) -> str:
@@ -189,19 +190,21 @@ def _from_file(name: str) -> str:
 
 
 def _own_template(tokenizer: Tokenizer) -> JinjaTemplate | None:
-    """What lies beside the tokenizer.json: chat_template.jinja, or chat_template of the tokenizer_config.json."""
+    """What lies beside the tokenizer.json: chat_template.jinja, or chat_template of the tokenizer_config.json, or of
+    the chat_template.json that older processors have."""
     if tokenizer.spec.type != "huggingface":
         return None
     beside = tokenizer_file(tokenizer.spec).with_name("chat_template.jinja")
     if beside.is_file():
         return _jinja(tokenizer, str(beside), template_file(beside))
-    found = _config(tokenizer).get("chat_template")
-    if isinstance(found, list):  # several, by name
-        named = (each for each in found if isinstance(each, dict))
-        found = next((each.get("template") for each in named if each.get("name") == "default"), None)
-    if not isinstance(found, str):
-        return None
-    return _jinja(tokenizer, f"of {tokenizer_file(tokenizer.spec).with_name('tokenizer_config.json')}", found)
+    for name in (_CONFIG, "chat_template.json"):
+        found = _beside(tokenizer, name).get("chat_template")
+        if isinstance(found, list):  # several, by name
+            named = (each for each in found if isinstance(each, dict))
+            found = next((each.get("template") for each in named if each.get("name") == "default"), None)
+        if isinstance(found, str):
+            return _jinja(tokenizer, f"of {beside.with_name(name)}", found)
+    return None
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -209,15 +212,16 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     if tokenizer.spec.type != "huggingface":
         return {}
     tokens = {}
-    for name, value in _config(tokenizer).items():
+    for name, value in _beside(tokenizer, _CONFIG).items():
         text = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(text, str):
             tokens[name] = text
     return tokens
 
 
-def _config(tokenizer: Tokenizer) -> dict[str, Any]:
-    path = tokenizer_file(tokenizer.spec).with_name("tokenizer_config.json")
+def _beside(tokenizer: Tokenizer, name: str) -> dict[str, Any]:
+    """What a file of JSON beside the tokenizer.json says; nothing where there is none."""
+    path = tokenizer_file(tokenizer.spec).with_name(name)
     if not path.is_file():
         return {}
     try:

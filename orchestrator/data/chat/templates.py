@@ -6,23 +6,17 @@ sandbox and sees no clock, so that the same conversations always give the same d
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
-
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any, Protocol
 
 from orchestrator.data.chat.conversations import Message
+from orchestrator.data.chat.images import IMAGE
+from orchestrator.data.chat.jinja import BEGIN, END, compiled, rendered
+from orchestrator.data.chat.parts import images_found, to_parts
 from orchestrator.errors import UserError
 
-_BEGIN, _END = "\ufdd0", "\ufdd1"
-"""Noncharacters of Unicode, which no text holds: around what `{% generation %}` marks."""
 _PROBE = "answer"
 _PROBED = (Message("user", "question"), Message("assistant", _PROBE))
 
@@ -83,64 +77,43 @@ CHATML = """\
 """
 
 
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}`: what the assistant says."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
-
-    @staticmethod
-    def _mark(caller: Callable[[], str]) -> str:
-        return f"{_BEGIN}{caller()}{_END}"
-
-
 class JinjaTemplate:
     """A template in Jinja. Where it marks nothing with `{% generation %}`, what the assistant says is found by writing
-    the conversation up to each of its turns: what comes then, up to the end of the turn, is its own."""
+    the conversation up to each of its turns: what comes then, up to the end of the turn, is its own.
+
+    One that leaves out what is said where content is text, as LLaVA's does, is given it in parts. It is one of
+    transformers' processors, which begin a text as their tokenizer does, where the template does not."""
 
     is_whole = True
 
-    def __init__(self, name: str, content: str, special_tokens: dict[str, str]) -> None:
-        """Raises UserError for a template that is wrong, or that never ends a turn."""
+    def __init__(self, name: str, content: str, special_tokens: dict[str, str], begins: str = "") -> None:
+        """`begins`: what a tokenizer begins a text with. Raises UserError for a template that is wrong, or that never
+        ends a turn."""
         self.name, self.content = name, content
-        self._special = special_tokens
-        engine = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-        )
-        engine.filters["tojson"] = _to_json
-        engine.globals["raise_exception"] = _raise_exception
-        try:
-            self._template = engine.from_string(content)
-        except jinja2.TemplateSyntaxError as error:
-            raise UserError(f"chat template {name}, line {error.lineno}: {error.message}") from error
-        self._marks = "generation" in {token for _, kind, token in engine.lex(content) if kind == "name"}
-        if self._leaves_text_out():
-            raise UserError(
-                f"chat template {name}: it leaves out what is said where that is text, and reads content in parts "
-                "alone; name another: --chat-template, in a job data.chat.template"
-            )
+        self._special, self._begins = special_tokens, begins
+        self._template, self._marks = compiled(name, content)
+        self._in_parts = self._reads_parts_alone()
         self._turn_end = "" if self._marks else self._find_turn_end()
 
     def __call__(self, messages: Sequence[Message]) -> list[Piece]:
-        if any(mark in message.content for message in messages for mark in (_BEGIN, _END)):
+        if any(mark in message.content for message in messages for mark in (BEGIN, END)):
             raise ValueError("its text holds a noncharacter of Unicode, U+FDD0 or U+FDD1")
+        if self._in_parts and any(message.content.count(IMAGE) != len(message.images) for message in messages):
+            raise ValueError("its text holds a noncharacter of Unicode, U+FDD2")
         return _between_marks(self._render(messages)) if self._marks else self._by_prefixes(messages)
 
     def prompt(self, messages: Sequence[Message]) -> str:
         """What the assistant's next turn goes on from. Raises ValueError for a conversation that it does not take."""
         text = self._render(messages, prompts=True)
-        return text.replace(_BEGIN, "").replace(_END, "")
+        return text.replace(BEGIN, "").replace(END, "")
 
     def _render(self, messages: Sequence[Message], *, prompts: bool = False) -> str:
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        try:
-            return self._template.render(messages=turns, add_generation_prompt=prompts, **self._special)
-        except (jinja2.TemplateError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
-            raise ValueError(f"the chat template does not take it: {error}") from error
+        turns = _turns(messages, self._in_parts)
+        text = rendered(self._template, messages=turns, add_generation_prompt=prompts, **self._special)
+        if not self._in_parts:
+            return text
+        text = images_found(text, sum(message.content.count(IMAGE) for message in messages))
+        return text if text.startswith(self._begins) else self._begins + text
 
     def _by_prefixes(self, messages: Sequence[Message]) -> list[Piece]:
         text, pieces, done = self._render(messages), [], 0
@@ -148,7 +121,8 @@ class JinjaTemplate:
             if message.role != "assistant":
                 continue
             before = self._render(messages[:number], prompts=True)
-            end = self._end_of_turn(text, len(before), message.content)
+            said = message.content.rpartition(IMAGE)[2] if self._in_parts else message.content
+            end = self._end_of_turn(text, len(before), said)
             if not text.startswith(before) or len(before) < done or end is None:
                 raise ValueError(
                     f"the chat template writes the assistant's turn {number} otherwise within the conversation than "
@@ -170,11 +144,25 @@ class JinjaTemplate:
                 return at + len(wanted)
         return None
 
-    def _leaves_text_out(self) -> bool:
+    def _reads_parts_alone(self) -> bool:
+        """Raises UserError for a template that leaves out what is said in parts, too."""
+        as_text = self._writes_what_is_said(in_parts=False)
+        if not as_text and self._writes_what_is_said(in_parts=True):
+            return True
+        if as_text is False:
+            raise UserError(
+                f"chat template {self.name}: it leaves out what the assistant says; name another: "
+                "--chat-template, in a job data.chat.template"
+            )
+        return False
+
+    def _writes_what_is_said(self, *, in_parts: bool) -> bool | None:
+        """None where it takes no such conversation."""
+        turns = _turns(_PROBED, in_parts)
         try:
-            return _PROBE not in self._render(_PROBED)
+            return _PROBE in rendered(self._template, messages=turns, add_generation_prompt=False, **self._special)
         except ValueError:
-            return False  # it takes no such conversation
+            return None
 
     def _find_turn_end(self) -> str:
         """What the template writes behind the assistant's text, blanks at its end apart: the model learns to write it,
@@ -192,21 +180,17 @@ class JinjaTemplate:
         return end
 
 
+def _turns(messages: Sequence[Message], in_parts: bool) -> list[dict[str, Any]]:
+    """As templates read them."""
+    return [{"role": each.role, "content": to_parts(each.content) if in_parts else each.content} for each in messages]
+
+
 def _between_marks(text: str) -> list[Piece]:
     pieces = []
-    for number, part in enumerate(text.split(_BEGIN)):
-        said, _, rest = part.partition(_END) if number else ("", "", part)
+    for number, part in enumerate(text.split(BEGIN)):
+        said, _, rest = part.partition(END) if number else ("", "", part)
         pieces += [Piece(said, True), Piece(rest, False)]
     return pieces
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """As transformers has it: nothing is escaped for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
 
 
 def template_file(path: Path) -> str:

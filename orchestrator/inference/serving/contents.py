@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator.spec.vision import MARK
+from orchestrator.data.chat.images import IMAGE
 
 _DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*;base64,", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Content:
-    """The text of a turn, an `<image>` for each of its images, and what is in their files."""
+    """The text of a turn, in which `IMAGE` stands for each of its images, and what is in their files."""
 
     text: str
     images: tuple[bytes, ...] = ()
@@ -24,7 +24,7 @@ class Content:
 def read_content(given: object) -> Content:
     """A turn's content. Parts are put together as they are, without anything between them. Raises ValueError."""
     if isinstance(given, str):
-        return Content(given)
+        return Content(_checked(given))
     if not isinstance(given, list):
         raise ValueError("a content is a string, or a list of parts")
     parts = list(_parts(given))
@@ -37,14 +37,20 @@ def _parts(given: list[object]) -> Iterator[tuple[str, bytes | None]]:
         kind = part.get("type") if isinstance(part, dict) else None
         value = part.get(kind) if isinstance(part, dict) and isinstance(kind, str) else None
         if kind == "text" and isinstance(value, str):
-            yield value, None
+            yield _checked(value), None
         elif kind == "image_url":
-            yield MARK, _image(value.get("url") if isinstance(value, dict) else None, number)
+            yield IMAGE, _image(value.get("url") if isinstance(value, dict) else None, number)
         else:
             raise ValueError(
                 f'part {number} is neither {{"type": "text", "text": …}} nor '
                 '{"type": "image_url", "image_url": {"url": …}}'
             )
+
+
+def _checked(text: str) -> str:
+    if IMAGE in text:
+        raise ValueError("its text holds a noncharacter of Unicode, U+FDD2")
+    return text
 
 
 def _image(url: object, number: int) -> bytes:

@@ -10,11 +10,13 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from orchestrator.data.chat.conversations import Message, Role
+from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.texts import Continuation
 from orchestrator.spec.generation import Generation, options_of
+from orchestrator.spec.vision import MARK
 
 _MOST_CHOICES = 128
 _SEEDS = 2**31
@@ -151,11 +153,15 @@ class ChatRequest(_Asked):
         return [image for turn in self.messages for image in turn.content.images]
 
     def prompt(self, render: Callable[[Sequence[Message]], str]) -> str:
-        """The turns as a text, which `render` makes. Raises UserError for turns that it does not take."""
+        """The turns as a text, which `render` makes, an `<image>` for each of their images. Raises UserError for turns
+        that it does not take."""
         try:
-            return render([Message(turn.role, turn.content.text) for turn in self.messages])
+            text = render([Message(turn.role, turn.content.text) for turn in self.messages])
         except ValueError as error:
             raise UserError(str(error)) from error
+        if (found := text.count(IMAGE)) != len(self.images):
+            raise UserError(f"the chat template writes {found} of {len(self.images)} images")
+        return text.replace(IMAGE, MARK)
 
 
 Kind = TypeVar("Kind", CompletionRequest, ChatRequest)

@@ -90,12 +90,6 @@ def test_chatml_counts_each_turn_of_the_assistant_and_its_end(template: str) -> 
     assert written(pieces).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nassistant: who?")
 
 
-OF_PARTS = (  # LLaVA's
-    "{% for m in messages %}{{ m.role.upper() + ': ' }}"
-    "{% for part in m.content | selectattr('type', 'equalto', 'image') %}<image>\n{% endfor %}"
-    "{% for part in m.content | selectattr('type', 'equalto', 'text') %}"
-    "{% generation %}{{ part.text + ' ' }}{% endgeneration %}{% endfor %}{% endfor %}"
-)
 QWEN3_LIKE = (
     "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
     "{% endif %}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -134,8 +128,7 @@ def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}", "never learn to stop"),
         ("{{ raise_exception('no') }}", "does not take it: no"),
         ("{{ messages[0].nothing.at_all }}", "does not take it"),
-        (OF_PARTS, "reads content in parts alone; name another: --chat-template"),
-        (OF_PARTS.replace("{% generation %}", "").replace("{% endgeneration %}", ""), "reads content in parts alone"),
+        ("{% for m in messages %}{{ m.role }}<end>{% endfor %}", "leaves out what the assistant says; name another"),
     ],
 )
 def test_wrong_templates(content: str, reason: str) -> None:
@@ -255,6 +248,14 @@ def test_the_best_template_is_found(bpe_folder: Path, bpe: Path, tmp_path: Path)
     assert chat_template(tokenizer_of(bpe), str(mine)).name == str(mine)
     (bpe_folder / "chat_template.jinja").unlink()
     assert chat_template(tokenizer_of(bpe_folder), None).content == UNMARKED
+    (bpe_folder / "chat_template.json").write_text(json.dumps({"chat_template": CHATML}))
+    assert chat_template(tokenizer_of(bpe_folder), None).content == UNMARKED
+    (bpe_folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    found = chat_template(tokenizer_of(bpe_folder), None)
+    assert (found.name, found.content) == (f"of {bpe_folder / 'chat_template.json'}", CHATML)
+    (bpe_folder / "chat_template.json").write_text("{")
+    with pytest.raises(UserError, match=r"chat_template\.json is not JSON"):
+        chat_template(tokenizer_of(bpe_folder), None)
     with pytest.raises(UserError, match=r"nowhere\.jinja is not a file; write chatml, plain"):
         chat_template(tokenizer_of(bpe), "nowhere.jinja")
 

@@ -1,0 +1,72 @@
+"""Conversations with images as a server is asked: their text by a chat template, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from support.pictures import OF_PARTS
+
+from orchestrator.data.chat.templates import CHATML, JinjaTemplate
+from orchestrator.errors import UserError
+from orchestrator.inference.serving.protocol import ChatRequest, RequestError, parsed
+
+TEMPLATES = {"text": JinjaTemplate("text", CHATML, {}), "parts": JinjaTemplate("parts", OF_PARTS, {})}
+
+
+def image(content: bytes) -> dict[str, Any]:
+    url = "data:image/png;base64," + base64.b64encode(content).decode()
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def asked(*contents: Any) -> ChatRequest:
+    turns = [
+        {"role": "user" if number % 2 == 0 else "assistant", "content": each} for number, each in enumerate(contents)
+    ]
+    return parsed(ChatRequest, {"messages": turns})
+
+
+PROMPTS = [
+    (
+        [[image(b"1"), text("\nWhat?")]],
+        "<|im_start|>user\n<image>\nWhat?<|im_end|>\n<|im_start|>assistant\n",
+        "USER: <image>\nWhat? ASSISTANT:",
+    ),
+    (
+        [[text("This"), image(b"1"), text("or "), text("that"), image(b"2")], "The first.", "Why?"],
+        "<|im_start|>user\nThis<image>or that<image><|im_end|>\n<|im_start|>assistant\nThe first.<|im_end|>\n"
+        "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+        "USER: <image>\n<image>\nThis or that ASSISTANT: The first. USER: Why? ASSISTANT:",
+    ),
+    (["Hi"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "USER: Hi ASSISTANT:"),
+]
+
+
+@pytest.mark.parametrize(("contents", "of_text", "of_parts"), PROMPTS)
+def test_a_conversation_is_what_its_template_writes(contents: list[Any], of_text: str, of_parts: str) -> None:
+    request = asked(*contents)
+    assert request.prompt(TEMPLATES["text"].prompt) == of_text
+    assert request.prompt(TEMPLATES["parts"].prompt) == of_parts
+    assert request.images == [b"1", b"2"][: of_text.count("<image>")]
+
+
+def test_a_template_that_loses_an_image_is_told_of() -> None:
+    """Though a text holds the name of the mark."""
+    forgetful = JinjaTemplate("f", CHATML.replace("in messages", "in messages[1:]"), {})
+    request = asked([image(b"1")], "<image>")
+    with pytest.raises(UserError, match="the chat template writes 0 of 1 images"):
+        request.prompt(forgetful.prompt)
+    forgetful = JinjaTemplate("f", OF_PARTS.replace("in messages", "in messages[1:]"), {})
+    with pytest.raises(UserError, match="writes 0 <image> for 1 images"):
+        request.prompt(forgetful.prompt)
+
+
+@pytest.mark.parametrize("content", ["a\ufdd2b", [text("a\ufdd2b")]])
+def test_our_own_mark_is_no_text(content: Any) -> None:
+    with pytest.raises(RequestError, match=r"content: its text holds a noncharacter of Unicode, U\+FDD2"):
+        asked(content)
