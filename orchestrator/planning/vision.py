@@ -26,7 +26,7 @@ def encoder_model(vision: VisionSpec) -> ModelSpec:
         seq_length=vision.positions,
         position_embedding_type="none",
         norm_epsilon=vision.norm_epsilon,
-        # quick_gelu is one kernel as well, which keeps its input alone.
+        # quick_gelu is three kernels in each pass, and keeps one tensor alone as well.
         activation="gelu" if vision.activation == "gelu" else "gelu_tanh",
     )
 

@@ -41,7 +41,7 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
-from orchestrator.runtime.network.initialization import initialize_weights
+from orchestrator.runtime.network.initialization import Stream, initialize_weights
 from orchestrator.runtime.processes.device import Device, select_device
 from orchestrator.runtime.processes.process_groups import (
     Ranks,
@@ -143,9 +143,8 @@ def build(job: JobSpec, config: TransformerConfig, device: Device, ranks: Ranks)
         chunks,
         seed=job.runtime.seed,
         std=model.init_method_std,
-        branches=2 * model.num_layers,
         vocab_size=words.size,
-        norm_weight=1.0,
+        stream_of=lambda weight: Stream(2 * model.num_layers, norm_weight=1.0),
     )
     return chunks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,24 @@ def test_starts_from_a_decoder_that_does_not_see(ranks: Ranks, tmp_path: Path) -
     stopped = make_run(tmp_path, frozen)
     assert ranks.start(stopped, frozen).wait() == 1
     assert "has no encoder of images" in logs(stopped)
+
+
+def test_frozen_behind_one_that_sees(reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:
+    """Tuned from its checkpoint on two stages of two replicas that share the optimizer out, as by one process."""
+    tuned: dict[str, Any] = {"checkpoint": {"pretrained": str(reference.path)}, "vision": {"freeze": True}}
+    spread = layout(pp=2, dp=2, use_distributed_optimizer=True, overlap_grad_reduce=True)
+    one, four = (trained(ranks, tmp_path, name, each, **tuned) for name, each in (("one", {}), ("four", spread)))
+    assert "fresh" not in events(one, "pretrained")[0]
+    assert largest_difference(losses(one), losses(four)) < 1e-5
+    assert weights_apart(one, four) == {}
+
+
+def test_an_encoder_begins_alive_before_norms_around_zero(ranks: Ranks, tmp_path: Path) -> None:
+    """Its own norms multiply by their weights, where the decoder's multiply by 1 + weight."""
+    still = {"lr": 1e-12, "weight_decay": 0.0}
+    run = trained(ranks, tmp_path, "gemma", {}, model={"apply_layernorm_1p": True}, optimizer=still)
+    stored = StoredWeights(committed(run)[-1].path)
+    norms = {name: stored.read(name, ()) for name in [*stored.keys()] if re.search(r"norm\.weight$", name)}
+    means = {name: round(weight.float().mean().item(), 6) for name, weight in norms.items()}
+    assert {mean for name, mean in means.items() if name.startswith("vision.")} == {1.0}
+    assert {mean for name, mean in means.items() if not name.startswith(("vision.", "optimizer."))} == {0.0}

@@ -81,19 +81,20 @@ def _before(own: Setting, vision: VisionSpec) -> Pass:
 
 
 def _projector(own: Setting, vision: VisionSpec, hidden: int) -> Pass:
-    """From the encoder's width to the decoder's. Behind a frozen encoder nothing needs the gradient of its input."""
+    """From the encoder's width to the decoder's. The gradient of its input is computed behind a frozen encoder, too, as
+    megatron-core's layers do not ask whether it is needed.
+    """
     tokens, width = own.sequences * vision.tokens_per_image, hidden / own.tp
     setting = replace(own, tokens=tokens, own_tokens=tokens)
     up, down = Linear(vision.hidden_size, width, True), Linear(width, hidden, False)
     first, second = (linear_passes(setting, [linear], own.dtype) for linear in (up, down))
-    weight = {"gemm": gemm_seconds(width, vision.hidden_size, tokens, own.device, own.dtype)}
     bias, gelu = own.kernels.bias, own.kernels.gelu
     forward = bias.forward * (width + hidden) + gelu.forward * width
     backward = bias.backward * (width + hidden) + gelu.backward * width
     return Pass(
         add(first.forward, second.forward, {"memory_bound": own.streaming(forward * tokens * own.size)}),
         add(
-            weight if vision.freeze else first.backward,
+            first.backward,
             second.backward,
             {"memory_bound": own.streaming(backward * tokens * own.size)},
         ),

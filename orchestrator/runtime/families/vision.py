@@ -13,6 +13,7 @@ from orchestrator.runtime.families.gpt import GPT, decoder
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.images import ImageEncoder
+from orchestrator.runtime.layers.placing import place
 from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank
 from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.job import JobSpec
@@ -23,7 +24,7 @@ class SeeingGPT(GPT):
     """A GPT whose first stage has an encoder of images."""
 
     def see_with(self, encoder: ImageEncoder) -> None:
-        """Give the chunk that embeds tokens its encoder."""
+        """Give the chunk that embeds tokens its encoder, behind the constructor, which all decoders share."""
         self.vision = encoder
 
     def forward(
@@ -56,8 +57,7 @@ class SeeingGPT(GPT):
             seen = copy_to_tensor_model_parallel_region(seen)
             first = get_tensor_model_parallel_rank() * embedded.size(0)
             is_patch, which = (each[first : first + embedded.size(0)] for each in (is_patch, which))
-        patches = seen.gather(0, which.unsqueeze(2).expand_as(embedded))
-        return torch.where(is_patch.unsqueeze(2), patches, embedded)
+        return place(embedded, seen, is_patch, which)
 
 
 def is_of_images(name: str) -> bool:

@@ -75,9 +75,18 @@ class ImageEncoder(MegatronModule):
 
     def _scaled(self, images: torch.Tensor) -> torch.Tensor:
         """Around 0, in the format of the weights."""
-        colours = (COLOUR_MEAN, COLOUR_DEVIATION)
-        mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in colours)
+        mean, deviation = _colours(images.device)
         return ((images.float() / 255 - mean) / deviation).to(self.patches.dtype)
+
+
+@functools.cache
+def _colours(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of what CLIP has seen, [3, 1, 1]. Made once: the host waits for the device when it does that,
+    and a module's buffers would be rounded to the weights' format.
+    """
+    colours = (COLOUR_MEAN, COLOUR_DEVIATION)
+    mean, deviation = (torch.tensor(values, device=device).view(3, 1, 1) for values in colours)
+    return mean, deviation
 
 
 def _cut(images: torch.Tensor, side: int) -> torch.Tensor:
@@ -146,8 +155,8 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
 
 
 def quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    """x · sigmoid(1.702 x), CLIP's approximation."""
-    return x * torch.sigmoid(1.702 * x)
+    """x · sigmoid(1.702 x), CLIP's approximation; written so that one tensor is kept for the backward pass."""
+    return functional.silu(1.702 * x) / 1.702
 
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,13 +22,23 @@ _RESIDUAL_WRITERS = ("linear_proj.weight", "linear_fc2.weight", "out_proj.weight
 """Of attention, of dense MLPs and of experts, of state space layers."""
 
 
+@dataclass(frozen=True)
+class Stream:
+    """A stack of layers around one residual stream."""
+
+    branches: int
+    """Of the stream: 2 in a layer of attention and MLP."""
+    norm_weight: float
+    """What norms begin with: 0 where they multiply by 1 + weight."""
+
+
 @torch.no_grad()
 def initialize_weights(
-    chunks: Iterable[Any], *, seed: int, std: float, branches: int, vocab_size: int, norm_weight: float
+    chunks: Iterable[Any], *, seed: int, std: float, vocab_size: int, stream_of: Callable[[str], Stream]
 ) -> None:
-    """Fill the parameters in place: N(0, std²), writers to the residual stream N(0, std²/branches), norms
-    `norm_weight`, biases 0; of adapters the first matrix N(0, 1/(3·in)), the second 0, so that they add nothing at
-    first; what only state space layers have as Mamba-2 fills it. `branches`: of the residual stream, 2 in a layer.
+    """Fill the parameters in place: N(0, std²), writers to a residual stream N(0, std²/branches), norms as their
+    stream's begin, biases 0; of adapters the first matrix N(0, 1/(3·in)), the second 0, so that they add nothing at
+    first; what only state space layers have as Mamba-2 fills it. `stream_of`: that of a weight.
 
     Rows of the vocabulary's padding are 0: how many there are depends on the layout.
     """
@@ -40,12 +51,13 @@ def initialize_weights(
             elif shard.key.endswith(("bias", "lora.b")):
                 shard.data.zero_()
             elif "norm" in shard.key:
-                shard.data.fill_(norm_weight)
+                shard.data.fill_(stream_of(shard.key).norm_weight)
             elif shard.key.endswith("lora.a"):
                 narrow = normal(1 / math.sqrt(3 * shard.global_shape[-1]))
                 shard.data.copy_(_slice_of_whole(shard, seed, narrow, vocab_size))
             else:
-                scale = std / math.sqrt(branches) if shard.key.endswith(_RESIDUAL_WRITERS) else std
+                writes = shard.key.endswith(_RESIDUAL_WRITERS)
+                scale = std / math.sqrt(stream_of(shard.key).branches) if writes else std
                 shard.data.copy_(_slice_of_whole(shard, seed, normal(scale), vocab_size))
 
 

@@ -18,6 +18,7 @@ from orchestrator.planning.memory.layer import rotates_projection
 from orchestrator.planning.time.data_parallel import bucket_size
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.choice import family_of
+from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.biases import add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
@@ -28,7 +29,7 @@ from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.rotary import attention_factor
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
 from orchestrator.runtime.network.finalizing import finalize
-from orchestrator.runtime.network.initialization import initialize_weights
+from orchestrator.runtime.network.initialization import Stream, initialize_weights
 from orchestrator.runtime.network.lora import add_adapters
 from orchestrator.runtime.network.small_gradients import add_together
 from orchestrator.runtime.processes.device import Device
@@ -180,11 +181,17 @@ def build_chunks(
         chunks,
         seed=job.runtime.seed,
         std=job.model.init_method_std,
-        branches=job.model.num_layers * (1 if job.model.architecture == "mamba" else 2),
         vocab_size=vocabulary.size,
-        norm_weight=0.0 if job.model.apply_layernorm_1p else 1.0,
+        stream_of=functools.partial(_stream_of, job.model),
     )
     return chunks
+
+
+def _stream_of(model: ModelSpec, weight: str) -> Stream:
+    if model.vision is not None and is_of_images(weight):
+        return Stream(2 * model.vision.num_layers, norm_weight=1.0)
+    branches = model.num_layers * (1 if model.architecture == "mamba" else 2)
+    return Stream(branches, norm_weight=0.0 if model.apply_layernorm_1p else 1.0)
 
 
 def parameter_count(chunks: list[Any]) -> int:

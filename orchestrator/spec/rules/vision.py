@@ -16,6 +16,7 @@ _HIDDEN = "model.hidden_size"
 _NOT_TRIED = {
     "model.lora": "adapters freeze everything else, and with it what is to learn from images",
     "model.num_experts": "experts beside images are not in this version",
+    "runtime.train_step": "a step of your own would not show the model its images",
     "precision.fp8": "the encoder of images was not tried in FP8",
     "runtime.cpu_offloading_num_layers": "the encoder's activations would stay on the GPU",
 }
