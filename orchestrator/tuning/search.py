@@ -21,7 +21,7 @@ from orchestrator.tuning.space import Space
 
 _REFINED = 10
 """How many of the fastest are tried with single switches turned."""
-_WHOLE = 4
+_WHOLE = 6
 """How many of the fastest degrees are looked at without sequence parallelism as well."""
 _BALANCED = 30
 """How many of the fastest pipelines are tried with fewer layers on the last stage: that saves some per cent."""
