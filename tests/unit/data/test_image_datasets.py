@@ -386,8 +386,13 @@ def test_options(program: Program, chats: Path, tmp_path: Path) -> None:
     for arguments, reason in {
         ("--chat", "--patch-size", "4"): "--patch-size is for images: add --image-size",
         ("--image-size", "8"): "--image-size is for conversations with images: add --chat",
-        ("--chat", "--image-size", "8", "--patch-size", "3"): "--patch-size 3 does not divide --image-size 8",
-        ("--chat", "--image-size", "8"): "--patch-size 14 does not divide --image-size 8",
+        ("--chat", "--image-size", "8", "--patch-size", "3"): (
+            "--patch-size 3 does not divide --image-size 8: write 2 or 4"
+        ),
+        ("--chat", "--image-size", "16"): (
+            "--patch-size 14, the default, does not divide --image-size 16: write 8 or 16"
+        ),
+        ("--chat", "--image-size", "8"): "--patch-size 14, the default, does not divide --image-size 8: write 8",
     }.items():
         done = program("tokenize", chats, "--output-prefix", "x", *arguments)
         assert (done.returncode, reason in done.stderr) == (2, True)
