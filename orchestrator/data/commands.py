@@ -27,6 +27,7 @@ from orchestrator.data.request import (
 )
 from orchestrator.data.vocabulary import looked_for
 from orchestrator.errors import UserError
+from orchestrator.spec.rules.base import divisors_of
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 from orchestrator.spec.vision import VisionSpec
 
@@ -351,7 +352,10 @@ def _check_images(chat: bool, image_size: int | None, patch_size: int | None) ->
         raise UserError("--image-size is for conversations with images: add --chat, or leave it out")
     patch = VisionSpec().patch_size if patch_size is None else patch_size
     if image_size % patch:
-        raise UserError(f"--patch-size {patch} does not divide --image-size {image_size}")
+        default = ", the default," if patch_size is None else ""
+        legal = divisors_of(image_size, "--patch-size", patch)
+        nearest = " or ".join(map(str, (*legal.below[:1], *legal.above[:1])))
+        raise UserError(f"--patch-size {patch}{default} does not divide --image-size {image_size}: write {nearest}")
 
 
 def _prefix(path: Path) -> Path:

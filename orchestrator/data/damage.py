@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.checkpoints import file_record
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.chat.stored_images import images_prefix
+from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.index import HEADER, IndexHeader, damaged, idx_path, read_index
 from orchestrator.data.manifest import manifest_path, read_manifest
 from orchestrator.errors import DataError, UserError
@@ -32,9 +32,17 @@ Read = Callable[[int, int], bytes]
 def refuse_damage(prefixes: Iterable[Path]) -> None:
     """Raises DataError with all that is wrong within the indices of some data sets and of the masks and images beside
     them."""
-    indices = [each for prefix in prefixes for each in (prefix, loss_mask_prefix(prefix), images_prefix(prefix))]
+    indices = [each for prefix in prefixes for each in (prefix, loss_mask_prefix(prefix), *_images(prefix))]
     if found := [damage for each in indices if (damage := index_damage(each)) is not None]:
         raise DataError("\n".join(found))
+
+
+def _images(prefix: Path) -> list[Path]:
+    """Where its images lie; nothing where it has none, or its manifest, which is told of with it, does not say."""
+    try:
+        return [images_prefix(prefix)] if has_images(prefix) else []
+    except DataError:
+        return []
 
 
 def index_damage(prefix: Path) -> str | None:

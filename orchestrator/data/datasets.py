@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from orchestrator.data.blending import surplus
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.chat.stored_images import images_prefix
+from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.checks import (
     BLEND,
     PARTS,
@@ -167,7 +167,7 @@ def _cache_folder(cache_dir: Path, data: DataSpec) -> Path:
             prefixes = [Path(entry.path)]
             if data.chat is not None:  # which conversations are cut depends on what counts
                 prefixes.append(loss_mask_prefix(prefixes[0]))
-                if idx_path(images_prefix(prefixes[0])).exists():  # and left out, on how many images there are
+                if has_images(prefixes[0]):  # and left out, on how many images there are
                     prefixes.append(images_prefix(prefixes[0]))
             for path in [name(prefix) for prefix in prefixes for name in (idx_path, bin_path)]:
                 status = path.stat()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import warnings
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ from orchestrator.errors import UserError
 
 Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """Red, green and blue of an image, [3, size, size]."""
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""What is read. Pillow knows many more, and starts another program to read some of them."""
+_LONGEST = 32
+"""How many times its shorter side an image's longer one may be: so much more is scaled than is seen."""
 
 
 def pillow(module: str = "Image") -> Any:
@@ -21,35 +25,50 @@ def pillow(module: str = "Image") -> Any:
     return optional_module(f"PIL.{module}", "reading images", package="pillow")
 
 
-def pixels(source: Path | bytes, size: int) -> Pixels:
+def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
     """An image, of a file or of what is in one, upright: scaled until its shorter side has `size` pixels, and cut to
-    the square in its middle.
+    the square in its middle. It may have `most` pixels, and as many as Pillow takes for harmless.
 
     Raises UserError for what is no image, MissingDependency without Pillow.
     """
     library, operations = pillow(), pillow("ImageOps")
     name = "the image" if isinstance(source, bytes) else f"image {source}"
+    most = min(most, library.MAX_IMAGE_PIXELS or math.inf)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", library.DecompressionBombWarning)
-            with library.open(io.BytesIO(source) if isinstance(source, bytes) else _regular(source)) as image:
-                operations.exif_transpose(image, in_place=True)
-                upright = image if image.mode == "RGB" else image.convert("RGB")
-                upright.load()
+        file = io.BytesIO(source) if isinstance(source, bytes) else _regular(source)
+        with library.open(file, formats=FORMATS) as image:
+            _check_sides(image.size, size, most)
+            image.load()
+            # Of no use here, and Pillow would warn of it. Warnings are the process's: a thread can turn none off.
+            image.info.pop("transparency", None)
+            operations.exif_transpose(image, in_place=True)
+            upright = image if image.mode == "RGB" else image.convert("RGB")
     except library.UnidentifiedImageError as error:
-        raise UserError(f"{name} is none that Pillow reads") from error
+        raise UserError(f"{name} is none that is read: {', '.join(FORMATS[:-1])} and {FORMATS[-1]} are") from error
     except Exception as error:  # decoders raise whatever a damaged file makes them stumble over
         raise UserError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     width, height = upright.size
     shorter = min(width, height)
     scaled = (size * width // shorter, size * height // shorter)
-    if scaled[0] * scaled[1] > (library.MAX_IMAGE_PIXELS or 0):
-        raise UserError(f"{name} has {width} x {height} pixels: it is too long and narrow to be scaled to {size}")
     # As a whole, though only its middle is wanted: so it is the same to the pixel.
     found = np.asarray(upright.resize(scaled, library.Resampling.BICUBIC))
     left, top = ((side - size) // 2 for side in scaled)
-    return found[top : top + size, left : left + size].transpose(2, 0, 1)
+    # Copied: a part of an array keeps the whole.
+    return found[top : top + size, left : left + size].transpose(2, 0, 1).copy()
+
+
+def _check_sides(sides: tuple[int, int], size: int, most: float) -> None:
+    """Raises ValueError for an image that would take much memory, before it takes any."""
+    width, height = sides
+    if width * height > most:
+        raise ValueError(
+            f"{width} x {height} are more than the {most:.0f} pixels that an image may have: make it smaller"
+        )
+    if min(width, height) < 1 or max(width, height) > _LONGEST * min(width, height):
+        raise ValueError(
+            f"it has {width} x {height} pixels: it is too long and narrow to be scaled to {size}; cut it until its "
+            f"longer side has at most {_LONGEST} times the pixels of its shorter one"
+        )
 
 
 def _regular(path: Path) -> Path:

@@ -140,11 +140,12 @@ class PartialOutput:
                     os.fsync(descriptor)
             append_line(self.folder / "commits.jsonl", asdict(self.progress))
 
-    def finish(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+    def finish(self, manifests: Sequence[Manifest], left_over: Path | None = None) -> list[Manifest]:
         """Rename the data sets into place, the index of each last, those of the last first, and remove the folder.
 
         `manifests` are those of the first data sets; what has none belongs to the first. Gives them with the checksums
-        of the indices, as they were written.
+        of the indices, as they were written. What an earlier data set has at the prefix `left_over` goes with it; one
+        with a manifest stays, as it is a data set by itself.
         """
         self.progress.finished = True
         self.commit()
@@ -160,6 +161,9 @@ class PartialOutput:
                     written.append(manifests[i].model_copy(update={"index_crc32": crc}))
                     write_atomically(manifest_path(prefix), written[i].model_dump_json(indent=1))
             self._place_skipped()
+            if left_over is not None and not manifest_path(left_over).exists():
+                idx_path(left_over).unlink(missing_ok=True)
+                bin_path(left_over).unlink(missing_ok=True)
             for i, prefix in reversed(list(enumerate(self.prefixes))):
                 os.replace(self.folder / f"{i}.idx", idx_path(prefix))
             _sync(self.folder.parent)

@@ -19,7 +19,7 @@ from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
 from orchestrator.data.chat.templates import ChatTemplate
 from orchestrator.data.encoding import ChunkEncoder
 from orchestrator.data.images import pillow
-from orchestrator.data.index import bin_path, idx_path, partial_path
+from orchestrator.data.index import partial_path
 from orchestrator.data.manifest import Manifest, Source
 from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
@@ -66,9 +66,8 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
             if manifest.documents == 0:
                 out.discard()
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
-        if request.overwrite and request.vision is None:
-            _remove_images(request.output_prefix)
-        return out.finish(manifests)
+        has_no_images = request.vision is None and (request.chat or request.overwrite)
+        return out.finish(manifests, images_prefix(request.output_prefix) if has_no_images else None)
 
 
 def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: PartialOutput, display: Display) -> None:
@@ -112,12 +111,6 @@ def _outputs(request: TokenizeRequest, tokenizer: Tokenizer) -> dict[Path, np.dt
         outputs = {prefix: tokenizer.dtype, loss_mask_prefix(prefix): MASK_DTYPE}
         return outputs if request.vision is None else {**outputs, images_prefix(prefix): IMAGES_DTYPE}
     return {request.prefix(key): tokenizer.dtype for key in request.json_keys}
-
-
-def _remove_images(prefix: Path) -> None:
-    """Those of a data set that is replaced by one without images."""
-    for path in (idx_path(images_prefix(prefix)), bin_path(images_prefix(prefix))):
-        path.unlink(missing_ok=True)
 
 
 def _refuse_other_than_json(files: Sequence[InputFile]) -> None:

@@ -14,8 +14,7 @@ from orchestrator.data.images import Pixels, pixels
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.network import Network
-from orchestrator.spec.prompts import images_problem
-from orchestrator.spec.vision import MARK, VisionSpec
+from orchestrator.spec.vision import MARK, VisionSpec, marks_problem
 
 IMAGE = -200
 """An image in a list of token ids; LLaVA's own number for it."""
@@ -78,7 +77,7 @@ def seen(
     of them is no image.
     """
     tokens = list(tokens)
-    if problem := images_problem(tokens.count(IMAGE), len(given), sees=vision is not None):
+    if problem := marks_problem(tokens.count(IMAGE), len(given), sees=vision is not None):
         raise UserError(f"{what} {problem}")
     if vision is None or not given:
         return tokens, None

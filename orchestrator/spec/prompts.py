@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.spec.generation import Generation, options_of
-from orchestrator.spec.vision import MARK
+from orchestrator.spec.vision import MARK, marks_problem
 
 NO_TEXT = "holds half of a surrogate pair (U+D800 to U+DFFF), which is no character; write the character itself"
 _SHOWN = 20
+_GIVEN_BY = '"images": ["cat.jpg"] in its line'
 
 
 def is_text(value: str) -> bool:
@@ -31,20 +32,6 @@ class Line(NamedTuple):
     options: Generation
     images: tuple[Path, ...]
     """The files of its images."""
-
-
-def images_problem(marks: int, images: int, *, sees: bool) -> str | None:
-    """What is wrong with a prompt that names so many images, and has so many; None where nothing is. To a model that
-    sees none, a mark is text like any other."""
-    if not sees:
-        return f"has {_counted(images)}, and the model sees none: it has no model.vision" if images else None
-    if marks == images:
-        return None
-    return f"has {marks} x {MARK} and {_counted(images)}: each image that is given stands at one {MARK}"
-
-
-def _counted(images: int) -> str:
-    return f"{images} image{'' if images == 1 else 's'}"
 
 
 def read_prompts(path: Path, defaults: Mapping[str, Any], *, sees: bool = False) -> list[Line]:
@@ -83,13 +70,15 @@ def _prompt(line: bytes, defaults: Mapping[str, Any], folder: Path, sees: bool) 
     if not is_text(record["prompt"]):
         raise UserError(f"the prompt {NO_TEXT}")
     own = {name: value for name, value in record.items() if name not in ("prompt", "images")}
-    images = _files(record.get("images", []), folder)
-    if problem := images_problem(record["prompt"].count(MARK), len(images), sees=sees):
+    images = _files(record.get("images"), folder)
+    if problem := marks_problem(record["prompt"].count(MARK), len(images), sees=sees, given_by=_GIVEN_BY):
         raise UserError(f"the prompt {problem}")
     return Line(record["prompt"], options_of({**defaults, **own}), images)
 
 
 def _files(given: object, folder: Path) -> tuple[Path, ...]:
+    if given is None:
+        return ()
     if not isinstance(given, list) or not all(isinstance(name, str) and is_text(name) for name in given):
         raise UserError('"images" is not a list of the names of files')
     paths = tuple(folder / name for name in given)

@@ -18,7 +18,9 @@ def run(command: str, request: Request, as_json: bool) -> int:
     """Start the program, which ends when this process is killed; returns its exit code."""
     arguments = [*(["--json"] if as_json else []), *to_arguments(request)]
     tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
-    process = subprocess.Popen([*tether, sys.executable, "-m", "orchestrator.data", command, *arguments])
+    # What Pillow warns its programmers of in people's photographs is no news to them.
+    variables = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
+    process = subprocess.Popen([*tether, sys.executable, "-m", "orchestrator.data", command, *arguments], env=variables)
     while True:
         try:
             code = process.wait()

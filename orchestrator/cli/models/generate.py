@@ -28,8 +28,8 @@ from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.prompts import check_files, images_problem, read_prompts
-from orchestrator.spec.vision import MARK
+from orchestrator.spec.prompts import check_files, read_prompts
+from orchestrator.spec.vision import MARK, marks_problem
 
 _KEPT_LINES = 2000
 """Of standard error, in which the cause of a failure is looked for."""
@@ -145,7 +145,7 @@ def command(
         read_prompts(file, options, sees=sees)
     check_files(images)
     marks = prompt.count(MARK) if prompt is not None else len(images)
-    if problem := images_problem(marks, len(images), sees=sees):
+    if problem := marks_problem(marks, len(images), sees=sees, given_by="--image FILE"):
         raise UserError(f"the prompt {problem}")
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     check_installed(job)

@@ -28,6 +28,8 @@ from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
 
 SERVING_MODULE = "orchestrator.inference.serving"
+_TEXT_KB, _IMAGES_KB = 1024, 16 * 1024
+"""How large requests may be by default: texts, and photographs, which JSON makes a third larger."""
 
 
 def command(
@@ -45,8 +47,14 @@ def command(
         int, typer.Option("--max-waiting", min=1, help="Texts asked for and not written yet; more are refused (429).")
     ] = 256,
     max_request_kb: Annotated[
-        int, typer.Option("--max-request-kb", min=1, help="Size of a request; larger ones are refused (413).")
-    ] = 1024,
+        int | None,
+        typer.Option(
+            "--max-request-kb",
+            min=1,
+            help=f"Size of a request; larger ones are refused (413). {_TEXT_KB} by default, and {_IMAGES_KB} where the "
+            "model sees images.",
+        ),
+    ] = None,
     max_length: Annotated[
         int | None,
         typer.Option("--max-length", min=2, help="Tokens of a prompt and its text; the model's positions by default."),
@@ -80,6 +88,7 @@ def command(
     _check_extra(weights)
     if job.launch.template is None:  # one of the user's own may start it elsewhere
         listen(host, port).close()
+    usual_kb = _TEXT_KB if job.model.vision is None else _IMAGES_KB
     arguments = [
         str(weights.path),
         *layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size),
@@ -90,7 +99,7 @@ def command(
         *(["--json"] if as_json else []),
         f"--max-batch={max_batch}",
         f"--max-waiting={max_waiting}",
-        f"--max-bytes={max_request_kb * 1024}",
+        f"--max-bytes={(max_request_kb or usual_kb) * 1024}",
         *([f"--max-length={max_length}"] if max_length is not None else []),
         *([f"--iteration={iteration}"] if iteration is not None else []),
     ]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from array import array
 from pathlib import Path
 
-from orchestrator.data.index import HEADER, IndexHeader, idx_path, read_index
+from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.manifest import Manifest, read_manifest
-from orchestrator.errors import DataError, UserError
+from orchestrator.errors import UserError
 from orchestrator.spec.vision import VisionSpec
 
 
@@ -25,11 +25,24 @@ def bytes_per_image(image_size: int) -> int:
     return 3 * image_size * image_size
 
 
+def has_images(prefix: Path) -> bool:
+    """Whether a data set of conversations has images: as its manifest says, whatever lies beside it. One that another
+    tool made has them where a file of them is there. Raises DataError for a manifest that is damaged."""
+    manifest = read_manifest(prefix)
+    return bool(manifest.images) if manifest is not None else len(_absent(prefix)) < 2
+
+
+def _absent(prefix: Path) -> list[Path]:
+    """The files of a data set's images that are not there."""
+    images = images_prefix(prefix)
+    return [path for path in (idx_path(images), bin_path(images)) if not path.is_file()]
+
+
 def image_counts(prefix: Path, first: int, stop: int, vision: VisionSpec) -> array[int]:
     """How many images each of the conversations `first` to `stop` has; nothing where the data set has none."""
     sizes = array("i")
     path = idx_path(images_prefix(prefix))
-    if path.exists():
+    if has_images(prefix) and path.exists():
         with open(path, "rb") as file:
             file.seek(HEADER.size + 4 * first)
             sizes.frombytes(file.read(4 * (stop - first)))
@@ -40,25 +53,31 @@ def image_counts(prefix: Path, first: int, stop: int, vision: VisionSpec) -> arr
 def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) -> str | None:
     """Why the images of a data set of conversations are not such as the job's model sees; None where they are, and
     where it has none. Raises DataError for a manifest that is damaged."""
-    manifest, prefix = read_manifest(Path(path)), images_prefix(Path(path))
-    try:
-        stored = read_index(prefix)
-    except DataError as error:
-        return str(error)
-    except UserError:
-        stored = None
-    claimed = None if manifest is None else manifest.images or 0
-    if not claimed and (stored is None or stored.tokens == 0):
+    if not has_images(Path(path)):
         return None
+    manifest, prefix, absent = read_manifest(Path(path)), images_prefix(Path(path)), _absent(Path(path))
+    if manifest is None and absent:
+        return (
+            f"{path} has images in one file of two: {absent[0]} is not there. Copy it beside the other, or remove that "
+            "if the data set has no images"
+        )
+    stored = None
+    if not absent:
+        try:
+            stored = read_index(prefix)
+        except UserError as error:
+            return str(error)
+        if manifest is None and stored.tokens == 0:
+            return None
     if vision is None:
         return (
             f"{path} holds conversations with images, and the job's model sees none: write model.vision, "
             "or use data without images"
         )
     if stored is None:
-        return (
-            f"{path} has {claimed} images, and {prefix}.bin and .idx are not there: copy both with it, or make it anew"
-        )
+        claimed = manifest.images if manifest is not None else 0
+        missing = f"{' and '.join(map(str, absent))} {'is' if len(absent) == 1 else 'are'} not there"
+        return f"{path} has {claimed} images, and {missing}: copy all files with it, or make it anew"
     if not _belong_together(stored, header, manifest):
         return f"{path} and {prefix} do not belong together: copy all files anew, or make the data set anew"
     wanted = f"{vision.image_size} pixels in patches of {vision.patch_size}"

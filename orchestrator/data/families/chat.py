@@ -13,7 +13,7 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix, pack, usable
-from orchestrator.data.chat.stored_images import images_prefix
+from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.index import bin_path, read_index
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.vision import VisionSpec
@@ -135,9 +135,9 @@ class SeenChatDataset(ChatDataset):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        prefix = images_prefix(Path(self.dataset_path))
-        has_images = bin_path(prefix).exists() and bin_path(prefix).stat().st_size > 0  # nothing cannot be mapped
-        self._images = IndexedDataset(str(prefix), multimodal=False, mmap=True) if has_images else None
+        path, prefix = Path(self.dataset_path), images_prefix(Path(self.dataset_path))
+        is_there = has_images(path) and bin_path(prefix).stat().st_size > 0  # nothing cannot be mapped
+        self._images = IndexedDataset(str(prefix), multimodal=False, mmap=True) if is_there else None
 
     @staticmethod
     def _key_config_attributes() -> list[str]:

@@ -18,9 +18,11 @@ from starlette.exceptions import HTTPException
 
 from orchestrator.data.chat.conversations import Message
 from orchestrator.errors import UserError
+from orchestrator.inference.images import Image
 from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.requests import Request as WriteRequest
 from orchestrator.inference.serving.engine import Engine, Ticket
+from orchestrator.inference.serving.images import decoded
 from orchestrator.inference.serving.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -164,7 +166,8 @@ async def _body(request: Request, limits: Limits) -> Any:
     async for part in request.stream():
         content += part
         if len(content) > limits.max_bytes:
-            raise RequestError(413, f"a request has at most {limits.max_bytes} bytes")
+            way_out = "send less, or start the server with a larger --max-request-kb"
+            raise RequestError(413, f"a request has at most {limits.max_bytes} bytes: {way_out}")
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -224,11 +227,16 @@ async def _requests(
 ) -> list[WriteRequest]:
     """Requests for `count` prompts, those of one prompt together: one for each of `options`, which differ in seed.
 
-    Nothing is made of a call that is too large, and tokenizing and reading images keep nobody else waiting. Raises
-    UserError and RequestError.
+    Nothing is made of a call that is too large, or one too many. Tokenizing and reading images keep nobody else
+    waiting. Raises UserError and RequestError.
     """
-    served.engine.check_size(count * sum(each.num_beams for each in options))
-    encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0], images))
+    vision = served.model.job.model.vision
+    with served.engine.place(count * sum(each.num_beams for each in options)):
+        given: Sequence[Sequence[Image]] | None = images
+        if images is not None and vision is not None:
+            given = [await decoded(own, vision.image_size) for own in images]
+        encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0], given))
+    # The place is given up here and taken again by the call: nobody else comes between, as nothing is awaited.
     each = [(request, own) for request in encoded for own in options]
     return [replace(request, number=number, options=own) for number, (request, own) in enumerate(each)]
 

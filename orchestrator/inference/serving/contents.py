@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,5 +58,5 @@ def _image(url: object, number: int) -> bytes:
         raise ValueError(f"part {number}: nothing is fetched; send the image itself, as data:image/png;base64,…")
     try:
         return base64.b64decode(url[start.end() :], validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii's own, or of text that is not ASCII
         raise ValueError(f"part {number}: its image is not base64: {error}") from error

@@ -6,7 +6,8 @@ import asyncio
 import queue
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -51,20 +52,32 @@ class Engine:
         self._count = 0
         self._lock = threading.Lock()
 
-    def check_size(self, count: int) -> None:
-        """Raises RequestError for a call of more rows than a batch has."""
-        if count > self._max_batch:
-            raise RequestError(400, f"{count} texts or beams are asked for at once; at most {self._max_batch} are made")
+    @contextmanager
+    def place(self, count: int) -> Iterator[None]:
+        """A place among those who wait, of so many rows, for a call that is being made ready. Raises RequestError as
+        `submit` does."""
+        self._take(count)
+        try:
+            yield
+        finally:
+            self._give_back(count)
 
     def submit(self, ticket: Ticket) -> None:
         """Let a call wait for its turn. Raises RequestError when there are too many, or it is too large."""
-        count = ticket.size
-        self.check_size(count)
+        self._take(ticket.size)
+        self._waiting.put(ticket)
+
+    def _take(self, count: int) -> None:
+        if count > self._max_batch:
+            raise RequestError(400, f"{count} texts or beams are asked for at once; at most {self._max_batch} are made")
         with self._lock:
             if self._count + count > self._max_waiting:
                 raise RequestError(429, f"{self._count} texts wait already; try again later")
             self._count += count
-        self._waiting.put(ticket)
+
+    def _give_back(self, count: int) -> None:
+        with self._lock:
+            self._count -= count
 
     def stop(self) -> None:
         """End `run` after the batch under way."""
@@ -100,8 +113,7 @@ class Engine:
                 traceback.print_exc()
                 for ticket in tickets:
                     ticket.put(RequestError(500, "the server made a mistake with this request; its log says which"))
-            with self._lock:
-                self._count -= sum(ticket.size for ticket in tickets)
+            self._give_back(sum(ticket.size for ticket in tickets))
 
     def _next(self) -> list[Ticket]:
         """Calls that fit into a batch together, in the order in which they came; empty when it is time to stop."""

@@ -118,7 +118,7 @@ WRONG = {
     "surrogate": (talk("<image>", image="\ud800.jpg"), "half of a surrogate pair"),
     "gone": (talk("<image>", image="gone.jpg"), r"image .*/gone\.jpg cannot be read: No such file or directory"),
     "null byte": (talk("<image>", image="a\0.jpg"), "cannot be read: embedded null byte"),
-    "no picture": (talk("<image>", image="chats.jsonl"), r"image .*/chats\.jsonl is none that Pillow reads"),
+    "no picture": (talk("<image>", image="chats.jsonl"), r"image .*/chats\.jsonl is none that is read"),
 }
 
 

@@ -267,7 +267,7 @@ def test_images_that_were_not_copied_or_are_anothers(build: Any, prefix: Path, t
 
     for path in kept:
         path.unlink()
-        assert "has 32 images, and" in trouble()
+        assert f"has 32 images, and {path} is not there: copy all files with it" in trouble()
         path.write_bytes(kept[path])
     bin_path(images).write_bytes(kept[bin_path(images)][:-1])
     assert "do not belong together" in trouble()
@@ -291,6 +291,15 @@ def test_without_a_manifest_sizes_are_taken_on_trust(build: Any, prefix: Path) -
     assert build(job_of(prefix), train=4).train.sequences > 0
     with pytest.raises(DataError, match=r"images of another size, and model\.vision sees 10 pixels"):
         build(job_of(prefix, {"image_size": 10, "patch_size": 5}), train=4)
+    for path in (idx_path(images_prefix(prefix)), bin_path(images_prefix(prefix))):
+        kept = path.read_bytes()
+        path.unlink()
+        for job in (job_of(prefix), job_of(prefix, None)):
+            reason = f"{prefix} has images in one file of two: {path} is not there. Copy it beside the other, or remove"
+            assert reason in str(survey_job(job)[0].trouble)
+            with pytest.raises(DataError, match="has images in one file of two"):
+                build(job, train=4)
+        path.write_bytes(kept)
 
 
 def test_only_crowded_conversations_are_refused(build: Any, tokenize: Tokenize, album: Path) -> None:
@@ -310,6 +319,49 @@ def test_a_data_set_without_images_in_place_of_one_with(tokenize: Tokenize, pref
     assert not idx_path(images_prefix(prefix)).exists()
     assert not bin_path(images_prefix(prefix)).exists()
     assert [source.trouble for source in survey_job(job_of(prefix))] == [None]
+
+
+def test_images_that_are_left_over(tokenize: Tokenize, build: Any, prefix: Path, tmp_path: Path) -> None:
+    """Of a data set that was removed by hand. Neither do they matter where they come back, whole, half or torn."""
+    images = [path(images_prefix(prefix)) for path in (idx_path, bin_path)]
+    kept = {path: path.read_bytes() for path in images}
+    for path in (path(of) for of in (prefix, loss_mask_prefix(prefix)) for path in (idx_path, bin_path)):
+        path.unlink()
+    chats = written(tmp_path, *[talk(f"Hi {number}") for number in range(30)])
+    assert tokenize(chats, append_eod=False, chat=True) == prefix
+    assert not any(path.exists() for path in images)
+    index, data = images
+    torn = {index: kept[index][:-1], data: kept[data]}
+    for come_back in ({index: kept[index]}, {data: kept[data]}, kept, torn):
+        for path in images:
+            path.unlink(missing_ok=True)
+        for path, content in come_back.items():
+            path.write_bytes(content)
+        for job in (job_of(prefix), job_of(prefix, None)):
+            assert [source.trouble for source in survey_job(job)] == [None]
+            train = build(job, train=4).train
+            assert train.sequences == 30
+            assert not any(train[number].get("images", np.zeros(1)).any() for number in range(30))
+
+
+def test_images_stay_where_the_data_set_without_them_cannot_be_finished(
+    tokenize: Tokenize, prefix: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    before = {path: path.read_bytes() for path in prefix.parent.glob(f"{prefix.name}.*")}
+    chats = written(tmp_path, talk("Hi"))
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenization.PartialOutput, "commit", lambda output: 1 / 0)  # no room is left
+        with pytest.raises(ZeroDivisionError):
+            tokenize(chats, append_eod=False, chat=True, overwrite=True)
+    assert {path: path.read_bytes() for path in prefix.parent.glob(f"{prefix.name}.*")} == before
+    assert [source.trouble for source in survey_job(job_of(prefix))] == [None]
+
+
+def test_a_data_set_of_that_name_is_not_taken_for_images(tokenize: Tokenize, tmp_path: Path) -> None:
+    chats = written(tmp_path, talk("Hi"))
+    own = tokenize(chats, name="chats.images", append_eod=False, chat=True)
+    tokenize(chats, name="chats", append_eod=False, chat=True)
+    assert read_index(own).documents == 1
 
 
 def test_a_job_makes_its_conversations(chats: Path, tmp_path: Path, build: Any) -> None:
@@ -334,8 +386,13 @@ def test_options(program: Program, chats: Path, tmp_path: Path) -> None:
     for arguments, reason in {
         ("--chat", "--patch-size", "4"): "--patch-size is for images: add --image-size",
         ("--image-size", "8"): "--image-size is for conversations with images: add --chat",
-        ("--chat", "--image-size", "8", "--patch-size", "3"): "--patch-size 3 does not divide --image-size 8",
-        ("--chat", "--image-size", "8"): "--patch-size 14 does not divide --image-size 8",
+        ("--chat", "--image-size", "8", "--patch-size", "3"): (
+            "--patch-size 3 does not divide --image-size 8: write 2 or 4"
+        ),
+        ("--chat", "--image-size", "16"): (
+            "--patch-size 14, the default, does not divide --image-size 16: write 8 or 16"
+        ),
+        ("--chat", "--image-size", "8"): "--patch-size 14, the default, does not divide --image-size 8: write 8",
     }.items():
         done = program("tokenize", chats, "--output-prefix", "x", *arguments)
         assert (done.returncode, reason in done.stderr) == (2, True)

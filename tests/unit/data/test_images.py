@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, PngImagePlugin
+from PIL import EpsImagePlugin, Image, PngImagePlugin
 from transformers import CLIPImageProcessorPil
 from transformers.image_utils import load_image
 
@@ -52,7 +54,7 @@ def theirs(path: Path, size: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [336, 224, 7])
-@pytest.mark.parametrize("shape", [(640, 480), (333, 500), (336, 336), (100, 37), (1, 1), (5, 335), (1023, 336)])
+@pytest.mark.parametrize("shape", [(640, 480), (333, 500), (336, 336), (100, 37), (1, 1), (11, 335), (1023, 336)])
 @pytest.mark.parametrize("ending", ["jpg", "png"])
 def test_pixels_are_those_of_transformers(tmp_path: Path, shape: tuple[int, int], size: int, ending: str) -> None:
     path = tmp_path / f"image.{ending}"
@@ -60,13 +62,16 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, shape: tuple[int, int]
     assert np.array_equal(ours(path, size), theirs(path, size))
 
 
-@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 60), st.integers(0, 99))
+SHAPES = st.tuples(st.integers(1, 90), st.integers(1, 90)).filter(lambda shape: max(shape) <= 32 * min(shape))
+
+
+@given(SHAPES, st.integers(1, 60), st.integers(0, 99))
 @settings(max_examples=60)
 def test_pixels_are_those_of_transformers_whatever_the_shape(
-    folder: Path, width: int, height: int, size: int, seed: int
+    folder: Path, shape: tuple[int, int], size: int, seed: int
 ) -> None:
     path = folder / "image.png"
-    noise(width, height, seed=seed).save(path)
+    noise(*shape, seed=seed).save(path)
     assert np.array_equal(ours(path, size), theirs(path, size))
 
 
@@ -91,8 +96,28 @@ def test_every_kind_of_colours_becomes_red_green_and_blue(tmp_path: Path, mode: 
 
 def test_transparent_palettes_are_no_warning(tmp_path: Path) -> None:
     path = tmp_path / "image.png"
+    noise(50, 40, "P").save(path)
+    opaque = ours(path, 28)
     noise(50, 40, "P").save(path, transparency=bytes(range(256)))
-    assert ours(path, 28).shape == (3, 28, 28)
+    assert np.array_equal(ours(path, 28), opaque)
+
+
+def test_threads_leave_the_warnings_of_the_process_alone(tmp_path: Path) -> None:
+    """What one turns off another would turn on again, or never."""
+    path = tmp_path / "image.png"
+    noise(50, 40, "P").save(path, transparency=bytes(range(256)))
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: ours(path, 28), range(200)))
+    assert list(warnings.filters) == before
+
+
+def test_no_more_is_kept_than_is_seen(tmp_path: Path) -> None:
+    """Of an image that is scaled to 31 times as many pixels."""
+    path = tmp_path / "long.png"
+    noise(310, 10).save(path)
+    found = pixels(path, 28)
+    assert (found.base, found.flags.owndata, found.nbytes) == (None, True, 3 * 28 * 28)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -138,8 +163,8 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for path, reason in {
         torn: r"torn\.jpg cannot be read: .*truncated",
-        text: r"text\.jpg is none that Pillow reads",
-        empty: r"empty\.png is none that Pillow reads",
+        text: r"text\.jpg is none that is read: JPEG, PNG, WEBP, GIF, BMP and TIFF are",
+        empty: r"empty\.png is none that is read",
         fifo: r"fifo\.jpg cannot be read: it is not a file",
         tmp_path: "cannot be read: Is a directory",
         tmp_path / "gone.jpg": r"gone\.jpg cannot be read: No such file or directory",
@@ -149,7 +174,7 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
 
 
 def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what is huge, nor what becomes so when it is scaled, nor text of a PNG."""
+    """Neither what is huge, nor what becomes so when it is scaled, nor text of a PNG. None of it is loaded."""
     path = tmp_path / "image.png"
     noise(60, 60).save(path)
     with monkeypatch.context() as patch:
@@ -157,9 +182,22 @@ def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             patch.setattr(Image, "MAX_IMAGE_PIXELS", most)
             with pytest.raises(UserError, match=r"image\.png cannot be read: .*decompression bomb"):
                 pixels(path, 28)
-    noise(1, 10_000).save(path)
-    with pytest.raises(UserError, match=r"has 1 x 10000 pixels: it is too long and narrow to be scaled to 336"):
-        pixels(path, 336)
+            with warnings.catch_warnings():  # where it is a warning, and no more
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                with pytest.raises(UserError, match=r"image\.png cannot be read: .* 2?000 pixels"):
+                    pixels(path, 28)
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+        assert pixels(path, 28).shape == (3, 28, 28)
+    with pytest.raises(
+        UserError, match=r"60 x 60 are more than the 3599 pixels that an image may have: make it smaller"
+    ):
+        pixels(path, 28, most=3599)
+    assert pixels(path, 28, most=3600).shape == (3, 28, 28)
+    for shape in ((1, 33), (790, 1), (1, 10_000)):
+        noise(*shape).save(path)
+        asked = f"has {shape[0]} x {shape[1]} pixels: it is too long and narrow to be scaled to 336; cut it until its "
+        with pytest.raises(UserError, match=asked):
+            pixels(path, 336)
     information = PngImagePlugin.PngInfo()
     information.add_text("a", "x" * 2_000_000, zip=True)
     noise(60, 60).save(path, pnginfo=information)
@@ -167,9 +205,21 @@ def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         pixels(path, 28)
 
 
-@given(
-    st.binary(max_size=40), st.integers(0, 2000), st.sampled_from(["png", "jpeg", "gif", "webp", "bmp", "tiff", "ico"])
-)
+def test_no_program_is_started_for_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow has Ghostscript run a PostScript file."""
+    script, started = tmp_path / "gs", tmp_path / "started"
+    script.write_text(f"#!/bin/sh\ntouch {started}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    for name in ("image.eps", "image.jpg"):
+        noise(60, 60).save(tmp_path / name, "eps")
+        with pytest.raises(UserError, match="is none that is read: JPEG, PNG, WEBP, GIF, BMP and TIFF are"):
+            pixels(tmp_path / name, 28)
+    assert not started.exists()
+
+
+@given(st.binary(max_size=40), st.integers(0, 2000), st.sampled_from(["png", "jpeg", "gif", "webp", "bmp", "tiff"]))
 @settings(max_examples=150, deadline=None)
 def test_damaged_images_have_pixels_or_a_reason(folder: Path, damage: bytes, place: int, kind: str) -> None:
     file = io.BytesIO()

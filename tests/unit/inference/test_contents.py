@@ -66,6 +66,14 @@ def test_a_template_that_loses_an_image_is_told_of() -> None:
         request.prompt(forgetful.prompt)
 
 
+@pytest.mark.parametrize("sent", ["?", "aGk", "aGkä", "\u4e2d"])
+def test_what_is_not_base64(sent: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{sent}"}}
+    with pytest.raises(RequestError, match="part 1: its image is not base64: ") as caught:
+        asked([text("x"), part])
+    assert caught.value.status == 400
+
+
 @pytest.mark.parametrize("content", ["a\ufdd2b", [text("a\ufdd2b")]])
 def test_our_own_mark_is_no_text(content: Any) -> None:
     with pytest.raises(RequestError, match=r"content: its text holds a noncharacter of Unicode, U\+FDD2"):

@@ -101,6 +101,13 @@ def test_too_much_is_refused() -> None:
     with pytest.raises(RequestError, match="3 texts wait already") as caught:
         engine.submit(Ticket(requests(1, 2, 3), loop))
     assert caught.value.status == 429
+    with engine.place(2), pytest.raises(RequestError, match="5 texts wait already"):
+        engine.submit(Ticket(requests(1), loop))
+    with pytest.raises(ZeroDivisionError), engine.place(2):
+        _ = 1 / 0
+    engine.submit(Ticket(requests(1, 2), loop))
+    with pytest.raises(RequestError, match="5 texts wait already"), engine.place(1):
+        pass
     with pytest.raises(RequestError, match="5 texts or beams") as caught:
         engine.submit(Ticket(requests(1, beams=5), loop))
     assert caught.value.status == 400

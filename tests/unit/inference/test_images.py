@@ -55,7 +55,7 @@ def test_patches_take_the_place_of_images() -> None:
         ([IMAGE], [PICTURE.astype(float)], EYES, r"an array of float64, \[3, 8, 8\], is no image: give uint8"),
         ([IMAGE], [PICTURE[:, 1:]], EYES, r"an array of uint8, \[3, 7, 8\], is no image: give uint8, \[3, 8, 8\]"),
         ([IMAGE], ["none.png"], EYES, "image none.png cannot be read: No such file"),
-        ([IMAGE], [b"no image"], EYES, "the image is none that Pillow reads"),
+        ([IMAGE], [b"no image"], EYES, "the image is none that is read: JPEG, PNG"),
     ],
 )
 def test_what_is_wrong_is_told(tokens: list[int], images: list[Any], vision: VisionSpec | None, message: str) -> None:

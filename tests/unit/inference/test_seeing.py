@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import io
 import json
 import math
 import os
@@ -171,12 +172,12 @@ def test_files_and_lines_are_as_the_prompt(orchestrator: CommandLine, run: RunDi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompt", "a<image>"), "the prompt has 1 x <image> and 0 images: each image that is given stands at one"),
+        (("--prompt", "a<image>"), "stands at one <image>; give the others by --image FILE, or leave"),
         (("--prompt", "a", "--image", "small.png"), "the prompt has 0 x <image> and 1 image: "),
         (("--prompt", "a<image>", "--image", "none.png"), "image none.png does not exist"),
         (("--file", "prompts.jsonl", "--image", "small.png"), 'in a file each line has its own: "images"'),
         (("--file", "prompts.jsonl"), "prompts.jsonl:1: the prompt has 1 x <image> and 0 images"),
-        (("--prompt", "a<image>", "--image", "prompts.jsonl"), "prompts.jsonl is none that Pillow reads"),
+        (("--prompt", "a<image>", "--image", "prompts.jsonl"), "prompts.jsonl is none that is read: JPEG, PNG"),
         (
             ("--prompt", "<image>" * 4, *("--image", "small.png") * 4),
             "64 prompt tokens (of which images take 64) + 6 new ones = 70, but the model has learned 64 positions",
@@ -218,7 +219,16 @@ def test_a_server_reads_images_in_conversations(
         def image(url: str) -> dict[str, Any]:
             return {"type": "image_url", "image_url": {"url": url}}
 
-        sent = "data:image/png;base64," + base64.b64encode(pictures[1].read_bytes()).decode()
+        def as_url(picture: Image.Image) -> str:
+            file = io.BytesIO()
+            picture.save(file, "png")
+            return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+        huge = Image.new("1", (8000, 5001))
+        photograph = as_url(Image.effect_noise((1600, 1200), 90))
+        assert len(photograph) > 1 << 20
+        assert ask([image(photograph)])[0] == 200, "a request with a photograph is not too large"
+        sent = as_url(Image.open(pictures[1]))
         status, answer = ask([image(sent), {"type": "text", "text": "\nhi"}])
         assert status == 200, answer
         prompt = "user: <image>\nhi<|endoftext|>\nassistant: "
@@ -230,7 +240,8 @@ def test_a_server_reads_images_in_conversations(
         for content, message in [
             ([image("https://example.org/cat.png")], "part 0: nothing is fetched; send the image itself"),
             ([image("data:image/png;base64,?")], "part 0: its image is not base64"),
-            ([image("data:image/png;base64,aGk=")], "the image is none that Pillow reads"),
+            ([image(as_url(huge))], "8000 x 5001 are more than the 40000000 pixels that an image may have"),
+            ([image("data:image/png;base64,aGk=")], "the image is none that is read: JPEG, PNG"),
             ([image(sent)] * 5, "5 images take 80 tokens; a prompt has at most 64"),
             ([{"type": "input_audio"}], "part 0 is neither"),
             ("<image>", "prompt 0 has 1 x <image> and 0 images"),

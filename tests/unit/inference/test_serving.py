@@ -207,7 +207,11 @@ def test_a_conversation_is_written_as_the_tokenizer_says(server: Server) -> None
         ({"prompt": "x", "n": 5}, 400, "5 texts or beams are asked for at once; at most 4 are made"),
         ({"prompt": "x", "num_beams": 5, "temperature": 0}, 400, "5 texts or beams"),
         ({"prompt": "x", "model": "gpt-5"}, 404, "there is no model gpt-5; this is writer"),
-        ({"prompt": "x" * 5000}, 413, "a request has at most 4096 bytes"),
+        (
+            {"prompt": "x" * 5000},
+            413,
+            "has at most 4096 bytes: send less, or start the server with a larger --max-request-kb",
+        ),
     ],
 )
 def test_bad_requests_are_told_what_is_wrong(server: Server, body: Any, status: int, message: str) -> None:

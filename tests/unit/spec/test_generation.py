@@ -61,11 +61,14 @@ def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_prompts(path, {}, sees=True)
     assert str(caught.value).splitlines() == [
-        f"{path}:1: the prompt has 1 x <image> and 0 images: each image that is given stands at one <image>",
+        f"{path}:1: the prompt has 1 x <image> and 0 images: each image that is given stands at one <image>; "
+        'give the others by "images": ["cat.jpg"] in its line, or leave <image> out',
         f"{path}:2: the prompt has 0 x <image> and 1 image: each image that is given stands at one <image>",
         f"{path}:3: image {tmp_path / 'dog.png'} does not exist",
         f'{path}:4: "images" is not a list of the names of files',
     ]
+    path.write_text('{"prompt": "x", "images": null}\n')
+    assert [line.images for sees in (True, False) for line in read_prompts(path, {}, sees=sees)] == [(), ()]
     path.write_text('{"prompt": "<image>"}\n')
     assert read_prompts(path, {})[0].prompt == "<image>", "text like any other to a model that sees none"
     path.write_text('{"prompt": "<image>", "images": ["cat.png"]}\n')
