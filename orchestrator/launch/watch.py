@@ -132,6 +132,9 @@ def event_line(event: dict[str, Any]) -> str | None:
             choices = newest_choices([event])
             computing = "" if choices is None else f", on {choices_line(choices)}"
             return f"started {size} process{'' if size == 1 else 'es'} at iteration {iteration}{computing}"
+        case "pretrained":
+            fresh = event.get("fresh") or []
+            return f"weights of {event.get('checkpoint')}{'; at random: ' if fresh else ''}{', '.join(map(str, fresh))}"
         case "resumed":
             return f"resumed from the checkpoint of iteration {iteration}"
         case "checkpoint_saved":

@@ -32,9 +32,11 @@ from orchestrator.planning.surroundings import (
 )
 from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.vocabulary import padded_vocab_size
+from orchestrator.portable import open_weights
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.starting import in_words, other_network
 from orchestrator.spec.words import duration
 
 LARGE_COMMUNICATION = 0.25
@@ -284,14 +286,24 @@ def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
 
 def _weights_to_start_from(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """No more than a doubt: a run that has checkpoints of its own does not need them, and the nodes may see others."""
-    text = plan.job.checkpoint.pretrained
+    text, job = plan.job.checkpoint.pretrained, plan.job
     if text is None:
         return
+    paths, ends = ("checkpoint.pretrained",), "without them the run ends at its start"
     try:
-        find_weights(text, Path(plan.job.launch.runs_dir))
+        theirs = open_weights(find_weights(text, Path(job.launch.runs_dir))).job
     except UserError as error:
-        said = str(error).removeprefix("checkpoint.pretrained ")
-        yield Problem(said, ("checkpoint.pretrained",), "without them the run ends at its start")
+        yield Problem(str(error).removeprefix("checkpoint.pretrained "), paths, ends)
+        return
+    if other := other_network(theirs, job):
+        message = f"{text} has the weights of another network: {in_words(other)}"
+        yield Problem(message, paths, "the run ends at its start: write the model that they are of, or name another")
+    elif job.model.vision is not None and theirs.model.vision is None:
+        message = f"{text} sees no images, and what encodes them begins at random"
+        if job.model.vision.freeze:
+            yield Problem(f"{message} and stays so", (*paths, "model.vision.freeze"), "the run ends at its start")
+        else:
+            yield Problem(message, paths, "a model that sees, or more training than tuning takes")
 
 
 DOUBTS = (

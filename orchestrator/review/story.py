@@ -151,7 +151,9 @@ def _requeued(event: Event) -> str:
 
 def _pretrained(event: Event) -> str:
     source = event.get("from_run") or event["checkpoint"]
-    return f"weights of iteration {event['from_iteration']} of {source}"
+    fresh = event.get("fresh") or []
+    at_random = f"; at random: {', '.join(map(str, fresh))}" if fresh else ""
+    return f"weights of iteration {event['from_iteration']} of {source}{at_random}"
 
 
 def _imported(event: Event) -> str:

@@ -25,14 +25,11 @@ from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.saving.checkpointing import model_key
 from orchestrator.runtime.saving.reading import load, tensors_of
 from orchestrator.runtime.saving.verification import newest_whole, require_whole_at
-from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.starting import in_words, other_network
 
 _WAY_OUT = "write the model that it was trained with, or let checkpoint.pretrained lead to another one"
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
-_OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora", "model.vision.freeze")
-"""Fields that a resume may not change and this may: the vocabulary itself is compared, adapters may be new, and what is
-trained may be other weights."""
 _IMAGES = "the encoder of images"
 _MAY_BE_FRESH: dict[str, Callable[[str], bool]] = {
     "adapters": is_adapter,
@@ -111,7 +108,7 @@ def load_weights(
     if findings:
         raise UserError(f"the weights of {path} are not those of this model: {findings}; {_WAY_OUT}")
     if theirs is not None:
-        _check_network(path, theirs, job, fresh)
+        _check_network(path, theirs, job)
     if _IMAGES in fresh and job.model.vision is not None and job.model.vision.freeze:
         raise UserError(
             f"{path} has no encoder of images, and model.vision.freeze would leave this job's as it begins, at random: "
@@ -131,17 +128,10 @@ def load_weights(
     return tuple(fresh)
 
 
-def _check_network(path: Path, theirs: JobSpec, ours: JobSpec, fresh: Sequence[str]) -> None:
+def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
     """Shapes do not tell everything: the same weights are others with another number of heads."""
-    unread = (*_OTHERWISE_CHECKED, *(["model.vision"] if _IMAGES in fresh else []))
-    judged = [change for change in diff_jobs(theirs, ours) if change.path.startswith("model.")]
-    other = [
-        f"{change.path} is {change.old} there and {change.new} here"
-        for change in judged
-        if change.kind == "forbidden" and not change.path.startswith(unread)
-    ]
-    if other:
-        raise UserError(f"the weights of {path} are those of another network: {'; '.join(other)}; {_WAY_OUT}")
+    if other := other_network(theirs, ours):
+        raise UserError(f"the weights of {path} are those of another network: {in_words(other)}; {_WAY_OUT}")
 
 
 def _check_vocabulary(path: Path, job: JobSpec, words: Vocabulary) -> None:

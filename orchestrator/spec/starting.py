@@ -1,0 +1,26 @@
+"""Which jobs can begin with the weights of another (`checkpoint.pretrained`)."""
+
+from __future__ import annotations
+
+from orchestrator.spec.diff import Change, diff_jobs
+from orchestrator.spec.job import JobSpec
+
+_OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora", "model.vision.freeze")
+"""Fields that a resume may not change and this may: the vocabulary itself is compared, adapters may be new, and what is
+trained may be other weights."""
+
+
+def other_network(theirs: JobSpec, ours: JobSpec) -> list[Change]:
+    """Fields of the model by which the weights of one job are those of another network than the other's. An encoder of
+    images may be new."""
+    unread = _OTHERWISE_CHECKED if theirs.model.vision is not None else (*_OTHERWISE_CHECKED, "model.vision")
+    return [
+        change
+        for change in diff_jobs(theirs, ours)
+        if change.kind == "forbidden" and change.path.startswith("model.") and not change.path.startswith(unread)
+    ]
+
+
+def in_words(changes: list[Change]) -> str:
+    """`model.num_layers is 5 there and 4 here; …`"""
+    return "; ".join(f"{change.path} is {change.old} there and {change.new} here" for change in changes)
