@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Protocol
 import typer
 
 from orchestrator.data.checks import tokenizer_name
-from orchestrator.data.damage import refuse_damage
+from orchestrator.data.damage import refuse_damage, refuse_lost_images
 from orchestrator.data.index import read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.preparation import job_and_run
@@ -301,6 +301,7 @@ def build_app(run: Run) -> typer.Typer:
             request = ShowRequest(prefix, show, kind, tokenizer_path, tokenizer_merges)
             raise typer.Exit(run("inspect", request, as_json))
         refuse_damage([prefix])
+        refuse_lost_images(prefix)
         print_description(prefix, as_json)
 
     return app
