@@ -25,7 +25,7 @@ from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
 from orchestrator.data.request import CHAT_GLOBS, TokenizeRequest
 from orchestrator.data.sentences import SENTENCE_RULES
-from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks
+from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks, refuse_arrays
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
 from orchestrator.errors import UserError
@@ -54,6 +54,8 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         _refuse_other_than_json(files)
     elif len(request.json_keys) > 1:
         _refuse_without_fields(files, request.json_keys)
+    if request.on_error == "fail":
+        refuse_arrays(files)
     outputs = _outputs(request, tokenizer)
     folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, template, files)
     with open_output(
@@ -65,6 +67,7 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         for manifest, key in zip(manifests, request.json_keys, strict=True):
             if manifest.documents == 0:
                 out.discard()
+                refuse_arrays(files)
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
         has_no_images = request.vision is None and (request.chat or request.overwrite)
         return out.finish(manifests, images_prefix(request.output_prefix) if has_no_images else None)
