@@ -30,6 +30,7 @@ from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.vision import MARK
 
 _MEGABYTE = 1_000_000
 _CHUNK_BYTES_WITH_IMAGES = 1 << 13
@@ -69,6 +70,8 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
                 out.discard()
                 refuse_arrays(files)
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
+        for warning in _about_images(manifests[0]):
+            display.warn(warning)
         has_no_images = request.vision is None and (request.chat or request.overwrite)
         return out.finish(manifests, images_prefix(request.output_prefix) if has_no_images else None)
 
@@ -97,6 +100,19 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
                 uncommitted = 0
             display.update(progress)
     display.end(progress)
+
+
+def _about_images(manifest: Manifest) -> list[str]:
+    """What a person should know of the images that a data set has not."""
+    found = []
+    if manifest.unpictured_conversations:
+        found.append(
+            f"{manifest.unpictured_conversations} of {manifest.documents} conversations have {MARK} in their text and "
+            'no image; there it is text. Images are named by "image" or "images", or in parts of a turn'
+        )
+    if manifest.images == 0:
+        found.append("none of the conversations has an image")
+    return found
 
 
 def make_encoder(request: TokenizeRequest) -> ChunkEncoder | ChatEncoder:
@@ -189,6 +205,7 @@ def _manifests(
             images=images,
             image_size=vision.image_size if vision is not None else None,
             patch_size=vision.patch_size if vision is not None else None,
+            unpictured_conversations=key.unpictured,
             text_bytes=out.progress.text_bytes,
             empty_documents=key.empty,
             skipped_records=out.progress.skipped,
