@@ -27,6 +27,7 @@ from orchestrator.data.request import (
 )
 from orchestrator.data.vocabulary import looked_for
 from orchestrator.errors import UserError
+from orchestrator.spec.chat import TEMPLATES_SAID
 from orchestrator.spec.rules.base import divisors_of
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 from orchestrator.spec.vision import VisionSpec
@@ -148,7 +149,7 @@ def build_app(run: Run) -> typer.Typer:
             typer.Option(
                 "--chat-template",
                 metavar="NAME",
-                help="With --chat: chatml, plain, or a file with a Jinja template; the tokenizer's own by default.",
+                help=f"With --chat: {TEMPLATES_SAID}; the tokenizer's own by default.",
                 show_default=False,
             ),
         ] = None,

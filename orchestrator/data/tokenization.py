@@ -62,6 +62,8 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     with open_output(
         folder, list(outputs), list(outputs.values()), request.split_sentences, identity, request.overwrite, wait
     ) as out:
+        if template is not None and template.ends_without_answer:
+            display.warn(_never_stops(template))
         if not out.progress.finished:
             _encode_all(request, files, out, display)
         manifests = _manifests(request, tokenizer, template, files, out)
@@ -100,6 +102,15 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
                 uncommitted = 0
             display.update(progress)
     display.end(progress)
+
+
+def _never_stops(template: ChatTemplate) -> str:
+    return (
+        f"chat template {template.name}: what it marks with {{% generation %}} ends with the answer itself, so that a "
+        "model trained with it never learns to stop. Name a copy that writes {{ eos_token }} before "
+        "{% endgeneration %}, or a template that ends answers, such as vicuna: --chat-template, in a job "
+        "data.chat.template"
+    )
 
 
 def _about_images(manifest: Manifest) -> list[str]:

@@ -18,6 +18,7 @@ from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.stored_images import bytes_per_image
 from orchestrator.data.chat.templates import (
     CHATML,
+    VICUNA,
     ChatTemplate,
     JinjaTemplate,
     Piece,
@@ -31,6 +32,7 @@ from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.data.vocabulary import tokenizer_file
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.spec.chat import TEMPLATES_SAID
 from orchestrator.spec.vision import MARK, VisionSpec
 
 MASK_DTYPE = IMAGES_DTYPE = np.dtype("u1")
@@ -188,8 +190,22 @@ def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:
     if wanted == "plain":
         _ = tokenizer.eod  # says so now, when there is none
         return PlainTemplate()
+    if wanted == "vicuna":
+        return _vicuna(tokenizer)
     content = CHATML if wanted == "chatml" else _from_file(wanted)
     return _jinja(tokenizer, wanted, content)
+
+
+def _vicuna(tokenizer: Tokenizer) -> JinjaTemplate:
+    """Raises UserError for a tokenizer of which no text becomes the token that ends a document."""
+    _ = tokenizer.encode_with_starts("")
+    end = tokenizer.tokens().get(tokenizer.eod, "")
+    if tokenizer.encode(end) != [tokenizer.eod]:
+        raise UserError(
+            f"chat template vicuna: no text becomes the token with which the {tokenizer.spec.type} tokenizer ends a "
+            "document, so that an answer could not be ended; write plain, or name another tokenizer"
+        )
+    return JinjaTemplate("vicuna", VICUNA, {"begin": tokenizer.begins, "end": end}, tokenizer.begins)
 
 
 def _jinja(tokenizer: Tokenizer, name: str, content: str) -> JinjaTemplate:
@@ -200,7 +216,7 @@ def _jinja(tokenizer: Tokenizer, name: str, content: str) -> JinjaTemplate:
 def _from_file(name: str) -> str:
     path = Path(name)
     if not path.is_file():
-        raise UserError(f"chat template {name} is not a file; write chatml, plain, or a file with a Jinja template")
+        raise UserError(f"chat template {name} is not a file; write {TEMPLATES_SAID}")
     return template_file(path)
 
 
