@@ -124,9 +124,9 @@ def _wrote(prefix: Path, manifest: Manifest) -> str:
     if manifest.sentences is not None:
         documents += f" of {manifest.sentences} sentences"
     counted = "" if manifest.counted_tokens is None else f", of which {manifest.counted_tokens} count"
-    counted += f", {manifest.images} images" if manifest.images is not None else ""
-    counted += ", which are bytes" if manifest.tokenizer.type == "byte_level" else ""
-    return f"wrote {prefix}: {documents}, {manifest.tokens} tokens{counted} ({manifest.dtype}){left_out}"
+    stored = f"bytes, as {manifest.dtype}" if manifest.tokenizer.type == "byte_level" else manifest.dtype
+    images = f", {manifest.images} images" if manifest.images is not None else ""
+    return f"wrote {prefix}: {documents}, {manifest.tokens} tokens ({stored}){counted}{images}{left_out}"
 
 
 def _inspect(request: ShowRequest, as_json: bool) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Protocol
 import typer
 
 from orchestrator.data.checks import tokenizer_name
-from orchestrator.data.damage import refuse_damage
+from orchestrator.data.damage import refuse_damage, refuse_lost_images
 from orchestrator.data.index import read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.preparation import job_and_run
@@ -27,6 +27,7 @@ from orchestrator.data.request import (
 )
 from orchestrator.data.vocabulary import looked_for
 from orchestrator.errors import UserError
+from orchestrator.spec.chat import TEMPLATES_SAID
 from orchestrator.spec.rules.base import divisors_of
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 from orchestrator.spec.vision import VisionSpec
@@ -148,7 +149,7 @@ def build_app(run: Run) -> typer.Typer:
             typer.Option(
                 "--chat-template",
                 metavar="NAME",
-                help="With --chat: chatml, plain, or a file with a Jinja template; the tokenizer's own by default.",
+                help=f"With --chat: {TEMPLATES_SAID}; the tokenizer's own by default.",
                 show_default=False,
             ),
         ] = None,
@@ -301,6 +302,7 @@ def build_app(run: Run) -> typer.Typer:
             request = ShowRequest(prefix, show, kind, tokenizer_path, tokenizer_merges)
             raise typer.Exit(run("inspect", request, as_json))
         refuse_damage([prefix])
+        refuse_lost_images(prefix)
         print_description(prefix, as_json)
 
     return app

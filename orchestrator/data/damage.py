@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.checkpoints import file_record
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.chat.stored_images import has_images, images_prefix
+from orchestrator.data.chat.stored_images import has_images, images_damage, images_prefix
 from orchestrator.data.index import HEADER, IndexHeader, damaged, idx_path, read_index
 from orchestrator.data.manifest import manifest_path, read_manifest
 from orchestrator.errors import DataError, UserError
@@ -35,6 +35,13 @@ def refuse_damage(prefixes: Iterable[Path]) -> None:
     indices = [each for prefix in prefixes for each in (prefix, loss_mask_prefix(prefix), *_images(prefix))]
     if found := [damage for each in indices if (damage := index_damage(each)) is not None]:
         raise DataError("\n".join(found))
+
+
+def refuse_lost_images(prefix: Path) -> None:
+    """Raises DataError where a data set's images are not all there, or another's; UserError where it is not there
+    itself."""
+    if (damage := images_damage(str(prefix), read_index(prefix))) is not None:
+        raise DataError(damage)
 
 
 def _images(prefix: Path) -> list[Path]:

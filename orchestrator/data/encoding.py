@@ -31,6 +31,8 @@ class EncodedKey:
     """Sentences that were stored in pieces, because they are longer than megatron-core takes."""
     counted: int = 0
     """Of conversations, the tokens that the loss counts."""
+    unpictured: int = 0
+    """Of conversations, those whose text names an image, and that have none."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
 from orchestrator.data.checks import mask_problem
-from orchestrator.data.damage import refuse_damage
+from orchestrator.data.damage import refuse_damage, refuse_lost_images
 from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import ShowRequest
@@ -26,6 +26,7 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
     Raises UserError when no tokenizer is known or it is not the data's, DataError where the index is damaged."""
     header = read_index(request.prefix)
     refuse_damage([request.prefix])
+    refuse_lost_images(request.prefix)
     tokenizer = _tokenizer(request)
     ends = _document_ends(header, min(request.show, header.documents))
     ids = np.fromfile(bin_path(request.prefix), dtype=header.dtype, count=int(ends[-1]))

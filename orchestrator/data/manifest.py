@@ -47,6 +47,8 @@ class Manifest(BaseModel):
     """Images of all conversations (PREFIX.images); None where none were asked for."""
     image_size: int | None = None
     """Pixels of their sides."""
+    unpictured_conversations: int = 0
+    """Those with `<image>` in their text and without an image, where images were asked for."""
     patch_size: int | None = None
     """Pixels of the sides of the patches, each of which has a token."""
     text_bytes: int

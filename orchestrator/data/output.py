@@ -42,6 +42,7 @@ class KeyProgress:
     empty: int = 0
     cut: int = 0
     counted: int = 0
+    unpictured: int = 0
     largest: int = -1
 
 
@@ -117,6 +118,7 @@ class PartialOutput:
             key.empty += new.empty
             key.cut += new.cut
             key.counted += new.counted
+            key.unpictured += new.unpictured
             key.largest = max(key.largest, new.largest)
         report = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in chunk.malformed)
         encoded = report.encode(errors="backslashreplace")

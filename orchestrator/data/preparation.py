@@ -17,7 +17,7 @@ from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import DataError, Problem, UserError
 from orchestrator.rundir import RunDir
-from orchestrator.spec.chat import BUILT_IN_TEMPLATES, ChatSpec
+from orchestrator.spec.chat import BUILT_IN_TEMPLATES, TEMPLATES_SAID, ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved
@@ -166,7 +166,7 @@ def _template_trouble(data: DataSpec) -> str | None:
     template = data.chat.template if data.chat is not None else None
     if template is None or template in BUILT_IN_TEMPLATES or Path(template).is_file():
         return None
-    return f"data.chat.template {template} is not a file; write chatml, plain, or a file with a Jinja template"
+    return f"data.chat.template {template} is not a file; write {TEMPLATES_SAID}"
 
 
 def _is_here(entry: BlendEntry) -> bool:

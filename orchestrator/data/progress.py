@@ -51,6 +51,13 @@ class Display:
         if self._bar:
             self._bar.add_task("tokenizing", total=max(total, 1), completed=progress.disk_bytes, rates="")
 
+    def warn(self, text: str) -> None:
+        """Say what a person should know, above the bar."""
+        if self._bar:
+            self._bar.console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
     def update(self, progress: Progress) -> None:
         """Show the state after a chunk."""
         if self._bar:

@@ -56,7 +56,7 @@ class TokenizeRequest(TextRequest):
     chat: bool = False
     """Read each line as a conversation, and write a mask of what the assistant says beside its tokens."""
     chat_template: str | None = None
-    """chatml, plain, or a file with a Jinja template; None for the tokenizer's own."""
+    """chatml, plain, vicuna, or a file with a Jinja template; None for the tokenizer's own."""
     image_size: int | None = None
     """With `chat`: pixels of the sides of images, which are stored beside the tokens; None for text alone."""
     patch_size: int | None = None

@@ -21,6 +21,7 @@ Kind = Literal["json", "line", "paragraph", "file", "parquet"]
 CHUNK_BYTES = 1 << 19
 """Text that a worker gets at a time: little enough to share out evenly, enough to make the way there cheap."""
 _PARQUET_ROWS = 256
+_PEEKED = 1 << 12
 _COMPRESSED = (".gz", ".zst")
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -118,6 +119,35 @@ def _input_file(path: Path, txt_documents: TextDocuments) -> InputFile:
         kind = txt_documents
     status = path.stat()
     return InputFile(path, kind, status.st_size, status.st_mtime_ns)
+
+
+def refuse_arrays(files: Sequence[InputFile]) -> None:
+    """Raises UserError for the first file of JSON lines that is one JSON array, whatever its lines are."""
+    for file in files:
+        if file.kind == "json" and _begins(file) == b"[":
+            path, unpacked = file.path, file.path
+            read = f"jq -c '.[]' {path}"
+            if path.suffix.lower() in _COMPRESSED:
+                unpacked = path.with_suffix("")
+                read = f"{'gzip' if path.suffix.lower() == '.gz' else 'zstd'} -dc {path} | jq -c '.[]'"
+            lines = unpacked.with_suffix(".jsonl" if unpacked.suffix.lower() == ".json" else ".lines.jsonl")
+            raise UserError(
+                f"{path} begins with [, so it is a JSON array, and what is read is one JSON object (a conversation, a "
+                f"document) to a line. Write its elements as lines, and read those: {read} > {lines}"
+            )
+
+
+def _begins(file: InputFile) -> bytes:
+    """The first byte of a file that is not blank; nothing where there is none, or it cannot be told."""
+    try:
+        with open(file.path, "rb") as raw:
+            stream = _decompressed(file.path, raw)
+            while block := stream.read(_PEEKED):
+                if begin := block.lstrip()[:1]:
+                    return begin
+    except (EOFError, zlib.error, OSError):
+        pass  # it is read in a moment, and what is wrong said then
+    return b""
 
 
 def read_chunks(

@@ -25,11 +25,12 @@ from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
 from orchestrator.data.request import CHAT_GLOBS, TokenizeRequest
 from orchestrator.data.sentences import SENTENCE_RULES
-from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks
+from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks, refuse_arrays
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.vision import MARK
 
 _MEGABYTE = 1_000_000
 _CHUNK_BYTES_WITH_IMAGES = 1 << 13
@@ -54,18 +55,25 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         _refuse_other_than_json(files)
     elif len(request.json_keys) > 1:
         _refuse_without_fields(files, request.json_keys)
+    if request.on_error == "fail":
+        refuse_arrays(files)
     outputs = _outputs(request, tokenizer)
     folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, template, files)
     with open_output(
         folder, list(outputs), list(outputs.values()), request.split_sentences, identity, request.overwrite, wait
     ) as out:
+        if template is not None and template.ends_without_answer:
+            display.warn(_never_stops(template))
         if not out.progress.finished:
             _encode_all(request, files, out, display)
         manifests = _manifests(request, tokenizer, template, files, out)
         for manifest, key in zip(manifests, request.json_keys, strict=True):
             if manifest.documents == 0:
                 out.discard()
+                refuse_arrays(files)
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
+        for warning in _about_images(manifests[0]):
+            display.warn(warning)
         has_no_images = request.vision is None and (request.chat or request.overwrite)
         return out.finish(manifests, images_prefix(request.output_prefix) if has_no_images else None)
 
@@ -94,6 +102,28 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
                 uncommitted = 0
             display.update(progress)
     display.end(progress)
+
+
+def _never_stops(template: ChatTemplate) -> str:
+    return (
+        f"chat template {template.name}: what it marks with {{% generation %}} ends with the answer itself, so that a "
+        "model trained with it never learns to stop. Name a copy that writes {{ eos_token }} before "
+        "{% endgeneration %}, or a template that ends answers, such as vicuna: --chat-template, in a job "
+        "data.chat.template"
+    )
+
+
+def _about_images(manifest: Manifest) -> list[str]:
+    """What a person should know of the images that a data set has not."""
+    found = []
+    if manifest.unpictured_conversations:
+        found.append(
+            f"{manifest.unpictured_conversations} of {manifest.documents} conversations have {MARK} in their text and "
+            'no image; there it is text. Images are named by "image" or "images", or in parts of a turn'
+        )
+    if manifest.images == 0:
+        found.append("none of the conversations has an image")
+    return found
 
 
 def make_encoder(request: TokenizeRequest) -> ChunkEncoder | ChatEncoder:
@@ -186,6 +216,7 @@ def _manifests(
             images=images,
             image_size=vision.image_size if vision is not None else None,
             patch_size=vision.patch_size if vision is not None else None,
+            unpictured_conversations=key.unpictured,
             text_bytes=out.progress.text_bytes,
             empty_documents=key.empty,
             skipped_records=out.progress.skipped,

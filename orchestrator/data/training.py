@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from orchestrator.data.documents import Document, read_documents
 from orchestrator.data.request import TrainTokenizerRequest
-from orchestrator.data.sources import find_inputs, read_chunks
+from orchestrator.data.sources import find_inputs, read_chunks, refuse_arrays
 from orchestrator.data.vocabulary import GPT2_EOD
 from orchestrator.errors import JobError, UserError
 from orchestrator.rundir import write_atomically, write_refusal
@@ -39,10 +39,13 @@ def train_tokenizer(request: TrainTokenizerRequest) -> int:
         show_progress=sys.stderr.isatty(),
     )
     texts = _Texts(request)
+    if request.on_error == "fail":
+        refuse_arrays(texts.files)
     tokenizer.train_from_iterator(iter(texts), trainer)
     if texts.error is not None:
         raise texts.error
     if not texts.documents:
+        refuse_arrays(texts.files)
         raise UserError(f"the input holds no text: {texts.skipped} records could not be read. Nothing was written")
     _save(tokenizer, output)
     return int(tokenizer.get_vocab_size())
@@ -53,13 +56,13 @@ class _Texts:
 
     def __init__(self, request: TrainTokenizerRequest) -> None:
         self._request = request
-        self._files = find_inputs(request)
+        self.files = find_inputs(request)
         self.documents = self.skipped = 0
         self.error: UserError | None = None
 
     def __iter__(self) -> Iterator[list[str]]:
         try:
-            for chunk in read_chunks(self._files, self._request.json_keys):
+            for chunk in read_chunks(self.files, self._request.json_keys):
                 for block in chunk.blocks:
                     for record in read_documents(block, self._request.json_keys):
                         if isinstance(record, Document):

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import MissingDependency, OrchestratorError, UserError
+from orchestrator.inference.images import Image
 from orchestrator.inference.model import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.texts import Continuation
-from orchestrator.spec.prompts import read_prompts
+from orchestrator.spec.prompts import Line, read_prompts, refuse_lines
 from orchestrator.spec.vision import MARK
 
 _DAYS = 30 * 24 * 3600.0
@@ -54,18 +55,34 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _file(model: Model, arguments: argparse.Namespace) -> None:
     lines = read_prompts(arguments.file, arguments.options, sees=model.job.model.vision is not None)
-    parts = [lines[first : first + arguments.batch_size] for first in range(0, len(lines), arguments.batch_size)]
-    batches = [tuple(map(list, zip(*part, strict=True))) for part in parts]
-    room = _HELD
-    for prompts, options, images in batches:
-        # What is wrong with any of them is said before the first is written.
-        read = [() if each.images is None else each.images.pixels for each in model.requests(prompts, options, images)]
-        room -= sum(image.nbytes for own in read for image in own)
-        if room >= 0:
-            images[:] = read
-    for prompts, options, images in batches:
-        for prompt, written in zip(prompts, model.generate(prompts, options, images=images), strict=True):
+    images = _checked(model, lines)
+    for first in range(0, len(lines), arguments.batch_size):
+        batch = slice(first, first + arguments.batch_size)
+        prompts, options = [line.prompt for line in lines[batch]], [line.options for line in lines[batch]]
+        for prompt, written in zip(prompts, model.generate(prompts, options, images=images[batch]), strict=True):
             _say(model, json.dumps(told(model, prompt, written)) + "\n")
+
+
+def _checked(model: Model, lines: Sequence[Line]) -> list[Sequence[Image]]:
+    """The images of each line: their pixels, where there is room for them, else their files. Raises UserError that
+    names every line that is wrong, before the first is written."""
+    found: list[Sequence[Image]] = []
+    wrong, room = [], _HELD
+    for line in lines:
+        found.append(line.images)
+        try:
+            [request] = model.requests([line.prompt], line.options, [line.images])
+        except MissingDependency:
+            raise
+        except UserError as error:
+            wrong.append(f"{line.place}: {error}")
+            continue
+        if request.images is not None:
+            room -= sum(image.nbytes for image in request.images.pixels)
+            if room >= 0:
+                found[-1] = request.images.pixels
+    refuse_lines(wrong)
+    return found
 
 
 def _interactive(model: Model, options: dict[str, Any], images: Sequence[Path]) -> None:

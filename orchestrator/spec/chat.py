@@ -7,8 +7,9 @@ from typing import Literal
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Text
 
-BUILT_IN_TEMPLATES = ("chatml", "plain")
+BUILT_IN_TEMPLATES = ("chatml", "plain", "vicuna")
 """Chat templates that need no file."""
+TEMPLATES_SAID = f"{', '.join(BUILT_IN_TEMPLATES)}, or a file with a Jinja template"
 
 
 class ChatSpec(Section):
@@ -20,5 +21,5 @@ class ChatSpec(Section):
     long_conversations: Literal["truncate", "drop"] = "truncate"
     """What happens to a conversation of more than seq_length + 1 tokens: its end is cut off, or it is left out."""
     template: Text | None = None
-    """How conversations become text when a source is made: `chatml`, `plain`, or a file with a Jinja template. By
-    default the tokenizer's own, else ChatML where the tokenizer has its tokens, else plain."""
+    """How conversations become text when a source is made: `chatml`, `plain`, `vicuna` (LLaVA 1.5's), or a file with a
+    Jinja template. By default the tokenizer's own, else ChatML where the tokenizer has its tokens, else plain."""

@@ -32,6 +32,8 @@ class Line(NamedTuple):
     options: Generation
     images: tuple[Path, ...]
     """The files of its images."""
+    place: str
+    """Where it is: `prompts.jsonl:3`."""
 
 
 def read_prompts(path: Path, defaults: Mapping[str, Any], *, sees: bool = False) -> list[Line]:
@@ -49,18 +51,23 @@ def read_prompts(path: Path, defaults: Mapping[str, Any], *, sees: bool = False)
         if not line.strip():
             continue
         try:
-            found.append(_prompt(line, defaults, path.parent, sees))
+            found.append(_prompt(line, defaults, path.parent, sees, f"{path}:{number}"))
         except UserError as error:
             wrong.append(f"{path}:{number}: {error}")
-    if wrong:
-        more = [f"… and {len(wrong) - _SHOWN} more lines"] if len(wrong) > _SHOWN else []
-        raise UserError("\n".join([*wrong[:_SHOWN], *more]))
+    refuse_lines(wrong)
     if not found:
         raise UserError(f"{path} has no prompts; write a JSON object a line, like " + '{"prompt": "def main("}')
     return found
 
 
-def _prompt(line: bytes, defaults: Mapping[str, Any], folder: Path, sees: bool) -> Line:
+def refuse_lines(wrong: Sequence[str]) -> None:
+    """Raises UserError with what is wrong with lines of a file, each with its place; nothing where none is."""
+    if wrong:
+        more = [f"… and {len(wrong) - _SHOWN} more lines"] if len(wrong) > _SHOWN else []
+        raise UserError("\n".join([*wrong[:_SHOWN], *more]))
+
+
+def _prompt(line: bytes, defaults: Mapping[str, Any], folder: Path, sees: bool, place: str) -> Line:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -73,7 +80,7 @@ def _prompt(line: bytes, defaults: Mapping[str, Any], folder: Path, sees: bool) 
     images = _files(record.get("images"), folder)
     if problem := marks_problem(record["prompt"].count(MARK), len(images), sees=sees, given_by=_GIVEN_BY):
         raise UserError(f"the prompt {problem}")
-    return Line(record["prompt"], options_of({**defaults, **own}), images)
+    return Line(record["prompt"], options_of({**defaults, **own}), images, place)
 
 
 def _files(given: object, folder: Path) -> tuple[Path, ...]:

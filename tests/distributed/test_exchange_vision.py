@@ -68,6 +68,7 @@ def test_imported_trained_and_exported(ranks: Ranks, orchestrator: CommandLine) 
     assert "nothing is computed with vision_tower.vision_model.encoder.layers.2.layer_norm1.bias" in said.err
     assert "and 14 more, which are left out" in said.err
     assert orchestrator("checkpoint", "verify", "llava").code == 0
+    assert "#   chat: {packing: false}\n" in (home / "tune.yaml").read_text()
     tune = load_job(
         [home / "tune.yaml"],
         [

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.spec.docstrings import docstrings
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.presets import preset_names, sees_images
 from orchestrator.spec.shape import sections
 from orchestrator.spec.words import as_yaml
 
@@ -35,6 +36,10 @@ YOUR_DATA = (
 """Comments of the data section of a job that trains on random tokens."""
 
 
+CONVERSATIONS = "chat: {packing: false}  # conversations with images, one to a sequence"
+"""Of a model that sees, beside these."""
+
+
 def job_text(values: Mapping[str, Any]) -> str:
     """YAML of a job from values by dotted path, section by section in the schema's order.
 
@@ -52,12 +57,17 @@ def job_text(values: Mapping[str, Any]) -> str:
         block, options = _section_lines(path[0], values), _option_lines(path[0], values)
         summary = (section.__doc__ or "").strip().split("\n")[0]
         if path == ("data",) and "data.blend" not in values:
-            options = [*YOUR_DATA, *options]
+            options = [*YOUR_DATA, *([CONVERSATIONS] if _sees(values) else []), *options]
         if block:
             lines += ["", f"# {summary}", f"{path[0]}:", *block, *(f"  # {option}" for option in options)]
         elif options:
             lines += ["", f"# {summary}", f"# {path[0]}:", *(f"#   {option}" for option in options)]
     return "\n".join(lines) + "\n"
+
+
+def _sees(values: Mapping[str, Any]) -> bool:
+    preset = values.get("model.preset")
+    return preset in preset_names() and sees_images(str(preset))
 
 
 def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from orchestrator.data.index import read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.presets import has_vocabulary, preset_names
+from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images
 from orchestrator.spec.tokenizer_type import type_of_path
 from orchestrator.spec.written import resolve_scalar
 
@@ -245,13 +245,15 @@ def spec_values(answers: Values) -> dict[str, Any]:
     steps = values["schedule.train_iters"]
     values["schedule.lr_warmup_fraction"] = 0.01
     values["checkpoint.save_interval"] = max(1, steps // 10)
+    preset = values["model.preset"]
     if values["data.blend"] is None:
         values["data.random_tokens"] = True
-        preset = values["model.preset"]
         if preset in preset_names() and not has_vocabulary(preset):
             values["model.vocab_size"] = 1024  # this preset takes the tokenizer's, and random tokens have none
     else:
         values["evaluation.eval_interval"] = max(1, steps // 10)
+        if preset in preset_names() and sees_images(preset):
+            values["data.chat.packing"] = False
     if path := values.get("data.tokenizer.path"):
         values["data.tokenizer.type"] = type_of_path(path) or "huggingface"
     if values["runtime.recompute_granularity"] == "full":

@@ -18,11 +18,14 @@ from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.errors import UserError
 from orchestrator.exchange.configuration import read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_job
+from orchestrator.exchange.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights, job_of
 from orchestrator.rundir import RunDir, default_runs_dir, write_atomically
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
+from orchestrator.spec.vision import VisionSpec
 
 _SHOWN = 4
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -181,13 +184,23 @@ def import_(
         if "tokenizer" in start["data"]:  # the checkpoint's own, so that the folder need not stay
             own = job_of(run.checkpoint(0)).data.tokenizer
             start["data"] = {**start["data"], "tokenizer": own.model_dump(exclude_defaults=True)}
-        note = "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"
-        write_atomically(output, note + yaml.safe_dump(start, sort_keys=False))
+        write_atomically(output, _note(job) + yaml.safe_dump(start, sort_keys=False))
     if as_json:
         print_json({**done, "path": str(run.checkpoint(0)), "run_id": run.run_id, "run": str(run.path)})
     else:
         typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {size_of(done)}")
         tell_new_meaning(run, runs)
+
+
+def _note(job: JobSpec) -> str:
+    """What stands above a job that starts from it: random tokens take neither a blend nor conversations."""
+    if job.model.vision is None:
+        return "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"
+    return (
+        "# Starts from the imported weights. In place of random_tokens write the conversations to train on, in data:\n"
+        "#   blend: [{path: data/talks, text: talks/train.jsonl}]\n"
+        "#   chat: {packing: false}\n"
+    )
 
 
 def _require_free(output: Path) -> None:
@@ -206,9 +219,14 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
             f"{source} has no tokenizer.json, tokenizer.model, vocab.txt or vocab.json with merges.txt: "
             "name a tokenizer yourself"
         )
+    model = to_model(config, family)
+    if "vision" in model:
+        refuse_other_pixels(source, VisionSpec.model_validate(model["vision"]).image_size)
+        if note := image_token_note(source, config):
+            warn(note)
     return {
         "name": name,
-        "model": to_model(config, family),
+        "model": model,
         "precision": {"dtype": to_dtype(config)},
         "data": {"random_tokens": True, **({"tokenizer": tokenizer} if tokenizer else {})},
         "optimizer": {"lr": 1e-5},

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from orchestrator.data.chat.images import Content, checked_text, listed_images, place_images, read_parts
+from orchestrator.data.chat.images import Content, checked_text, empty_list, listed_images, place_images, read_parts
 from orchestrator.data.documents import kind_of
 
 Role = Literal["system", "user", "assistant"]
@@ -68,7 +68,7 @@ def parse_conversation(line: bytes) -> tuple[Message, ...]:
         if value.get(name) not in _NOTHING and (name, turns[0][0]) != ("system", "system"):
             way_out = "make it the first turn" if name == "system" else "take it out, or leave the line out"
             raise ValueError(f"field {name!r} beside the turns is not read: {way_out}")
-    placed = place_images([content for _, content in turns], listed_images(value))
+    placed = place_images([content for _, content in turns], listed_images(value), empty_list(value))
     return tuple(Message(role, *said) for (role, _), said in zip(turns, placed, strict=True))
 
 

@@ -16,7 +16,15 @@ from orchestrator.data.chat.conversations import parse_conversation
 from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.stored_images import bytes_per_image
-from orchestrator.data.chat.templates import CHATML, ChatTemplate, JinjaTemplate, Piece, PlainTemplate, template_file
+from orchestrator.data.chat.templates import (
+    CHATML,
+    VICUNA,
+    ChatTemplate,
+    JinjaTemplate,
+    Piece,
+    PlainTemplate,
+    template_file,
+)
 from orchestrator.data.documents import Malformed, read_records
 from orchestrator.data.encoding import EncodedChunk, EncodedKey
 from orchestrator.data.images import pixels
@@ -24,6 +32,7 @@ from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.data.vocabulary import tokenizer_file
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.spec.chat import TEMPLATES_SAID
 from orchestrator.spec.vision import MARK, VisionSpec
 
 MASK_DTYPE = IMAGES_DTYPE = np.dtype("u1")
@@ -58,17 +67,20 @@ class ChatEncoder:
         """Encode a chunk."""
         encoded: list[Encoded] = []
         malformed: list[Malformed] = []
+        unpictured = 0
         for block in chunk.blocks:
-            for _, read in read_records(block, partial(self.encode, folder=Path(block.path).parent)):
+            for _, read in read_records(block, partial(self._read, folder=Path(block.path).parent)):
                 if isinstance(read, Malformed):
                     malformed.append(read)
                 else:
-                    encoded.append(read)
+                    encoded.append(read[0])
+                    unpictured += read[1]
         lengths = array("i", (len(each.ids) for each in encoded)).tobytes()
         every = np.array([number for each in encoded for number in each.ids], dtype=self._tokenizer.dtype)
         mask = np.array([mark for each in encoded for mark in each.mask], dtype=MASK_DTYPE)
         tokens = EncodedKey(every.tobytes(), lengths, largest=int(every.max()) if len(every) else -1)
         tokens.counted = int(np.count_nonzero(mask == COUNTS))
+        tokens.unpictured = unpictured
         keys = [tokens, EncodedKey(mask.tobytes(), lengths, largest=PATCH)]
         if self._vision is not None:
             sizes = array("i", (sum(map(len, each.images)) for each in encoded)).tobytes()
@@ -78,6 +90,10 @@ class ChatEncoder:
     def encode(self, line: bytes, folder: Path = Path()) -> Encoded:
         """A line's conversation; paths of images lead from `folder`. Raises ValueError when there is nothing to learn,
         or an image cannot be read."""
+        return self._read(line, folder)[0]
+
+    def _read(self, line: bytes, folder: Path) -> tuple[Encoded, bool]:
+        """The same, and whether its text names an image that it does not have."""
         messages = parse_conversation(line)
         paths = [folder / path for message in messages for path in message.images]
         pieces = self._template(messages)
@@ -85,7 +101,8 @@ class ChatEncoder:
         if COUNTS not in mask[1:]:
             raise ValueError("the assistant says nothing: none of its tokens counts")
         size = self._vision.image_size if self._vision is not None else 0
-        return Encoded(ids, mask, [_pixels(path, size) for path in paths])
+        is_unpictured = self._vision is not None and not paths and any(MARK in each.content for each in messages)
+        return Encoded(ids, mask, [_pixels(path, size) for path in paths]), is_unpictured
 
     def _encode(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
         return self._as_one(pieces) if self._template.is_whole else self._piece_by_piece(pieces)
@@ -173,8 +190,22 @@ def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:
     if wanted == "plain":
         _ = tokenizer.eod  # says so now, when there is none
         return PlainTemplate()
+    if wanted == "vicuna":
+        return _vicuna(tokenizer)
     content = CHATML if wanted == "chatml" else _from_file(wanted)
     return _jinja(tokenizer, wanted, content)
+
+
+def _vicuna(tokenizer: Tokenizer) -> JinjaTemplate:
+    """Raises UserError for a tokenizer of which no text becomes the token that ends a document."""
+    _ = tokenizer.encode_with_starts("")
+    end = tokenizer.tokens().get(tokenizer.eod, "")
+    if tokenizer.encode(end) != [tokenizer.eod]:
+        raise UserError(
+            f"chat template vicuna: no text becomes the token with which the {tokenizer.spec.type} tokenizer ends a "
+            "document, so that an answer could not be ended; write plain, or name another tokenizer"
+        )
+    return JinjaTemplate("vicuna", VICUNA, {"begin": tokenizer.begins, "end": end}, tokenizer.begins)
 
 
 def _jinja(tokenizer: Tokenizer, name: str, content: str) -> JinjaTemplate:
@@ -185,7 +216,7 @@ def _jinja(tokenizer: Tokenizer, name: str, content: str) -> JinjaTemplate:
 def _from_file(name: str) -> str:
     path = Path(name)
     if not path.is_file():
-        raise UserError(f"chat template {name} is not a file; write chatml, plain, or a file with a Jinja template")
+        raise UserError(f"chat template {name} is not a file; write {TEMPLATES_SAID}")
     return template_file(path)
 
 

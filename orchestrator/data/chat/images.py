@@ -13,6 +13,7 @@ IMAGE = "\ufdd2"
 """What stands for an image in our text, as `MARK` does in that of people, until it becomes the tokens of its patches: a
 noncharacter of Unicode."""
 _URL = re.compile(r"(https?|data):", re.IGNORECASE)
+_LISTS = ("image", "images")
 _PATH_KEYS = ("path", "image", "url")
 
 
@@ -29,7 +30,7 @@ Content = Sequence[str | Picture]
 
 def listed_images(value: dict[str, object]) -> list[str]:
     """The images that a line names beside its turns. Raises ValueError where they are none that can be read."""
-    given = [name for name in ("image", "images") if value.get(name)]
+    given = [name for name in _LISTS if value.get(name)]
     if len(given) > 1:
         raise ValueError("it has both 'image' and 'images': write one of them")
     if not given:
@@ -45,17 +46,30 @@ def read_parts(parts: list[object], where: str) -> Content:
     return [_part(part, f"{where}[{number}]") for number, part in enumerate(parts)]
 
 
-def place_images(contents: Sequence[Content], listed: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def empty_list(value: dict[str, object]) -> str | None:
+    """The key under which a line has images, and none of them; None where it has no such key."""
+    return next((name for name in _LISTS if name in value), None) if not any(map(value.get, _LISTS)) else None
+
+
+def place_images(
+    contents: Sequence[Content], listed: Sequence[str], empty: str | None = None
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Of each turn the text, in which `IMAGE` stands for an image, and its images. A conversation without images keeps
-    its text as it is. Raises ValueError where the text names other than `listed` images.
+    its text as it is. Raises ValueError where the text names other than `listed` images; and where it names any, and
+    the line has a key for them, `empty`.
     """
     parts = [part for content in contents for part in content]
+    marks = sum(part.count(MARK) if isinstance(part, str) else part.path is None for part in parts)
     if not listed and all(isinstance(part, str) for part in parts):
+        if marks and empty is not None:
+            raise ValueError(
+                f"its text has {MARK}, and {empty!r} is empty: name its image there, or leave {empty!r} out where "
+                f"{MARK} is text"
+            )
         yield from (("".join(part for part in content if isinstance(part, str)), ()) for content in contents)
         return
-    marks = sum(part.count(MARK) if isinstance(part, str) else part.path is None for part in parts)
     if marks != len(listed):
-        raise ValueError(f"its text has {marks} {MARK} for {len(listed)} images: each stands for one")
+        raise ValueError(_other_count(parts, marks, len(listed)))
     if any(IMAGE in part for part in parts if isinstance(part, str)):
         raise ValueError("its text holds a noncharacter of Unicode, U+FDD2")
     following = iter(listed)
@@ -68,6 +82,24 @@ def place_images(contents: Sequence[Content], listed: Sequence[str]) -> Iterator
             else:
                 images.append(next(following) if part.path is None else part.path)
         yield text, tuple(images)
+
+
+def _other_count(parts: Sequence[str | Picture], marks: int, listed: int) -> str:
+    """Why there are not as many marks as listed images."""
+    own = sum(isinstance(part, Picture) and part.path is not None for part in parts)
+    written = sum(part.count(MARK) for part in parts if isinstance(part, str))
+    if own and not listed and written:
+        return (
+            f"its text has {MARK}, and its images are named in parts: text beside them cannot hold a literal {MARK}, "
+            "which would stand for one more image; write it otherwise"
+        )
+    if own and not marks:
+        return (
+            f"its images are named both in parts ({own}) and beside the turns ({listed}): name each once, or write "
+            f'{MARK}, or a part {{"type": "image"}} without a path, where one of those beside the turns stands'
+        )
+    own_too = f", and {own} more in parts" if own else ""
+    return f"its text has {marks} {MARK} for {listed} images{own_too}: each stands for one"
 
 
 def _part(part: object, where: str) -> str | Picture:

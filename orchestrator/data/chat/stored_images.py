@@ -57,10 +57,7 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
         return None
     manifest, prefix, absent = read_manifest(Path(path)), images_prefix(Path(path)), _absent(Path(path))
     if manifest is None and absent:
-        return (
-            f"{path} has images in one file of two: {absent[0]} is not there. Copy it beside the other, or remove that "
-            "if the data set has no images"
-        )
+        return _half(path, absent)
     stored = None
     if not absent:
         try:
@@ -89,6 +86,24 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
     if fits:
         return None
     return f"{path} has images of {made}, and model.vision sees {wanted}: write its sizes, or make it anew elsewhere"
+
+
+def images_damage(path: str, header: IndexHeader) -> str | None:
+    """Why the images of a data set of conversations are not whole, whatever job they are for; None where they are, and
+    where it has none. Raises DataError for a manifest that is damaged."""
+    manifest, absent = read_manifest(Path(path)), _absent(Path(path))
+    if manifest is None:
+        return _half(path, absent) if len(absent) == 1 else None
+    if manifest.image_size is None or manifest.patch_size is None:
+        return None
+    return images_problem(path, header, VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size))
+
+
+def _half(path: str, absent: list[Path]) -> str:
+    return (
+        f"{path} has images in one file of two: {absent[0]} is not there. Copy it beside the other, or remove that "
+        "if the data set has no images"
+    )
 
 
 def _belong_together(stored: IndexHeader, header: IndexHeader, manifest: Manifest | None) -> bool:

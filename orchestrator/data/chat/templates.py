@@ -38,6 +38,8 @@ class ChatTemplate(Protocol):
     """What decides its output."""
     is_whole: bool
     """Whether the text of all pieces is tokenized as one."""
+    ends_without_answer: bool
+    """Whether nothing that counts ends what the assistant says, so that a model never learns to stop."""
 
     def __call__(self, messages: Sequence[Message]) -> list[Piece]:
         """The text of a conversation. Raises ValueError for one that the template does not take."""
@@ -49,7 +51,7 @@ class PlainTemplate:
     a document."""
 
     name = content = "plain"
-    is_whole = False
+    is_whole = ends_without_answer = False
 
     def __call__(self, messages: Sequence[Message]) -> list[Piece]:
         pieces = []
@@ -77,6 +79,19 @@ CHATML = """\
 """
 
 
+VICUNA = """\
+{{- begin }}
+{%- for message in messages %}
+{%- if message['role'] == 'system' %}{{ message['content'] + ' ' }}
+{%- elif message['role'] == 'user' %}{{ 'USER: ' + message['content'] + ' ' }}
+{%- else %}{{ 'ASSISTANT:' }}{% generation %}{{ ' ' + message['content'] + end }}{% endgeneration %}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}
+"""
+"""Vicuna's conversations, which are LLaVA 1.5's. `begin` and `end`: the tokenizer's own of a text and of a document."""
+
+
 class JinjaTemplate:
     """A template in Jinja. Where it marks nothing with `{% generation %}`, what the assistant says is found by writing
     the conversation up to each of its turns: what comes then, up to the end of the turn, is its own.
@@ -94,6 +109,7 @@ class JinjaTemplate:
         self._template, self._marks = compiled(name, content)
         self._in_parts = self._reads_parts_alone()
         self._turn_end = "" if self._marks else self._find_turn_end()
+        self.ends_without_answer = self._marks and self._counts_answers_alone()
 
     def __call__(self, messages: Sequence[Message]) -> list[Piece]:
         if any(mark in message.content for message in messages for mark in (BEGIN, END)):
@@ -163,6 +179,14 @@ class JinjaTemplate:
             return _PROBE in rendered(self._template, messages=turns, add_generation_prompt=False, **self._special)
         except ValueError:
             return None
+
+    def _counts_answers_alone(self) -> bool:
+        """Whether what it marks ends with the answer itself, blanks apart; False where it does not take one."""
+        try:
+            counted = "".join(piece.text or "" for piece in self(_PROBED) if piece.counts)
+        except ValueError:
+            return False
+        return counted.rstrip().endswith(_PROBE)
 
     def _find_turn_end(self) -> str:
         """What the template writes behind the assistant's text, blanks at its end apart: the model learns to write it,

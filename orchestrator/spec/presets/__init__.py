@@ -19,6 +19,11 @@ def has_vocabulary(name: str) -> bool:
     return any(line.startswith("vocab_size:") for line in preset_text(name).splitlines())
 
 
+def sees_images(name: str) -> bool:
+    """Whether a preset has an encoder of images."""
+    return any(line.startswith("vision:") for line in preset_text(name).splitlines())
+
+
 def preset_text(name: str) -> str:
     """The model section of a preset, as YAML."""
     return (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.jobs.job_text import OPTIONS, YOUR_DATA, job_text
+from orchestrator.cli.jobs.job_text import CONVERSATIONS, OPTIONS, YOUR_DATA, job_text
 from orchestrator.cli.jobs.questionnaire import QUESTIONS, ask, problem_with, spec_values
 from orchestrator.cli.main import main
+from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.presets import preset_names
 
@@ -33,6 +34,19 @@ def test_yes_writes_a_job_that_validates(orchestrator: Any, tmp_path: Path) -> N
 def test_every_preset(preset: str) -> None:
     job = load_text(job_text(spec_values({"model.preset": preset}))).job
     assert job.model.preset == preset
+
+
+def test_a_model_that_sees_is_told_of_conversations(orchestrator: Any, tmp_path: Path) -> None:
+    """Random tokens take none, and a blend needs them."""
+    assert orchestrator("init", "--preset", "llava1.5-7b").code == 0
+    text = (tmp_path / "job.yaml").read_text()
+    assert f"\n  # {CONVERSATIONS}\n" in text
+    uncommented = text.replace("  # blend:", "  blend:").replace("  # chat:", "  chat:")
+    uncommented = "\n".join(line for line in uncommented.splitlines() if "random_tokens" not in line)
+    assert load_text(uncommented).job.data.chat == ChatSpec(packing=False)
+    assert CONVERSATIONS not in job_text(spec_values({"model.preset": "llama3-8b"}))
+    blended = orchestrator("init", "--preset", "llava1.5-7b", "--set", "data.blend=data/mine", "-o", "-")
+    assert load_text(blended.out).job.data.chat == ChatSpec(packing=False)
 
 
 def test_nothing_is_overwritten(orchestrator: Any, tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def test_an_import_of_nothing_says_so(orchestrator: Any, tmp_path: Path) -> None
     assert (said.code, said.err) == (2, f"error: {tmp_path / 'none'} does not exist\n")
 
 
+def test_an_import_of_a_model_that_saw_other_pixels_is_refused(orchestrator: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llava", "image_token_index": 7}')
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"id": 9, "content": "<image>"}]}')
+    (tmp_path / "preprocessor_config.json").write_text('{"resample": 2}')
+    said = orchestrator("checkpoint", "import", str(tmp_path))
+    assert said.code == 2
+    assert "preprocessor_config.json: resample is 2, and here it is 3. The model would be shown other" in said.err
+    (tmp_path / "preprocessor_config.json").unlink()
+    said = orchestrator("checkpoint", "import", str(tmp_path))  # which has no weights
+    assert "warning: config.json says image_token_index: 7, and <image> has the id 9" in said.err
+
+
 def test_a_checkpoint_that_names_files_outside_its_folder_is_refused(orchestrator: Any, tmp_path: Path) -> None:
     """What it carries is written under the same names."""
     planted, work = tmp_path / "planted" / "checkpoint", tmp_path / "a" / "work"

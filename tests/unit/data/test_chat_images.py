@@ -22,9 +22,11 @@ from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
 from orchestrator.data.images import pixels
 from orchestrator.data.index import read_index
+from orchestrator.data.making import prepare
+from orchestrator.data.manifest import read_manifest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.data import DataSpec, TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 Tokenize = Callable[..., Path]
@@ -61,7 +63,8 @@ SHAPES: dict[str, tuple[dict[str, Any], list[str], str]] = {
         f"{IMAGE}{IMAGE}?",
     ),
     "parts without images": (talk([PART, {"type": "text", "text": " <image>"}]), [], "What? <image>"),
-    "no image": (talk("<image>?", image=None, images=[]), [], "<image>?"),
+    "no image": (talk("<image>?"), [], "<image>?"),
+    "no image in any key": (talk("?", image=None, images=[]), [], "?"),
 }
 
 
@@ -90,8 +93,19 @@ WRONG = {
     "none": (talk("?", image="a.jpg"), "its text has 0 <image> for 1 images"),
     "mark beside parts": (
         talk([{"type": "image", "path": "a.jpg"}, {"type": "text", "text": "<image>"}]),
-        "its text has 1 <image> for 0 images",
+        "its text has <image>, and its images are named in parts: text beside them cannot hold a literal <image>",
     ),
+    "both in parts and beside": (
+        talk([{"type": "image", "path": "a.jpg"}, PART], images=["b.png"]),
+        r"its images are named both in parts \(1\) and beside the turns \(1\): name each once",
+    ),
+    "fewer beside parts": (
+        talk([{"type": "image", "path": "a.jpg"}, {"type": "text", "text": "<image>"}], images=["a.jpg", "b.png"]),
+        "its text has 1 <image> for 2 images, and 1 more in parts",
+    ),
+    "null": (talk("<image>", image=None), "its text has <image>, and 'image' is empty: name its image there"),
+    "no name": (talk("<image>", image=""), "its text has <image>, and 'image' is empty"),
+    "empty list": (talk("<image>", images=[]), "its text has <image>, and 'images' is empty"),
     "part for nothing": (talk([{"type": "image"}, PART]), "its text has 1 <image> for 0 images"),
     "both lists": (talk("<image>", image="a.jpg", images=["a.jpg"]), "both 'image' and 'images'"),
     "number": (talk("<image>", image=[3]), r"image\[0\] is not the path of an image but a number"),
@@ -140,6 +154,31 @@ def test_without_a_size_images_are_refused_and_text_is_as_ever(tokenize: Tokeniz
     with pytest.raises(UserError, match=r"chats\.jsonl:2: it has images, .* --image-size, in a job with model\.vision"):
         tokenize(chats, append_eod=False, chat=True)
     assert not images_prefix(tokenize(written(tmp_path, talk("Hi")), append_eod=False, chat=True)).exists()
+
+
+def test_what_has_no_image_is_counted(tokenize: Tokenize, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A key with another name is none; what is text to a model that sees nothing is not spoken of."""
+    chats = written(tmp_path, talk("<image>?", img="a.jpg"), talk("Hi"), talk("<image>", img="b.jpg"))
+    prefix = tokenize(chats, append_eod=False, chat=True, **SIZES)
+    said = capfd.readouterr()
+    assert "warning: 2 of 3 conversations have <image> in their text and no image; there it is text." in said.err
+    assert "warning: none of the conversations has an image\n" in said.err
+    manifest = read_manifest(prefix)
+    assert manifest is not None
+    assert manifest.unpictured_conversations == 2
+    assert f"wrote {prefix}: 3 conversations, " in said.out
+    assert f"(bytes, as uint16), of which {manifest.counted_tokens} count, 0 images\n" in said.out
+    tokenize(chats, name="text", append_eod=False, chat=True)
+    assert "warning" not in capfd.readouterr().err
+
+
+def test_a_job_tells_it_too(album: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    chats = written(album, talk("<image>?", image="a.jpg"), talk("<image>", img="b.jpg"), name="partly.jsonl")
+    data = DataSpec.model_validate({"blend": [{"path": str(tmp_path / "x"), "text": str(chats)}], "chat": {}})
+    prepare(data, 1, lambda line: None, vision=SIGHT)
+    said = capfd.readouterr().err
+    assert "warning: 1 of 2 conversations have <image> in their text and no image" in said
+    assert "none of the conversations" not in said
 
 
 def byte_level() -> Tokenizer:

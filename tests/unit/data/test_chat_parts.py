@@ -266,3 +266,52 @@ def test_all_that_is_said_is_written_once_and_in_its_order(turns: list[list[str]
     found = pieces(IN_ORDER, *talked)
     assert "".join(said for said, _ in found) == expected
     assert [said for said, counts in found if counts] == ["Well.<end>"] * len(turns)
+
+
+def test_a_template_that_ends_no_answer_is_told_of(
+    tokenize: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """LLaVA's, as it is published; also where what ends an answer stands behind what counts."""
+    chats = written(tmp_path, talk("Hi"))
+    end = "{% generation %}{{ part.text }}|{% endgeneration %}"
+    templates = {
+        OF_PARTS: 1,
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}</s>{% endfor %}": 1,
+        OF_PARTS.replace("{% generation %}{{ part.text }} {% endgeneration %}", end): 0,
+        ENDED: 0,
+    }
+    for number, (template, warnings) in enumerate(templates.items()):
+        path = tmp_path / f"{number}.jinja"
+        path.write_text(template)
+        tokenize(chats, name=f"data{number}", append_eod=False, chat=True, chat_template=str(path))
+        said = capfd.readouterr().err
+        assert said.count("never learns to stop. Name a copy that writes {{ eos_token }}") == warnings
+        assert said.count(f"warning: chat template {path}: what it marks") == warnings
+    tokenize(chats, name="plain", append_eod=False, chat=True, chat_template="plain")
+    assert "warning" not in capfd.readouterr().err
+
+
+def test_vicuna_is_llavas_conversation(bpe: Path, album: Path, tmp_path: Path) -> None:
+    """As the LLaVA 1.5 was trained: the tokenizer's own end behind each answer, which counts, and BOS in front."""
+    tokenizer = tokens_of(bpe, tmp_path / "t", begins=True)
+    (tmp_path / "t" / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "<|endoftext|>"}')
+    tokenizer = load_tokenizer(tokenizer.spec)
+    template = chat_template(tokenizer, "vicuna")
+    assert (template.name, template.ends_without_answer) == ("vicuna", False)
+    turns = [
+        *({"from": "system", "value": "Be brief."}, {"from": "human", "value": "<image>\nWhat?"}),
+        *({"from": "gpt", "value": "A cat."}, {"from": "human", "value": "Is it?"}, {"from": "gpt", "value": "Yes."}),
+    ]
+    line = json.dumps({"image": "a.jpg", "conversations": turns}).encode()
+    ids, mask, _ = ChatEncoder(tokenizer, template, SIGHT).encode(line, album)
+    said = "<s>Be brief. USER: <image>\nWhat? ASSISTANT: A cat.<|endoftext|>USER: Is it? ASSISTANT: Yes.<|endoftext|>"
+    assert ids == tokenizer.encode(said.replace("<image>", "<image>" * PATCHES))
+    counted = [number for number, mark in zip(ids, mask, strict=True) if mark == COUNTS]
+    assert counted == tokenizer.encode(" A cat.<|endoftext|> Yes.<|endoftext|>")
+    prompt = template.prompt(parse_conversation(line)[:2])  # type: ignore[attr-defined]
+    assert prompt == f"<s>Be brief. USER: {IMAGE}\nWhat? ASSISTANT:"
+
+
+def test_vicuna_needs_a_text_that_ends_a_document() -> None:
+    with pytest.raises(UserError, match="vicuna: no text becomes the token with which the byte_level tokenizer ends"):
+        chat_template(load_tokenizer(TokenizerSpec()), "vicuna")

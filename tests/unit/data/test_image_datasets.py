@@ -286,6 +286,26 @@ def test_images_that_were_not_copied_or_are_anothers(build: Any, prefix: Path, t
     assert "is damaged: its sequence 1 of" in trouble()
 
 
+def test_lost_images_are_told_by_inspect(prefix: Path, program: Program) -> None:
+    images = images_prefix(prefix)
+    assert program("inspect", prefix).returncode == 0
+    manifest = prefix.with_name("data.manifest.json")
+    said = manifest.read_bytes()
+    for path in (bin_path(images), idx_path(images)):
+        kept = path.read_bytes()
+        path.unlink()
+        for arguments in ((), ("--show", "1"), ("--json",)):
+            shown = program("inspect", prefix, *arguments)
+            assert (shown.returncode, f"has 32 images, and {path} is not there" in shown.stdout + shown.stderr) == (
+                2,
+                True,
+            )
+        manifest.unlink()
+        assert "has images in one file of two" in program("inspect", prefix).stderr
+        manifest.write_bytes(said)
+        path.write_bytes(kept)
+
+
 def test_without_a_manifest_sizes_are_taken_on_trust(build: Any, prefix: Path) -> None:
     prefix.with_name("data.manifest.json").unlink()
     assert build(job_of(prefix), train=4).train.sequences > 0

@@ -282,7 +282,7 @@ def test_a_run_directory_hears_how_it_went(
 def test_as_a_command(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "prepare", "job.yaml", "--set", "data.blend=[{path: x, text: raw/more}]"]) == 0
     said = capfd.readouterr()
-    assert said.out == "wrote x: 3 documents, 23 tokens, which are bytes (uint16)\n"
+    assert said.out == "wrote x: 3 documents, 23 tokens (bytes, as uint16)\n"
     assert said.err.startswith("x: made from raw/more\n")
     assert main(["data", "prepare", "job.yaml", "--json"]) == 0
     [dataset] = json.loads(capfd.readouterr().out)["datasets"]

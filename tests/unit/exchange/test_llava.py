@@ -17,6 +17,8 @@ from orchestrator.exchange.configuration import to_config, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_model, nearest_family
 from orchestrator.exchange.families.llava import LLAVA
 from orchestrator.exchange.names import SINGLE
+from orchestrator.exchange.processor_files import write_processor
+from orchestrator.exchange.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.exchange.published import PublishedWeights
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.model import ModelSpec
@@ -160,3 +162,69 @@ def test_what_nothing_is_computed_with(tmp_path: Path) -> None:
     assert [name for name in names if LLAVA.leaves_out(name, model)] == [names[2], names[4]]
     assert LLAVA.decoder is not None
     assert not any(LLAVA.decoder.leaves_out(name, model) for name in names)
+
+
+PROCESSOR: dict[str, Any] = {
+    **{"crop_size": {"height": 336, "width": 336}, "do_center_crop": True, "do_convert_rgb": True, "do_resize": True},
+    **{"do_normalize": True, "do_rescale": True, "image_mean": [0.48145466, 0.4578275, 0.40821073], "resample": 3},
+    **{"image_std": [0.26862954, 0.26130258, 0.27577711], "rescale_factor": 1 / 255, "size": {"shortest_edge": 336}},
+    "image_processor_type": "CLIPImageProcessor",
+}
+"""Of LLaVA 1.5, as it is published."""
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"size": 336, "crop_size": 336}, {"do_pad": None}, {"image_mean": [0.4815, 0.4578, 0.4082]}]
+)
+def test_the_published_processor_is_ours(more: dict[str, Any], tmp_path: Path) -> None:
+    refuse_other_pixels(tmp_path, 336)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**PROCESSOR, **more}))
+    refuse_other_pixels(tmp_path, 336)
+
+
+def test_what_an_export_writes_is_ours(tmp_path: Path) -> None:
+    write_processor(VisionSpec(image_size=56), tmp_path)
+    refuse_other_pixels(tmp_path, 56)
+    with pytest.raises(UserError, match=r"size is .* 56.*crop_size is .* and here it is "):
+        refuse_other_pixels(tmp_path, 336)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"image_mean": [0.485, 0.456, 0.406]}, r"image_mean is \[0.485, 0.456, 0.406\], and here it is \[0.48145466,"),
+        ({"image_std": [0.5] * 3}, r"image_std is \[0.5, 0.5, 0.5\], and here it is \[0.26862954,"),
+        ({"size": {"height": 336, "width": 336}}, 'size is .*, and here it is {"shortest_edge": 336}'),
+        ({"crop_size": 224}, 'crop_size is 224, and here it is {"height": 336, "width": 336}'),
+        ({"do_center_crop": False}, "do_center_crop is false, and here it is true"),
+        ({"do_pad": True}, "do_pad is true, and here it is false"),
+        ({"resample": 2}, "resample is 2, and here it is 3"),
+        ({"resample": 2, "do_normalize": False}, "resample is 2, and here it is 3; do_normalize is false, and"),
+    ],
+)
+@pytest.mark.parametrize("file", ["preprocessor_config.json", "processor_config.json"])
+def test_other_pixels_are_refused(more: dict[str, Any], said: str, file: str, tmp_path: Path) -> None:
+    """Newer versions of transformers write the processor of images within that of the whole."""
+    found = {**PROCESSOR, **more}
+    written = found if file == "preprocessor_config.json" else {"image_processor": found}
+    (tmp_path / file).write_text(json.dumps(written))
+    with pytest.raises(UserError, match=f"/{file}: .*{said}"):
+        refuse_other_pixels(tmp_path, 336)
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        {"added_tokens": [{"id": 3, "content": "<s>"}, {"id": 32000, "content": "<image>"}]},
+        {"added_tokens": [], "model": {"vocab": {"<image>": 32000}}},
+    ],
+)
+def test_another_token_for_images_is_told(tokenizer: dict[str, Any], tmp_path: Path) -> None:
+    assert image_token_note(tmp_path, PUBLISHED) is None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert image_token_note(tmp_path, PUBLISHED) is None
+    assert image_token_note(tmp_path, {}) is None
+    for key in ("image_token_index", "image_token_id"):
+        said = image_token_note(tmp_path, {key: 7})
+        assert said is not None
+        assert said.startswith(f"config.json says {key}: 7, and <image> has the id 32000")

@@ -67,12 +67,16 @@ def test_images_are_read_once_as_far_as_they_can_be_kept(
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_a_damaged_image_is_told_before_the_first_line_is_written(file: Path) -> None:
+def test_every_damaged_image_is_told_before_the_first_line_is_written(file: Path) -> None:
     noise = np.random.RandomState(0).randint(0, 256, (40, 40, 3), dtype=np.uint8)
     Image.fromarray(noise).save(file.parent / "20.png")
     whole = (file.parent / "20.png").read_bytes()
     (file.parent / "20.png").write_bytes(whole[: len(whole) // 2])
+    (file.parent / "10.png").write_text("no picture")
     model = Writer()
-    with pytest.raises(UserError, match=r"20\.png cannot be read"):
+    with pytest.raises(UserError) as said:
         program._file(model, asked(file))
+    first, second = str(said.value).split("\n")
+    assert first.startswith(f"{file}:1: image {file.parent / '10.png'} is none that is read")
+    assert second.startswith(f"{file}:3: image {file.parent / '20.png'} cannot be read")
     assert model.shown == []

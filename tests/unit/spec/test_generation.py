@@ -42,7 +42,10 @@ def test_prompts_are_read_with_their_options(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a\\nb", "seed": 5}\n\n{"prompt": "ü"}\r\n')
     read = read_prompts(path, {"temperature": 0.5})
-    assert read == [("a\nb", Generation(temperature=0.5, seed=5), ()), ("ü", Generation(temperature=0.5), ())]
+    assert read == [
+        ("a\nb", Generation(temperature=0.5, seed=5), (), f"{path}:1"),
+        ("ü", Generation(temperature=0.5), (), f"{path}:3"),
+    ]
 
 
 def test_lines_have_images_of_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""What a published model's processor does with images, held against what is done with them here. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, MARK
+
+_BICUBIC = 3
+_EXACT = 1e-4
+"""Two of a colour's means that are nearer than this are one, rounded: ImageNet's are 40 times as far from CLIP's."""
+_PIXELS, _WHOLE = "preprocessor_config.json", "processor_config.json"
+
+
+def refuse_other_pixels(folder: Path, image_size: int) -> None:
+    """Raises UserError where the processor beside a model makes other pixels of an image than training would: the
+    model would be shown what it has not learnt to see."""
+    name, said = _processor(folder)
+    if wrong := _differences(said, image_size):
+        raise UserError(
+            f"{folder / name}: {'; '.join(wrong)}. The model would be shown other images than it was trained on; where "
+            "that is meant, write these values there"
+        )
+
+
+def image_token_note(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """What to know where config.json gives another id to the token of an image than the tokenizer beside it."""
+    key = next((name for name in ("image_token_index", "image_token_id") if config.get(name) is not None), None)
+    own = _token_id(folder / "tokenizer.json")
+    if key is None or own is None or config[key] == own:
+        return None
+    return (
+        f"config.json says {key}: {json.dumps(config[key])}, and {MARK} has the id {own} in the tokenizer.json beside "
+        "it, which is taken"
+    )
+
+
+def _processor(folder: Path) -> tuple[str, Mapping[str, Any]]:
+    """The file that says what becomes of images, and what it says. Newer versions of transformers write one file."""
+    if said := _read(folder / _PIXELS):
+        return _PIXELS, said
+    inner = _read(folder / _WHOLE).get("image_processor")
+    return _WHOLE, inner if isinstance(inner, dict) else {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file. Raises UserError where it is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return found
+
+
+def _differences(said: Mapping[str, Any], size: int) -> list[str]:
+    square = {"height": size, "width": size}
+    known: dict[str, tuple[Any, ...]] = {
+        "do_resize": (True,),
+        "size": ({"shortest_edge": size}, size),
+        "resample": (_BICUBIC,),
+        "do_center_crop": (True,),
+        "crop_size": (square, size),
+        "do_pad": (False,),
+        "do_rescale": (True,),
+        "rescale_factor": (1 / 255,),
+        "do_normalize": (True,),
+        "image_mean": (COLOUR_MEAN,),
+        "image_std": (COLOUR_DEVIATION,),
+    }
+    return [
+        f"{key} is {json.dumps(said[key])}, and here it is {json.dumps(values[0])}"
+        for key, values in known.items()
+        if said.get(key) is not None and not any(_is_same(said[key], value) for value in values)
+    ]
+
+
+def _is_same(said: Any, value: Any) -> bool:
+    if isinstance(value, float):
+        return isinstance(said, int | float) and math.isclose(said, value, abs_tol=_EXACT)
+    if isinstance(value, tuple):
+        return isinstance(said, list) and len(said) == len(value) and all(map(_is_same, said, value))
+    return bool(said == value)
+
+
+def _token_id(path: Path) -> int | None:
+    """Of the token of an image in a tokenizer.json; None where there is none."""
+    said = _read(path)
+    added, model = said.get("added_tokens"), said.get("model")
+    for token in added if isinstance(added, list) else ():
+        if isinstance(token, dict) and token.get("content") == MARK and isinstance(token.get("id"), int):
+            return int(token["id"])
+    words = model.get("vocab") if isinstance(model, dict) else None
+    found = words.get(MARK) if isinstance(words, dict) else None
+    return found if isinstance(found, int) else None
