@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -63,6 +63,13 @@ def leaf_paths(root: type[Section] = JobSpec) -> Iterator[str]:
         for name, shape in fields_of(section).items():
             if shape.kind != "section":
                 yield ".".join((*path, name))
+
+
+def meant_by_name(paths: Sequence[str]) -> list[str]:
+    """Of fields of one name those that may be meant by it alone: a decoder's, not that of what encodes its images."""
+    name = paths[0].rpartition(".")[2]
+    of_images = f"model.vision.{name}"
+    return [path for path in paths if path != of_images or f"model.{name}" not in paths]
 
 
 def _shape(annotation: Any) -> Shape:

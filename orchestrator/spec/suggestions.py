@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.spec.base import Section
 from orchestrator.spec.document import JOB_SPEC, Document
 from orchestrator.spec.foreign_names import NO_SUCH
-from orchestrator.spec.shape import leaf_paths, sections
+from orchestrator.spec.shape import leaf_paths, meant_by_name, sections
 
 _LONG = 6
 """Letters of a name that is looked for among those of other tools with slips: shorter ones are near to many."""
@@ -136,4 +136,4 @@ def _elsewhere(root: type[Section]) -> dict[str, list[str]]:
     for path_parts in sections(root):
         if path_parts:
             found.setdefault(path_parts[-1], []).append(".".join(path_parts))
-    return found
+    return {key: meant_by_name(paths) for key, paths in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from orchestrator.spec.shape import leaf_paths, sections, shape_at
+from orchestrator.spec.shape import leaf_paths, meant_by_name, sections, shape_at
 from orchestrator.spec.suggestions import closest, suggest
 
 SHORT = {
@@ -65,7 +65,7 @@ def _by_last_word() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in _all_paths():
         found.setdefault(path.rpartition(".")[2], []).append(path)
-    return found
+    return {word: meant_by_name(paths) for word, paths in found.items()}
 
 
 @cache

@@ -362,6 +362,10 @@ def test_shipped_jobs(path: Path) -> None:
         with pytest.raises(UserError, match=f"another program, tasks/main.py --task {job.task.name.upper()}"):
             megatron_script(job)
         return
+    if job.model.vision is not None:
+        with pytest.raises(UserError, match=r"another program, examples/multimodal/train\.py"):
+            megatron_script(job)
+        return
     script, command = megatron_script(job)
     back = written(migrate_script(script, "job.sh"))
     listed = {each.path for each in (*command.unsaid, *command.otherwise)}

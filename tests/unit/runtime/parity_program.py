@@ -23,6 +23,7 @@ from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 from orchestrator.inference.decoder import DecoderPasses
 from orchestrator.inference.loading import _without_training
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers import scores
@@ -30,6 +31,7 @@ from orchestrator.runtime.layers.rotary import attention_factor, scaled_frequenc
 from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups
+from orchestrator.spec.generation import Generation
 from orchestrator.spec.rope_scaling import RopeScaling
 
 Weights = dict[str, torch.Tensor]
@@ -269,7 +271,9 @@ def cached(module: Any, job: Any, ids: torch.Tensor, whole: torch.Tensor) -> flo
     """
     passes = DecoderPasses(Network(module, job, VOCAB, RANKS, GROUPS, DEVICE))
     places = torch.tensor([PROMPT - 4 * row for row in range(ids.size(0))])
-    logits = passes.start([row[:place].tolist() for row, place in zip(ids, places.tolist(), strict=True)], ids.size(1))
+    prompts = [row[:place].tolist() for row, place in zip(ids, places.tolist(), strict=True)]
+    asked = [Request(number, prompt, Generation()) for number, prompt in enumerate(prompts)]
+    logits = passes.start(asked, ids.size(1))
     rows, worst = torch.arange(ids.size(0)), 0.0
     while True:
         assert logits is not None, "there is one stage"

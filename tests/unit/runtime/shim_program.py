@@ -22,6 +22,7 @@ from support.training import layout, make_run, tiny_job
 from orchestrator.inference.decoder import DecoderPasses
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.network import Network
+from orchestrator.inference.requests import Request
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.callbacks.evaluation import evaluate
 from orchestrator.runtime.loop import train_step
@@ -96,7 +97,8 @@ def exercise() -> list[float]:
                     module, words = session.modules[0].eval(), job.model.vocab_size or 0
                     network = Network(module, job, words, session.ranks, session.groups, CPU)
                     drawn = Generation(max_new_tokens=3, temperature=1.0, top_k=5, seed=1)
-                    assert len(list(Decoding(network, DecoderPasses(network), None).steps([[1, 2]], [drawn], ()))) == 3
+                    asked = [Request(0, [1, 2], drawn)]
+                    assert len(list(Decoding(network, DecoderPasses(network), None).steps(asked, ()))) == 3
     return losses
 
 
