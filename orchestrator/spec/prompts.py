@@ -13,6 +13,8 @@ from orchestrator.spec.vision import MARK, marks_problem
 
 NO_TEXT = "holds half of a surrogate pair (U+D800 to U+DFFF), which is no character; write the character itself"
 _SHOWN = 20
+_IMAGES = ("image", "images")
+"""Keys of a line that name its images: one, as training data has it, or a list."""
 _GIVEN_BY = '"images": ["cat.jpg"] in its line'
 
 
@@ -76,8 +78,10 @@ def _prompt(line: bytes, defaults: Mapping[str, Any], folder: Path, sees: bool, 
         raise UserError('not an object with a text "prompt"')
     if not is_text(record["prompt"]):
         raise UserError(f"the prompt {NO_TEXT}")
-    own = {name: value for name, value in record.items() if name not in ("prompt", "images")}
-    images = _files(record.get("images"), folder)
+    own = {name: value for name, value in record.items() if name not in ("prompt", *_IMAGES)}
+    if all(record.get(name) for name in _IMAGES):
+        raise UserError('it has both "image" and "images": write one of them')
+    images = _files([record["image"]] if record.get("image") else record.get("images"), folder)
     if problem := marks_problem(record["prompt"].count(MARK), len(images), sees=sees, given_by=_GIVEN_BY):
         raise UserError(f"the prompt {problem}")
     return Line(record["prompt"], options_of({**defaults, **own}), images, place)
@@ -87,7 +91,7 @@ def _files(given: object, folder: Path) -> tuple[Path, ...]:
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(name, str) and is_text(name) for name in given):
-        raise UserError('"images" is not a list of the names of files')
+        raise UserError('"images" is not a list of the names of files, nor "image" the name of one')
     paths = tuple(folder / name for name in given)
     check_files(paths)
     return paths

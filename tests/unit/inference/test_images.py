@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer, models
 
 from orchestrator.data.tokenizers import load_tokenizer
@@ -53,6 +54,12 @@ def test_patches_take_the_place_of_images() -> None:
         ([IMAGE, IMAGE], [PICTURE], EYES, "it has 2 x <image> and 1 image: "),
         ([IMAGE], [], EYES, "it has 1 x <image> and 0 images: "),
         ([IMAGE], [PICTURE.astype(float)], EYES, r"an array of float64, \[3, 8, 8\], is no image: give uint8"),
+        (
+            [IMAGE],
+            [torch.zeros(3, 8, 8)],
+            EYES,
+            r"a torch\.Tensor is no image here: give a file, what is in one, or uint8",
+        ),
         ([IMAGE], [PICTURE[:, 1:]], EYES, r"an array of uint8, \[3, 7, 8\], is no image: give uint8, \[3, 8, 8\]"),
         ([IMAGE], ["none.png"], EYES, "image none.png cannot be read: No such file"),
         ([IMAGE], [b"no image"], EYES, "the image is none that is read: JPEG, PNG"),

@@ -52,13 +52,15 @@ def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
     """Beside the file, whatever the folder is that the command is given in."""
     path, image = tmp_path / "prompts.jsonl", tmp_path / "cat.png"
     image.touch()
-    path.write_text('{"prompt": "<image>", "images": ["cat.png"]}\n{"prompt": "x", "images": []}\n')
-    assert [line.images for line in read_prompts(path, {}, sees=True)] == [(image,), ()]
+    own = ('"<image>", "images": ["cat.png"]', '"x", "images": []', '"<image>", "image": "cat.png"')
+    path.write_text("\n".join(f'{{"prompt": {each}}}' for each in own))
+    assert [line.images for line in read_prompts(path, {}, sees=True)] == [(image,), (), (image,)]
     lines = [
         '"<image>"}',
         '"x", "images": ["cat.png"]}',
         '"<image>", "images": ["dog.png"]}',
         '"x", "images": "cat.png"}',
+        '"<image>", "images": ["cat.png"], "image": "cat.png"}',
     ]
     path.write_text("\n".join('{"prompt": ' + line for line in lines))
     with pytest.raises(UserError) as caught:
@@ -68,7 +70,8 @@ def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
         'give the others by "images": ["cat.jpg"] in its line, or leave <image> out',
         f"{path}:2: the prompt has 0 x <image> and 1 image: each image that is given stands at one <image>",
         f"{path}:3: image {tmp_path / 'dog.png'} does not exist",
-        f'{path}:4: "images" is not a list of the names of files',
+        f'{path}:4: "images" is not a list of the names of files, nor "image" the name of one',
+        f'{path}:5: it has both "image" and "images": write one of them',
     ]
     path.write_text('{"prompt": "x", "images": null}\n')
     assert [line.images for sees in (True, False) for line in read_prompts(path, {}, sees=sees)] == [(), ()]
